@@ -1,0 +1,5 @@
+//! The `kube-proxy` binary.
+
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,20 @@
+//! What the cluster says, in the proxy's words.
+//!
+//! Takes [`Event`]s, gives a [`State`] and the set of what became dirty. Pure: no I/O, no clock, no Kubernetes types, no nftables.
+//!
+//! Invariants: the state depends only on the last content of each object, never on the order or number of the events; an
+//! event that changes nothing dirties nothing.
+
+pub mod endpoint;
+pub mod event;
+pub mod names;
+pub mod node;
+pub mod service;
+pub mod state;
+
+pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort};
+pub use event::Event;
+pub use names::{Destination, Family, Front, ObjectName, Protocol};
+pub use node::Node;
+pub use service::{ClusterIps, Service, ServicePort, TrafficPolicy};
+pub use state::{Dirty, State};

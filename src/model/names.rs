@@ -1,0 +1,136 @@
+//! Names of Kubernetes objects and of what they expose.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Namespace and name of a namespaced object; printed as `namespace/name`.
+///
+/// The order is by namespace, then by name, in bytes: it decides between two Services of the same age that claim the same front.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    /// A name from its two parts.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// An IP family. The two never mix (D24): each has its own table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both families, IPv4 first.
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    #[must_use]
+    pub const fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    /// As in metrics labels and health bodies: `IPv4`, `IPv6`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// A transport protocol that Services may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP; handled like the others (D23).
+    Sctp,
+}
+
+impl Protocol {
+    /// The IANA protocol number.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        })
+    }
+}
+
+/// Where traffic to a Service arrives: an address, or any node-port address of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Destination {
+    /// A cluster IP, external IP or load balancer IP.
+    Address(IpAddr),
+    /// The node-port addresses of a family.
+    NodePort(Family),
+}
+
+/// A front of a Service: what a client connects to. At most one service port owns a front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Front {
+    /// Address or node port.
+    pub destination: Destination,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Destination port.
+    pub port: u16,
+}
+
+impl Front {
+    /// The family of the front.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        match self.destination {
+            Destination::Address(ip) => Family::of(ip),
+            Destination::NodePort(family) => family,
+        }
+    }
+}
+
+impl fmt::Display for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.destination {
+            Destination::Address(ip) => write!(f, "{} port {}/{}", ip, self.port, self.protocol),
+            Destination::NodePort(family) => write!(f, "{family} node port {}/{}", self.port, self.protocol),
+        }
+    }
+}
