@@ -1,1 +1,35 @@
-//! nf_tables over netlink.
+//! nf_tables over netlink: typed objects, one-transaction batches, dumps, and nft text.
+//!
+//! ```text
+//!  object ──► statement ──► expr ──► encode ──► batch ──► socket ──► kernel
+//!    │       (nft language) (registers)  (libnftnl)             ◄── ack, dump
+//!    └──► text                           decode ◄────────────────┘
+//! ```
+//!
+//! Takes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) and gives netlink messages, and back. Rules are
+//! written in the words of the nft language ([`Statement`]) and lowered to the kernel's register machine ([`Expr`]), so the same
+//! value has a text form, a wire form and can be compared with what the kernel lists.
+//!
+//! Knows nothing of Kubernetes, async run-times, clocks or retries. The only crate of the workspace with `unsafe`; it stands in
+//! `encode` (calls into libnftnl) and `socket` (system calls).
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
+
+pub mod data;
+pub mod datatype;
+pub mod expr;
+pub mod field;
+pub mod object;
+pub mod statement;
+mod userdata;
+mod wire;
+
+pub use data::Data;
+pub use datatype::DataType;
+pub use expr::{Expr, Register};
+pub use field::Field;
+pub use object::{
+    BaseChain, Chain, ChainType, Element, Family, Hook, Rule, RuleDump, Set, SetFlags, Table, TableName, Types, Value,
+    ValueType, Verdict,
+};
+pub use statement::{Operand, Statement};

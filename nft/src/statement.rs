@@ -1,0 +1,298 @@
+//! Rules in the words of the nft language, and how each statement becomes expressions.
+//!
+//! Lowering follows what `nft` itself emits, so that its listings read the rules back as they were written here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::data::Data;
+use crate::expr::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, LookupResult, MetaKey, NatType, Register, RejectWith};
+use crate::field::Field;
+use crate::object::{Family, Verdict};
+
+/// ICMP port unreachable (RFC 792), what `reject` answers by default in an `ip` table.
+const ICMP_PORT_UNREACHABLE: u8 = 3;
+/// ICMPv6 port unreachable (RFC 4443), the same in an `ip6` table.
+const ICMPV6_PORT_UNREACHABLE: u8 = 4;
+/// `NFT_REJECT_ICMPX_PORT_UNREACH`, the same in an `inet` table.
+const ICMPX_PORT_UNREACHABLE: u8 = 1;
+/// `RTN_LOCAL`: the address type of the host's own addresses.
+const RTN_LOCAL: u32 = 2;
+
+/// One statement of a rule. A rule stops at the first match that fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Statement {
+    /// `FIELD . FIELD OPERAND`: goes on when the fields match.
+    Match(Vec<Field>, Operand),
+    /// `fib saddr type local`, `fib daddr type local`.
+    FibLocal(FibAddress),
+    /// `ct state new`, `ct status dnat`, ...
+    CtBit(CtBit),
+    /// `meta mark & MASK == 0` (false) or `!= 0` (true).
+    MarkBits {
+        /// The bits looked at.
+        mask: u32,
+        /// Whether one of them must be set.
+        set: bool,
+    },
+    /// `meta mark set meta mark | BITS`.
+    SetMarkBits(u32),
+    /// `meta mark set meta mark & ~BITS`.
+    ClearMarkBits(u32),
+    /// `FIELD . FIELD vmap @MAP`: obeys the verdict of the map's element, goes on when there is none.
+    Vmap(Vec<Field>, Arc<str>),
+    /// `dnat ip to FIELD . FIELD map @MAP`: the map gives address and port; the rule stops when it has no such key.
+    DnatToMap(Vec<Field>, Arc<str>),
+    /// `dnat to ADDRESS:PORT`.
+    Dnat(std::net::SocketAddr),
+    /// `masquerade fully-random`.
+    MasqueradeFullyRandom,
+    /// `reject`: port unreachable in the table's family.
+    Reject,
+    /// `reject with tcp reset`.
+    RejectWithTcpReset,
+    /// `update @SET { FIELD timeout T : FIELD . FIELD }`.
+    Update {
+        /// The dynamic set or map.
+        set: Arc<str>,
+        /// The key.
+        key: Vec<Field>,
+        /// The value, for a map.
+        value: Vec<Field>,
+        /// How long the element lives from now; the set's own time-out when absent.
+        timeout: Option<Duration>,
+    },
+    /// `counter`.
+    Counter,
+    /// A verdict.
+    Verdict(Verdict),
+}
+
+/// What a field is compared with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// `== value`.
+    Is(Data),
+    /// `!= value`.
+    IsNot(Data),
+    /// In the network of this address and prefix length.
+    InPrefix(std::net::IpAddr, u8),
+    /// Not in that network.
+    NotInPrefix(std::net::IpAddr, u8),
+    /// An interface name that starts with this text (`"cali*"`).
+    StartsWith(Arc<str>),
+    /// An interface name that does not start with this text.
+    StartsNotWith(Arc<str>),
+    /// `@set`.
+    InSet(Arc<str>),
+    /// `!= @set`.
+    NotInSet(Arc<str>),
+}
+
+/// One bit of conntrack's state or status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CtBit {
+    /// `ct state new`.
+    StateNew,
+    /// `ct state invalid`.
+    StateInvalid,
+    /// `ct status dnat`.
+    StatusDnat,
+}
+
+impl CtBit {
+    /// Key and bit, as in the kernel's `nf_conntrack_common.h`.
+    const fn parts(self) -> (CtKey, u32) {
+        match self {
+            Self::StateInvalid => (CtKey::State, 1),
+            Self::StateNew => (CtKey::State, 1 << 3),
+            Self::StatusDnat => (CtKey::Status, 1 << 5),
+        }
+    }
+}
+
+const FIRST: Register = Register::FIRST;
+
+impl Statement {
+    /// The expressions of the statement in a table of the family.
+    #[must_use]
+    pub fn lower(&self, family: Family) -> Vec<Expr> {
+        match self {
+            Self::Match(fields, operand) => lower_match(fields, operand),
+            Self::FibLocal(address) => vec![
+                Expr::Fib { address: *address, dreg: FIRST },
+                Expr::Cmp { op: CmpOp::Eq, sreg: FIRST, data: RTN_LOCAL.into() },
+            ],
+            Self::CtBit(bit) => {
+                let (key, bit) = bit.parts();
+                let mut exprs = vec![Expr::Ct { key, dreg: FIRST }];
+                exprs.extend(test_bits(bit, true));
+                exprs
+            }
+            Self::MarkBits { mask, set } => {
+                let mut exprs = vec![Expr::MetaLoad { key: MetaKey::Mark, dreg: FIRST }];
+                exprs.extend(test_bits(*mask, *set));
+                exprs
+            }
+            Self::SetMarkBits(bits) => change_mark(!*bits, *bits),
+            Self::ClearMarkBits(bits) => change_mark(!*bits, 0),
+            Self::Vmap(fields, map) => lookup(fields, map, LookupResult::Verdict),
+            Self::DnatToMap(fields, map) => {
+                let mut exprs = lookup(fields, map, LookupResult::Load(FIRST));
+                exprs.push(dnat(family, address_len(family)));
+                exprs
+            }
+            Self::Dnat(to) => {
+                let address = Data::from(to.ip());
+                vec![
+                    Expr::Immediate { dreg: FIRST, data: address },
+                    Expr::Immediate { dreg: FIRST.after(address.len()), data: to.port().into() },
+                    dnat(family, address.len()),
+                ]
+            }
+            Self::MasqueradeFullyRandom => vec![Expr::Masquerade { flags: crate::expr::NAT_FULLY_RANDOM }],
+            Self::Reject => vec![Expr::Reject(port_unreachable(family))],
+            Self::RejectWithTcpReset => vec![Expr::Reject(RejectWith::TcpReset)],
+            Self::Update { set, key, value, timeout } => lower_update(set, key, value, *timeout),
+            Self::Counter => vec![Expr::Counter],
+            Self::Verdict(verdict) => vec![Expr::ImmediateVerdict(verdict.clone())],
+        }
+    }
+}
+
+fn lower_match(fields: &[Field], operand: &Operand) -> Vec<Expr> {
+    let mut exprs = Field::load_all(fields);
+    let mut compare = |op, data| exprs.push(Expr::Cmp { op, sreg: FIRST, data });
+    match operand {
+        Operand::Is(data) => compare(CmpOp::Eq, *data),
+        Operand::IsNot(data) => compare(CmpOp::Ne, *data),
+        Operand::StartsWith(prefix) => compare(CmpOp::Eq, text(prefix)),
+        Operand::StartsNotWith(prefix) => compare(CmpOp::Ne, text(prefix)),
+        Operand::InPrefix(ip, len) => exprs.extend(compare_prefix(CmpOp::Eq, *ip, *len)),
+        Operand::NotInPrefix(ip, len) => exprs.extend(compare_prefix(CmpOp::Ne, *ip, *len)),
+        Operand::InSet(set) => exprs.push(member(set, LookupResult::Member)),
+        Operand::NotInSet(set) => exprs.push(member(set, LookupResult::NotMember)),
+    }
+    exprs
+}
+
+fn member(set: &Arc<str>, result: LookupResult) -> Expr {
+    Expr::Lookup { set: Arc::clone(set), sreg: FIRST, result }
+}
+
+fn text(prefix: &str) -> Data {
+    Data::from_bytes(prefix.as_bytes()).expect("interface names have at most 15 bytes")
+}
+
+/// The mask of a prefix, in network order.
+fn prefix_mask(bytes: usize, len: u8) -> Data {
+    let mut mask = [0_u8; 16];
+    let len = usize::from(len);
+    for (i, byte) in mask.iter_mut().enumerate() {
+        let bits = len.saturating_sub(i * 8).min(8);
+        *byte = u8::try_from(0xff00_u32 >> bits & 0xff).unwrap_or(0);
+    }
+    Data::from_bytes(&mask[..bytes]).expect("an address is shorter than Data::MAX_LEN")
+}
+
+fn compare_prefix(op: CmpOp, ip: std::net::IpAddr, len: u8) -> Vec<Expr> {
+    let address = Data::from(ip);
+    let mut exprs = Vec::new();
+    if usize::from(len) < address.len() * 8 {
+        let zero = Data::from_bytes(&[0; 16][..address.len()]).expect("an address is shorter than Data::MAX_LEN");
+        let mask = prefix_mask(address.len(), len);
+        exprs.push(Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask, xor: zero });
+    }
+    exprs.push(Expr::Cmp { op, sreg: FIRST, data: address });
+    exprs
+}
+
+/// `register & mask != 0` when `set`, else `== 0`.
+fn test_bits(mask: u32, set: bool) -> [Expr; 2] {
+    let op = if set { CmpOp::Ne } else { CmpOp::Eq };
+    [
+        Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask: mask.into(), xor: 0_u32.into() },
+        Expr::Cmp { op, sreg: FIRST, data: 0_u32.into() },
+    ]
+}
+
+fn change_mark(mask: u32, xor: u32) -> Vec<Expr> {
+    vec![
+        Expr::MetaLoad { key: MetaKey::Mark, dreg: FIRST },
+        Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask: mask.into(), xor: xor.into() },
+        Expr::MetaSet { key: MetaKey::Mark, sreg: FIRST },
+    ]
+}
+
+fn lookup(fields: &[Field], map: &Arc<str>, result: LookupResult) -> Vec<Expr> {
+    let mut exprs = Field::load_all(fields);
+    exprs.push(member(map, result));
+    exprs
+}
+
+const fn address_len(family: Family) -> usize {
+    match family {
+        Family::Ip6 => 16,
+        Family::Ip | Family::Inet => 4,
+    }
+}
+
+/// DNAT to the address in the first register and the port behind it.
+fn dnat(family: Family, address_len: usize) -> Expr {
+    let family = match address_len {
+        16 => Family::Ip6,
+        4 => Family::Ip,
+        _ => family,
+    };
+    Expr::Nat { kind: NatType::Destination, family, address: FIRST, port: Some(FIRST.after(address_len)), flags: 0 }
+}
+
+const fn port_unreachable(family: Family) -> RejectWith {
+    match family {
+        Family::Ip => RejectWith::Icmp(ICMP_PORT_UNREACHABLE),
+        Family::Ip6 => RejectWith::Icmp(ICMPV6_PORT_UNREACHABLE),
+        Family::Inet => RejectWith::Icmpx(ICMPX_PORT_UNREACHABLE),
+    }
+}
+
+fn lower_update(set: &Arc<str>, key: &[Field], value: &[Field], timeout: Option<Duration>) -> Vec<Expr> {
+    let mut exprs = Field::load_all(key);
+    // The value is loaded behind the key's sixteen bytes at most, where nft puts it for a lone address as well.
+    let mut register = FIRST.after(key.iter().map(|f| f.data_type().padded_size()).sum());
+    let data = (!value.is_empty()).then_some(register);
+    for field in value {
+        exprs.extend(field.load(register));
+        register = register.after(field.data_type().size());
+    }
+    let timeout_ms = timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+    exprs.push(Expr::Dynset { set: Arc::clone(set), op: DynsetOp::Update, key: FIRST, data, timeout_ms });
+    exprs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_of_prefixes() {
+        assert_eq!(prefix_mask(4, 16).as_slice(), [255, 255, 0, 0]);
+        assert_eq!(prefix_mask(4, 20).as_slice(), [255, 255, 0xf0, 0]);
+        assert_eq!(prefix_mask(4, 0).as_slice(), [0; 4]);
+        assert_eq!(prefix_mask(16, 9).as_slice()[..3], [255, 0x80, 0]);
+    }
+
+    #[test]
+    fn a_whole_address_needs_no_mask() {
+        let exprs = compare_prefix(CmpOp::Eq, [10, 0, 0, 1].into(), 32);
+        assert_eq!(exprs.len(), 1);
+    }
+
+    #[test]
+    fn dnat_to_map_takes_address_and_port_from_neighbouring_registers() {
+        let fields = vec![Field::Ip6Daddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(2)];
+        let exprs = Statement::DnatToMap(fields, "endpoints".into()).lower(Family::Ip6);
+        assert_eq!(exprs[3], Expr::Numgen { dreg: Register::word(6), modulus: 2, random: true });
+        let Some(Expr::Nat { address, port, family, .. }) = exprs.last() else { panic!("no nat") };
+        assert_eq!((*address, *port, *family), (FIRST, Some(Register::word(4)), Family::Ip6));
+    }
+}
