@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::datatype::DataType;
-use crate::expr::{CtKey, Expr, FibAddress, MetaKey, PayloadBase, Register};
+use crate::expr::{CtKey, Expr, MetaKey, PayloadBase, Register};
 
 /// One selector of the nft language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

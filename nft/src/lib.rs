@@ -15,8 +15,10 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
 
+pub mod batch;
 pub mod data;
 pub mod datatype;
+mod encode;
 pub mod expr;
 pub mod field;
 pub mod object;
@@ -24,6 +26,7 @@ pub mod statement;
 mod userdata;
 mod wire;
 
+pub use batch::{Batch, Command, EncodeError};
 pub use data::Data;
 pub use datatype::DataType;
 pub use expr::{Expr, Register};

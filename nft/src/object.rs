@@ -222,7 +222,15 @@ impl Set {
     /// A set of keys.
     #[must_use]
     pub fn new(name: &str, key: Types) -> Self {
-        Self { name: name.into(), key, value: None, flags: SetFlags::default(), timeout: None, size: None, comment: None }
+        Self {
+            name: name.into(),
+            key,
+            value: None,
+            flags: SetFlags::default(),
+            timeout: None,
+            size: None,
+            comment: None,
+        }
     }
 
     /// A map.

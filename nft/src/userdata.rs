@@ -96,8 +96,7 @@ fn typed(fields: &[Field]) -> Vec<u8> {
     match fields {
         [one] => typed_field(*one),
         many => {
-            let parts: Vec<u8> =
-                (0_u8..).zip(many).flat_map(|(i, field)| entry(i, &typed_field(*field))).collect();
+            let parts: Vec<u8> = (0_u8..).zip(many).flat_map(|(i, field)| entry(i, &typed_field(*field))).collect();
             expression(expression::CONCAT, &parts)
         }
     }

@@ -24,6 +24,10 @@ impl Writer {
         &self.bytes
     }
 
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -67,11 +71,6 @@ impl Writer {
     pub(crate) fn close(&mut self, nest: Nest) {
         let len = u16::try_from(self.bytes.len() - nest.0).expect("nested attributes are split below 64 KiB");
         self.bytes[nest.0..nest.0 + 2].copy_from_slice(&len.to_ne_bytes());
-    }
-
-    /// Takes back everything from a length on.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.bytes.truncate(len);
     }
 
     fn header(&mut self, kind: u16, payload: usize) {

@@ -1,0 +1,200 @@
+//! Elements of sets and maps, written directly.
+//!
+//! A message holds as many elements as fit into one nested attribute, 64 KiB. Ranges of a single field are two elements, the
+//! first key and, marked as an end, the key behind the last one; ranges of concatenations are one element with two keys.
+
+use nftnl::MsgType;
+
+use super::exprs::verdict_code;
+use super::{Encoder, Message, set_message_len};
+use crate::data::Data;
+use crate::object::{Element, Set, TableName, Value, Verdict};
+use crate::userdata;
+use crate::wire::Writer;
+
+/// Netlink and nf_tables numbers (`linux/netlink.h`, `linux/netfilter/nf_tables.h`).
+mod number {
+    pub(super) const NLM_F_REQUEST: u16 = 1;
+    pub(super) const NLM_F_CREATE: u16 = 0x400;
+    pub(super) const SUBSYSTEM: u16 = 10 << 8;
+    pub(super) const NEW_ELEMENTS: u16 = SUBSYSTEM | 12;
+    pub(super) const DELETE_ELEMENTS: u16 = SUBSYSTEM | 14;
+
+    pub(super) const LIST_TABLE: u16 = 1;
+    pub(super) const LIST_SET: u16 = 2;
+    pub(super) const LIST_ELEMENTS: u16 = 3;
+    pub(super) const LIST_SET_ID: u16 = 4;
+
+    pub(super) const ELEMENT: u16 = 1;
+    pub(super) const KEY: u16 = 1;
+    pub(super) const DATA: u16 = 2;
+    pub(super) const FLAGS: u16 = 3;
+    pub(super) const TIMEOUT: u16 = 4;
+    pub(super) const USERDATA: u16 = 6;
+    pub(super) const KEY_END: u16 = 10;
+
+    pub(super) const VALUE: u16 = 1;
+    pub(super) const VERDICT: u16 = 2;
+    pub(super) const VERDICT_CODE: u16 = 1;
+    pub(super) const VERDICT_CHAIN: u16 = 2;
+
+    /// `NFT_SET_ELEM_INTERVAL_END`.
+    pub(super) const INTERVAL_END: u32 = 1;
+}
+
+/// Room left in a nested attribute below which a message is closed: more than the largest element takes.
+const HEADROOM: usize = 1024;
+
+pub(super) fn messages(
+    encoder: &Encoder,
+    table: &TableName,
+    set: &Set,
+    elements: &[Element],
+    kind: MsgType,
+) -> Vec<Message> {
+    let mut messages = Vec::new();
+    let mut rest = elements;
+    while !rest.is_empty() {
+        let first_element = elements.len() - rest.len();
+        let (bytes, taken) = message(encoder, table, set, rest, kind);
+        messages.push(Message { bytes, first_element });
+        rest = &rest[taken..];
+    }
+    messages
+}
+
+/// One message with as many of the elements as fit, and their number.
+fn message(encoder: &Encoder, table: &TableName, set: &Set, elements: &[Element], kind: MsgType) -> (Vec<u8>, usize) {
+    let mut writer = Writer::default();
+    header(&mut writer, table, kind);
+    let (name, id) = encoder.set_reference(table, set);
+    writer.str(number::LIST_TABLE, &table.name);
+    writer.str(number::LIST_SET, &name);
+    if let Some(id) = id {
+        writer.u32(number::LIST_SET_ID, id);
+    }
+    let list = writer.open(number::LIST_ELEMENTS);
+    let limit = writer.len() + usize::from(u16::MAX) - HEADROOM;
+    let mut taken = 0;
+    for item in elements {
+        match kind {
+            MsgType::Add => add(&mut writer, set, item),
+            MsgType::Del => delete(&mut writer, set, item),
+        }
+        taken += 1;
+        if writer.len() >= limit {
+            break;
+        }
+    }
+    writer.close(list);
+    let mut bytes = writer.into_bytes();
+    set_message_len(&mut bytes);
+    (bytes, taken)
+}
+
+/// `nlmsghdr` and `nfgenmsg`; length, acknowledgement flag and sequence number are filled in later.
+fn header(writer: &mut Writer, table: &TableName, kind: MsgType) {
+    let (message, flags) = match kind {
+        MsgType::Add => (number::NEW_ELEMENTS, number::NLM_F_REQUEST | number::NLM_F_CREATE),
+        MsgType::Del => (number::DELETE_ELEMENTS, number::NLM_F_REQUEST),
+    };
+    writer.raw(&[0; 4]);
+    writer.raw(&message.to_ne_bytes());
+    writer.raw(&flags.to_ne_bytes());
+    writer.raw(&[0; 8]);
+    let family = match table.family {
+        crate::Family::Inet => 1,
+        crate::Family::Ip => 2,
+        crate::Family::Ip6 => 10,
+    };
+    writer.raw(&[family, 0, 0, 0]);
+}
+
+fn add(writer: &mut Writer, set: &Set, item: &Element) {
+    let nest = writer.open(number::ELEMENT);
+    keys(writer, set, item);
+    value(writer, &item.value);
+    if let Some(timeout) = item.timeout {
+        writer.u64(number::TIMEOUT, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+    }
+    if let Some(text) = &item.comment {
+        writer.attr(number::USERDATA, &userdata::comment(userdata::COMMENT, text));
+    }
+    writer.close(nest);
+    range_end(writer, set, item);
+}
+
+fn delete(writer: &mut Writer, set: &Set, item: &Element) {
+    let nest = writer.open(number::ELEMENT);
+    keys(writer, set, item);
+    writer.close(nest);
+    range_end(writer, set, item);
+}
+
+fn keys(writer: &mut Writer, set: &Set, item: &Element) {
+    data(writer, number::KEY, &item.key);
+    if set.is_concat_interval() {
+        data(writer, number::KEY_END, item.key_end.as_ref().unwrap_or(&item.key));
+    }
+}
+
+fn data(writer: &mut Writer, kind: u16, bytes: &Data) {
+    let nest = writer.open(kind);
+    writer.attr(number::VALUE, bytes.as_slice());
+    writer.close(nest);
+}
+
+fn value(writer: &mut Writer, value: &Value) {
+    match value {
+        Value::None => {}
+        Value::Data(bytes) => data(writer, number::DATA, bytes),
+        Value::Verdict(verdict) => verdict_data(writer, verdict),
+    }
+}
+
+fn verdict_data(writer: &mut Writer, verdict: &Verdict) {
+    let outer = writer.open(number::DATA);
+    let inner = writer.open(number::VERDICT);
+    writer.u32(number::VERDICT_CODE, verdict_code(verdict));
+    if let Some(chain) = verdict.chain() {
+        writer.str(number::VERDICT_CHAIN, chain);
+    }
+    writer.close(inner);
+    writer.close(outer);
+}
+
+/// The second element of a single-field range; a range that ends at the highest key has none.
+fn range_end(writer: &mut Writer, set: &Set, item: &Element) {
+    if !set.flags.interval || set.is_concat_interval() {
+        return;
+    }
+    let Some(behind) = successor(item.key_end.as_ref().unwrap_or(&item.key)) else { return };
+    let nest = writer.open(number::ELEMENT);
+    data(writer, number::KEY, &behind);
+    writer.u32(number::FLAGS, number::INTERVAL_END);
+    writer.close(nest);
+}
+
+/// The next key, as a number in network order.
+fn successor(key: &Data) -> Option<Data> {
+    let mut bytes = key.as_slice().to_vec();
+    for byte in bytes.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            return Data::from_bytes(&bytes);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_behind_a_range() {
+        let key = |bytes: [u8; 4]| Data::from_bytes(&bytes).unwrap();
+        assert_eq!(successor(&key([10, 255, 255, 255])), Some(key([11, 0, 0, 0])));
+        assert_eq!(successor(&key([255; 4])), None);
+    }
+}
