@@ -8,8 +8,10 @@ use std::sync::{Arc, LazyLock};
 
 use nftnl::{MsgType, NlMsg};
 
+use crate::decode::Messages;
 use crate::encode::{Encoder, message_len};
 use crate::object::{Chain, Element, Rule, Set, Table, TableName};
+use crate::wire::Attrs;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +117,20 @@ impl Batch {
         self.origins.get(index).copied()
     }
 
+    /// Index, within the command, of the element at an offset of the message with a sequence number.
+    ///
+    /// `None` for other messages, and for ranges, whose two halves travel as two elements.
+    #[must_use]
+    pub(crate) fn element_at(&self, origin: Origin, sequence: u32, offset: u32, command: &Command) -> Option<usize> {
+        let (Command::AddElements(_, set, _) | Command::DeleteElements(_, set, _)) = command else { return None };
+        if set.flags.interval {
+            return None;
+        }
+        let message = self.pages().flat_map(Messages::new).find(|m| message_sequence(m) == Some(sequence))?;
+        let offset = usize::try_from(offset).ok()?;
+        Some(origin.first_element + element_number(message, offset)?)
+    }
+
     /// The sequence number whose acknowledgement means that everything is committed.
     #[must_use]
     pub fn commit_sequence(&self) -> u32 {
@@ -133,6 +149,19 @@ impl Batch {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+}
+
+fn message_sequence(message: &[u8]) -> Option<u32> {
+    message.get(8..12)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// Which element of a message of elements an offset lies in.
+fn element_number(message: &[u8], offset: usize) -> Option<usize> {
+    const HEADERS: usize = 20;
+    const ELEMENTS: u16 = 3;
+    let list = Attrs::new(message.get(HEADERS..)?).find(ELEMENTS)?;
+    let place = |part: &[u8]| part.as_ptr().addr() - message.as_ptr().addr();
+    list.nested().position(|element| place(element.payload) + element.payload.len() > offset)
 }
 
 /// A batch that is being filled. The newest message is held back until it is known whether it is the last.

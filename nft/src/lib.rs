@@ -16,17 +16,20 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
 
 pub mod batch;
+pub mod connection;
 pub mod data;
 pub mod datatype;
 mod encode;
 pub mod expr;
 pub mod field;
 pub mod object;
+pub mod socket;
 pub mod statement;
 mod userdata;
 mod wire;
 
 pub use batch::{Batch, Command, EncodeError};
+pub use connection::{CommitError, Committed, Connection, ReadError, Refusal, TableDump};
 pub use data::Data;
 pub use datatype::DataType;
 pub use expr::{Expr, Register};

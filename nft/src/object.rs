@@ -21,6 +21,18 @@ pub enum Family {
     Inet,
 }
 
+impl Family {
+    /// The family's number on the wire (`NFPROTO_*`).
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Inet => 1,
+            Self::Ip => 2,
+            Self::Ip6 => 10,
+        }
+    }
+}
+
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -102,12 +102,7 @@ fn header(writer: &mut Writer, table: &TableName, kind: MsgType) {
     writer.raw(&message.to_ne_bytes());
     writer.raw(&flags.to_ne_bytes());
     writer.raw(&[0; 8]);
-    let family = match table.family {
-        crate::Family::Inet => 1,
-        crate::Family::Ip => 2,
-        crate::Family::Ip6 => 10,
-    };
-    writer.raw(&[family, 0, 0, 0]);
+    writer.raw(&[table.family.number(), 0, 0, 0]);
 }
 
 fn add(writer: &mut Writer, set: &Set, item: &Element) {

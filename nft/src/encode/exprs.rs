@@ -9,7 +9,7 @@ use nftnl::nftnl_sys as sys;
 
 use crate::data::Data;
 use crate::expr::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, LookupResult, MetaKey, NatType, PayloadBase, RejectWith};
-use crate::object::{Family, Verdict};
+use crate::object::Verdict;
 
 /// The value of an attribute.
 enum Attribute {
@@ -143,7 +143,7 @@ impl Built {
             Expr::Nat { kind, family, address, port, flags } => {
                 let mut list = vec![
                     (sys::NFTNL_EXPR_NAT_TYPE, U32(nat_type(*kind))),
-                    (sys::NFTNL_EXPR_NAT_FAMILY, U32(nat_family(*family))),
+                    (sys::NFTNL_EXPR_NAT_FAMILY, U32(u32::from(family.number()))),
                     (sys::NFTNL_EXPR_NAT_REG_ADDR_MIN, U32(address.to_wire())),
                 ];
                 list.extend(port.map(|register| (sys::NFTNL_EXPR_NAT_REG_PROTO_MIN, U32(register.to_wire()))));
@@ -198,15 +198,6 @@ const fn nat_type(kind: NatType) -> u32 {
     match kind {
         NatType::Source => 0,
         NatType::Destination => 1,
-    }
-}
-
-/// `NFPROTO_*`.
-const fn nat_family(family: Family) -> u32 {
-    match family {
-        Family::Inet => 1,
-        Family::Ip => 2,
-        Family::Ip6 => 10,
     }
 }
 

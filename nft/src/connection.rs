@@ -1,0 +1,316 @@
+//! A conversation with nf_tables: commit a batch, or read a table.
+//!
+//! Takes [`Command`]s and gives an acknowledgement or, for each thing the kernel refused, which command and element it was; takes a
+//! table's name and gives everything in it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::batch::{Batch, Command, EncodeError, Origin};
+use crate::decode::{self, DecodeError, Decoded, Messages};
+use crate::object::{Chain, Element, Family, RuleDump, Set, Table, TableName};
+use crate::socket::{Bus, Socket};
+use crate::wire::Writer;
+
+/// How often a dump is begun anew when the tables changed under it.
+const DUMP_TRIES: usize = 10;
+
+/// What a commit did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// Messages in the batch.
+    pub messages: usize,
+    /// Bytes of those messages.
+    pub bytes: usize,
+}
+
+/// Why a batch was not committed. Except after [`CommitError::Unconfirmed`], nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The batch could not be written down.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The socket failed.
+    #[error("netlink socket: {0}")]
+    Socket(#[from] io::Error),
+    /// The kernel refused some of it; nothing was changed.
+    #[error("the kernel refused {}{}", .0[0], more(.0.len()))]
+    Refused(Vec<Refusal>),
+    /// No answer says whether it was committed: the table must be read again.
+    #[error("the kernel did not confirm the batch")]
+    Unconfirmed,
+}
+
+fn more(count: usize) -> String {
+    if count > 1 { format!(" and {} more", count - 1) } else { String::new() }
+}
+
+/// Something the kernel refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Index of the command; `None` when the kernel refused the batch as a whole.
+    pub command: Option<usize>,
+    /// Index of the element in the command, where that can be told.
+    pub element: Option<usize>,
+    /// The command or element in nft syntax.
+    pub object: String,
+    /// The error number, positive.
+    pub errno: i32,
+    /// The kernel's own words, where it has any.
+    pub message: Option<String>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}", self.object, io::Error::from_raw_os_error(self.errno))?;
+        self.message.as_ref().map_or(Ok(()), |text| write!(f, " ({text})"))
+    }
+}
+
+/// Why a table could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The socket or the kernel failed.
+    #[error("netlink socket: {0}")]
+    Socket(#[from] io::Error),
+    /// The kernel's answer makes no sense to us.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The tables kept changing while they were read.
+    #[error("the tables changed during each of {DUMP_TRIES} attempts to read them")]
+    Unstable,
+}
+
+/// A table as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableDump {
+    /// The table itself.
+    pub table: Table,
+    /// Its chains with their rules, by name.
+    pub chains: BTreeMap<Arc<str>, (Chain, Vec<RuleDump>)>,
+    /// Its sets and maps with their elements, by name. Elements that rules made are among them.
+    pub sets: BTreeMap<Arc<str>, (Set, Vec<Element>)>,
+}
+
+/// A connection to nf_tables in one network namespace.
+pub struct Connection {
+    socket: Socket,
+}
+
+impl Connection {
+    /// Connects to nf_tables of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open(Bus::Netfilter)? })
+    }
+
+    /// Has the kernel carry out all commands, or none.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    pub fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
+        let batch = Batch::encode(commands)?;
+        while self.socket.receive_now()?.is_some() {
+            // What an interrupted conversation left behind is not an answer to this batch.
+        }
+        self.socket.send_datagram(batch.pages())?;
+        let mut refusals = Vec::new();
+        let mut confirmed = false;
+        loop {
+            match self.socket.receive_now() {
+                Ok(None) => break,
+                Ok(Some(bytes)) => {
+                    for ack in Messages::new(bytes).filter_map(decode::ack) {
+                        if ack.errno != 0 {
+                            refusals.push(refusal(&batch, commands, ack));
+                        } else if ack.seq == batch.commit_sequence() {
+                            confirmed = true;
+                        }
+                    }
+                }
+                // More errors than fit into the socket; those that were read say enough.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match (refusals.is_empty(), confirmed) {
+            (true, true) => Ok(Committed { messages: batch.messages(), bytes: batch.bytes() }),
+            (true, false) => Err(CommitError::Unconfirmed),
+            (false, _) => Err(CommitError::Refused(refusals)),
+        }
+    }
+
+    /// Everything in a table; `None` when there is no such table.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_table(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
+        for _ in 0..DUMP_TRIES {
+            let before = self.generation()?;
+            let dump = self.read_once(name);
+            if self.generation()? == before {
+                return dump;
+            }
+        }
+        Err(ReadError::Unstable)
+    }
+
+    fn read_once(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
+        let Some(table) = self.read_table_object(name)? else { return Ok(None) };
+        let mut chains = BTreeMap::new();
+        self.dump(request::CHAINS, name, &[], |item| {
+            if let Decoded::Chain { table, chain, .. } = item
+                && table == *name
+            {
+                chains.insert(Arc::clone(&chain.name), (chain, Vec::new()));
+            }
+        })?;
+        self.dump(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |item| {
+            if let Decoded::Rule { table, chain, rule, .. } = item
+                && table == *name
+                && let Some((_, rules)) = chains.get_mut(&chain)
+            {
+                rules.push(rule);
+            }
+        })?;
+        let mut sets = BTreeMap::new();
+        self.dump(request::SETS, name, &[(request::SET_TABLE, &name.name)], |item| {
+            if let Decoded::Set { table, set, .. } = item
+                && table == *name
+            {
+                sets.insert(Arc::clone(&set.name), (set, Vec::new()));
+            }
+        })?;
+        for (set_name, (set, elements)) in &mut sets {
+            let filter = [(request::ELEMENTS_TABLE, &*name.name), (request::ELEMENTS_SET, set_name)];
+            let mut raw = Vec::new();
+            self.dump(request::ELEMENTS, name, &filter, |item| {
+                if let Decoded::Elements { elements, .. } = item {
+                    raw.extend(elements);
+                }
+            })?;
+            *elements = decode::pair_elements(set, raw);
+        }
+        Ok(Some(TableDump { table, chains, sets }))
+    }
+
+    fn read_table_object(&mut self, name: &TableName) -> Result<Option<Table>, ReadError> {
+        let mut found = None;
+        self.dump(request::TABLES, name, &[], |item| {
+            if let Decoded::Table(table) = item
+                && table.name == *name
+            {
+                found = Some(table);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The generation of all rules: it grows with each committed batch, whoever sent it.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn generation(&mut self) -> Result<u32, ReadError> {
+        self.socket.send(&request::message(request::GENERATION, 0, None, &[]))?;
+        loop {
+            let bytes = self.socket.receive()?;
+            for message in Messages::new(bytes) {
+                if let Some(ack) = decode::ack(message)
+                    && ack.errno != 0
+                {
+                    return Err(io::Error::from_raw_os_error(ack.errno).into());
+                }
+                if let Decoded::Generation(generation) = decode::message(message)? {
+                    return Ok(generation);
+                }
+            }
+        }
+    }
+
+    /// Asks for all objects of a kind and hands over each.
+    fn dump(
+        &mut self,
+        kind: u16,
+        table: &TableName,
+        filter: &[(u16, &str)],
+        mut each: impl FnMut(Decoded),
+    ) -> Result<(), ReadError> {
+        self.socket.send(&request::message(kind, request::NLM_F_DUMP, Some(table.family), filter))?;
+        loop {
+            let bytes = self.socket.receive()?;
+            for message in Messages::new(bytes) {
+                if let Some(ack) = decode::ack(message) {
+                    return match ack.errno {
+                        0 => Ok(()),
+                        errno => Err(io::Error::from_raw_os_error(errno).into()),
+                    };
+                }
+                each(decode::message(message)?);
+            }
+        }
+    }
+}
+
+fn refusal(batch: &Batch, commands: &[Command], ack: decode::Ack) -> Refusal {
+    let origin = batch.origin(ack.seq);
+    let element = origin.and_then(|o| batch.element_at(o, ack.seq, ack.offset?, &commands[o.command]));
+    let object = origin.map_or_else(|| "the batch".to_owned(), |o| describe(&commands[o.command], o, element));
+    Refusal { command: origin.map(|o| o.command), element, object, errno: ack.errno, message: ack.message }
+}
+
+/// A command in nft syntax, reduced to the element that is meant, or to the first that may be.
+fn describe(command: &Command, origin: Origin, element: Option<usize>) -> String {
+    let index = element.unwrap_or(origin.first_element);
+    let one = |list: &[Element]| list.get(index).cloned().into_iter().collect::<Vec<_>>();
+    match command {
+        Command::AddElements(table, set, list) => {
+            Command::AddElements(table.clone(), Arc::clone(set), one(list)).to_string()
+        }
+        Command::DeleteElements(table, set, list) => {
+            Command::DeleteElements(table.clone(), Arc::clone(set), one(list)).to_string()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Requests for dumps.
+mod request {
+    use super::{Family, Writer};
+
+    pub(super) const TABLES: u16 = 1;
+    pub(super) const CHAINS: u16 = 4;
+    pub(super) const RULES: u16 = 7;
+    pub(super) const SETS: u16 = 10;
+    pub(super) const ELEMENTS: u16 = 13;
+    pub(super) const GENERATION: u16 = 16;
+
+    pub(super) const RULE_TABLE: u16 = 1;
+    pub(super) const SET_TABLE: u16 = 1;
+    pub(super) const ELEMENTS_TABLE: u16 = 1;
+    pub(super) const ELEMENTS_SET: u16 = 2;
+
+    pub(super) const NLM_F_DUMP: u16 = 0x300;
+    const NLM_F_REQUEST: u16 = 1;
+    const SUBSYSTEM: u16 = 10 << 8;
+
+    /// One request with text attributes.
+    pub(super) fn message(kind: u16, flags: u16, family: Option<Family>, filter: &[(u16, &str)]) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.raw(&[0; 4]);
+        writer.raw(&(SUBSYSTEM | kind).to_ne_bytes());
+        writer.raw(&(NLM_F_REQUEST | flags).to_ne_bytes());
+        writer.raw(&[0; 8]);
+        writer.raw(&[family.map_or(0, Family::number), 0, 0, 0]);
+        for (attribute, text) in filter {
+            writer.str(*attribute, text);
+        }
+        let mut bytes = writer.into_bytes();
+        let len = u32::try_from(bytes.len()).expect("a request is short");
+        bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        bytes
+    }
+}
