@@ -1,0 +1,89 @@
+//! Wanted minus present: the transaction that makes a table what it should be.
+//!
+//! Takes [`Desired`] (what the table should hold, in parts that are replaced one by one) and [`Realised`] (what the kernel holds,
+//! changed by acknowledged commands and by reading back only), gives the commands in an order that the kernel accepts. Pure; knows
+//! nothing of Services.
+//!
+//! Invariants: applying the commands to `Realised` makes the two equal; commands for [`Scope::Touched`] are those for
+//! [`Scope::Everything`] if `Realised` agreed with `Desired` before the touched parts changed; nothing to change gives no commands.
+//!
+//! Which value of a group of [`Slots`] sits in which slot is no part of what is wanted: it is chosen so that least changes.
+
+mod desired;
+mod realised;
+mod slots;
+mod transaction;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use nft::{Chain, Data, Element, Rule, Set, Table};
+
+pub use desired::Desired;
+pub use realised::Realised;
+pub use transaction::{Scope, transaction};
+
+/// The name of a set or map.
+pub type SetName = Cow<'static, str>;
+
+/// The fixed part of a table.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The table.
+    pub table: Table,
+    /// Every set and map.
+    pub sets: Vec<Arc<Set>>,
+    /// Maps whose last key field is a slot number.
+    pub slotted: Vec<SetName>,
+    /// Every chain that is always there.
+    pub chains: Vec<ChainContent>,
+    /// Chains that exist once an element leads to them, by name.
+    pub on_demand: fn(&str) -> Option<ChainContent>,
+}
+
+/// A chain with its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainContent {
+    /// The chain.
+    pub chain: Chain,
+    /// Its rules.
+    pub rules: Vec<Rule>,
+}
+
+/// A part of a table: elements, and groups of slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fragment {
+    /// Elements of sets and maps.
+    pub elements: Vec<(SetName, Element)>,
+    /// Groups of slots.
+    pub slots: Vec<Slots>,
+}
+
+impl Fragment {
+    /// Adds elements of a set.
+    pub fn extend(&mut self, set: &'static str, elements: impl IntoIterator<Item = Element>) {
+        self.elements.extend(elements.into_iter().map(|element| (SetName::Borrowed(set), element)));
+    }
+}
+
+/// A group of elements of a slotted map: `prefix . 0` to `prefix . n-1` hold the values, in any order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// The map.
+    pub set: SetName,
+    /// The key without the slot number.
+    pub prefix: Data,
+    /// The values, all different.
+    pub values: Vec<Data>,
+}
+
+/// The key of a slot.
+fn slot_key(prefix: &Data, slot: usize) -> Data {
+    prefix.then(u32::try_from(slot).unwrap_or(u32::MAX))
+}
+
+/// Prefix and slot number of a key.
+fn split_slot_key(key: &Data) -> Option<(Data, usize)> {
+    let (prefix, slot) = key.as_slice().split_last_chunk::<4>()?;
+    Some((Data::from_bytes(prefix)?, usize::try_from(u32::from_ne_bytes(*slot)).ok()?))
+}

@@ -1,0 +1,102 @@
+//! Which value goes into which slot, so that least changes.
+
+use std::collections::HashSet;
+
+use nft::Data;
+
+/// What to do with a group of slots: slot numbers to empty, and slots to fill. A slot in both lists changes its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SlotChanges {
+    pub(super) delete: Vec<usize>,
+    pub(super) add: Vec<(usize, Data)>,
+}
+
+/// The changes from `present` (by slot; an empty value is a hole) to the values `wanted`, which must fill slots 0 to n-1.
+///
+/// Values that are present and in range stay where they are.
+pub(super) fn changes(present: &[Data], wanted: &[Data]) -> SlotChanges {
+    let mut result = SlotChanges::default();
+    let mut missing: HashSet<&Data> = wanted.iter().collect();
+    let mut open = Vec::new();
+    for slot in 0..present.len().max(wanted.len()) {
+        let value = present.get(slot).filter(|value| !value.is_empty());
+        let in_range = slot < wanted.len();
+        match value {
+            Some(value) if in_range && missing.remove(value) => {}
+            _ => {
+                result.delete.extend(value.map(|_| slot));
+                open.extend(in_range.then_some(slot));
+            }
+        }
+    }
+    // The order of `wanted`, not that of the hash set, so that equal inputs give equal transactions.
+    let fill = wanted.iter().filter(|value| missing.contains(value)).copied();
+    result.add = open.into_iter().zip(fill).collect();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(list: &[u32]) -> Vec<Data> {
+        list.iter().map(|n| Data::from(*n)).collect()
+    }
+
+    fn apply(present: &[Data], changes: &SlotChanges) -> Vec<Data> {
+        let mut slots = present.to_vec();
+        slots.resize(slots.len().max(changes.add.iter().map(|(slot, _)| slot + 1).max().unwrap_or(0)), Data::EMPTY);
+        for slot in &changes.delete {
+            slots[*slot] = Data::EMPTY;
+        }
+        for (slot, value) in &changes.add {
+            assert!(slots[*slot].is_empty(), "slot {slot} was not emptied");
+            slots[*slot] = *value;
+        }
+        while slots.last().is_some_and(Data::is_empty) {
+            slots.pop();
+        }
+        slots
+    }
+
+    #[test]
+    fn one_value_replaced_is_one_slot() {
+        let result = changes(&data(&[1, 2, 3]), &data(&[1, 3, 9]));
+        assert_eq!(result, SlotChanges { delete: vec![1], add: vec![(1, Data::from(9_u32))] });
+    }
+
+    #[test]
+    fn one_of_many_removed_moves_at_most_one() {
+        let present: Vec<u32> = (1..=5000).collect();
+        let wanted: Vec<u32> = (1..=5000).filter(|n| *n != 17).collect();
+        let result = changes(&data(&present), &data(&wanted));
+        assert_eq!(result.delete, [16, 4999]);
+        assert_eq!(result.add, [(16, Data::from(5000_u32))]);
+    }
+
+    #[test]
+    fn one_added_is_one_slot_and_nothing_changed_is_nothing() {
+        assert_eq!(changes(&data(&[1, 2]), &data(&[3, 2, 1])).add, [(2, Data::from(3_u32))]);
+        assert_eq!(changes(&data(&[2, 1]), &data(&[1, 2])), SlotChanges::default());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_wanted_values_end_up_in_the_first_slots(
+            present in proptest::collection::vec(0_u32..12, 0..10),
+            wanted in proptest::collection::btree_set(1_u32..12, 0..10),
+        ) {
+            // 0 stands for a hole; a value may be present twice when somebody else wrote.
+            let present: Vec<Data> =
+                present.into_iter().map(|n| if n == 0 { Data::EMPTY } else { Data::from(n) }).collect();
+            let wanted: Vec<Data> = wanted.into_iter().map(Data::from).collect();
+            let result = changes(&present, &wanted);
+            let mut after = apply(&present, &result);
+            proptest::prop_assert_eq!(after.len(), wanted.len());
+            after.sort();
+            let mut sorted = wanted;
+            sorted.sort();
+            proptest::prop_assert_eq!(after, sorted);
+        }
+    }
+}

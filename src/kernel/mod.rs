@@ -1,0 +1,72 @@
+//! The door to the kernel: commit a transaction, read a table back, list the node's addresses.
+//!
+//! Takes commands and gives an acknowledgement or a typed error. Knows neither what a Service is nor whether to try again. Its
+//! sockets belong to the network namespace of the thread that opens them, and stay on that thread: a commit blocks it.
+
+pub mod addresses;
+pub mod families;
+
+use std::io;
+use std::net::IpAddr;
+
+use nft::{Command, CommitError, Committed, Connection, ReadError, TableDump, TableName};
+
+/// What the sync loop asks of the kernel. Tests put another one in its place.
+pub trait Kernel {
+    /// Has the kernel carry out all commands, or none.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError>;
+
+    /// Everything in a table; `None` when there is no such table.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError>;
+
+    /// A number that grows with every commit to any table, by whomever.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn generation(&mut self) -> Result<u32, ReadError>;
+
+    /// The addresses of all interfaces of this node.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    fn addresses(&mut self) -> io::Result<Vec<IpAddr>>;
+}
+
+/// The kernel of the calling thread's network namespace.
+pub struct Netfilter {
+    connection: Connection,
+}
+
+impl Netfilter {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { connection: Connection::open()? })
+    }
+}
+
+impl Kernel for Netfilter {
+    fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
+        self.connection.commit(commands)
+    }
+
+    fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
+        self.connection.read_table(table)
+    }
+
+    fn generation(&mut self) -> Result<u32, ReadError> {
+        self.connection.generation()
+    }
+
+    fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        addresses::list()
+    }
+}

@@ -1,0 +1,134 @@
+//! A Service as elements of maps.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use nft::{Data, Element, Value, Verdict};
+
+use super::balancer::{Balancer, List};
+use super::{Side, chain, set};
+use crate::diff::{Fragment, Slots};
+use crate::model::{Destination, Family, Front, Protocol};
+use crate::ruleset::{NodeFacts, NodePorts, Settings};
+use crate::select::{Action, PortSelection, ServiceSelection};
+
+pub(super) fn node(settings: &Settings, facts: &NodeFacts) -> Fragment {
+    let mut fragment = Fragment::default();
+    let of_family = |ip: &IpAddr| Family::of(*ip) == settings.family;
+    if settings.node_ports == NodePorts::Listed {
+        let addresses = facts.node_port_addresses.iter().filter(|ip| of_family(ip));
+        fragment.extend(set::NODEPORT_IPS, addresses.map(|ip| Element::new((*ip).into())));
+    }
+    let ranges: Vec<IpNet> =
+        facts.service_cidrs.iter().copied().filter(|range| of_family(&range.addr())).collect();
+    // Overlapping ranges are refused by the kernel, neighbouring ones listed as one.
+    fragment.extend(set::SERVICE_CIDRS, IpNet::aggregate(&ranges).iter().map(range));
+    fragment
+}
+
+fn range(range: &IpNet) -> Element {
+    Element { key_end: Some(range.broadcast().into()), ..Element::new(range.network().into()) }
+}
+
+pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment {
+    let mut fragment = Fragment::default();
+    let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == family);
+    fragment.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
+    for port in selection.ports.iter().filter(|port| port.family == family) {
+        let mut writer = Writer { fragment: &mut fragment, port, comment: comment(&port.label) };
+        for front in &port.fronts {
+            writer.front(&front.front, &front.action);
+        }
+        fragment.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
+    }
+    fragment
+}
+
+/// A comment that nft reads back: names may be longer than it allows.
+fn comment(label: &Arc<str>) -> Arc<str> {
+    const CUT: &str = "...";
+    if label.len() <= Element::MAX_COMMENT {
+        return Arc::clone(label);
+    }
+    let mut end = Element::MAX_COMMENT - CUT.len();
+    while !label.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{CUT}", &label[..end]).into()
+}
+
+/// D10: a local endpoint, as the packet looks that it sends to itself after DNAT.
+fn hairpin(endpoint: SocketAddr, protocol: Protocol) -> Element {
+    let address = Data::from(endpoint.ip());
+    Element::new(address.then(address).then(protocol.number()).then(endpoint.port()))
+}
+
+fn endpoint_data(endpoint: &SocketAddr) -> Data {
+    Data::from(endpoint.ip()).then(endpoint.port())
+}
+
+/// Side and key of a front.
+fn key(front: &Front) -> (Side, Data) {
+    let protocol = front.protocol.number();
+    match front.destination {
+        Destination::Address(ip) => (Side::Address, Data::from(ip).then(protocol).then(front.port)),
+        Destination::NodePort(_) => (Side::NodePort, Data::from(protocol).then(front.port)),
+    }
+}
+
+/// Writes the fronts of one service port into a fragment.
+struct Writer<'a> {
+    fragment: &'a mut Fragment,
+    port: &'a PortSelection,
+    comment: Arc<str>,
+}
+
+impl Writer<'_> {
+    fn front(&mut self, front: &Front, action: &Action) {
+        let (side, key) = key(front);
+        match action {
+            Action::Cluster { masquerade } => {
+                let verdict = self.balance(side, key, List::Cluster, *masquerade);
+                self.verdict(side.dispatch(), key, verdict);
+            }
+            Action::Local => {
+                let verdict = self.balance(side, key, List::Local, false);
+                self.verdict(side.dispatch(), key, verdict);
+            }
+            Action::ByOrigin => self.by_origin(side, key),
+            // The packet is dropped before it is known to conntrack; established connections never come here (D12).
+            Action::Drop => self.verdict(side.dispatch(), key, Verdict::Drop),
+            Action::Reject => self.verdict(side.no_endpoints(), key, Verdict::Goto(chain::REJECT.into())),
+        }
+    }
+
+    /// D6: pods and this host use all endpoints, everybody else the local ones or none.
+    fn by_origin(&mut self, side: Side, key: Data) {
+        self.verdict(side.dispatch(), key, Verdict::Goto(side.external_local().into()));
+        let cluster = self.balance(side, key, List::Cluster, false);
+        self.verdict(side.cluster_policy(), key, cluster);
+        let local = self.balance(side, key, List::Local, false);
+        self.verdict(side.local_policy(), key, local);
+    }
+
+    /// Fills the slots of a front and gives the verdict that picks one; an empty list drops.
+    fn balance(&mut self, side: Side, key: Data, list: List, masquerade: bool) -> Verdict {
+        let endpoints = match list {
+            List::Cluster => &self.port.cluster,
+            List::Local => &self.port.local,
+        };
+        if endpoints.is_empty() {
+            return Verdict::Drop;
+        }
+        let values = endpoints.iter().map(endpoint_data).collect();
+        self.fragment.slots.push(Slots { set: list.map(side).into(), prefix: key, values });
+        Balancer { side, list, masquerade, count: endpoints.len() }.goto()
+    }
+
+    fn verdict(&mut self, map: &'static str, key: Data, verdict: Verdict) {
+        let mut element = Element::mapping(key, Value::Verdict(verdict));
+        element.comment = Some(Arc::clone(&self.comment));
+        self.fragment.extend(map, [element]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Layout `maps`: a fixed program, Services as data.
+//!
+//! ```text
+//!  packet ─► KUBE-SERVICES ─► @services, @nodeports   (front : verdict)
+//!                │ goto lb-N, or masq-lb-N: mark for masquerading first, or external-local: choose by origin
+//!                ▼
+//!              lb-N ─► numgen random mod N ─► @endpoints   (front . slot : endpoint) ─► dnat
+//! ```
+//!
+//! No chain, rule or set exists for a Service: it is elements of maps. A front has one verdict, which says how many endpoints it
+//! has, and as many slots. An endpoint that changes is one slot; a number that changes is one slot and the verdict.
+
+mod balancer;
+mod elements;
+mod program;
+
+use crate::diff::{Fragment, Program};
+use crate::model::Family;
+use crate::ruleset::{Layout, NodeFacts, Settings};
+use crate::select::ServiceSelection;
+
+/// The layout `maps`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Maps;
+
+impl Layout for Maps {
+    fn program(&self, settings: &Settings) -> Program {
+        program::program(settings)
+    }
+
+    fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment {
+        elements::node(settings, facts)
+    }
+
+    fn service(&self, family: Family, selection: &ServiceSelection) -> Fragment {
+        elements::service(family, selection)
+    }
+}
+
+/// Names of the sets and maps.
+mod set {
+    pub(super) const CLUSTER_IPS: &str = "cluster-ips";
+    pub(super) const NODEPORT_IPS: &str = "nodeport-ips";
+    pub(super) const SERVICE_CIDRS: &str = "service-cidrs";
+    pub(super) const HAIRPIN: &str = "hairpin";
+    pub(super) const NO_ENDPOINTS: &str = "no-endpoints";
+    pub(super) const NO_ENDPOINTS_NODEPORTS: &str = "no-endpoints-nodeports";
+}
+
+/// Names of the chains that elements lead to.
+mod chain {
+    pub(super) const MARK_MASQ: &str = "KUBE-MARK-MASQ";
+    pub(super) const REJECT: &str = "KUBE-REJECT";
+}
+
+/// Fronts come in two kinds with maps of their own: addresses, and node ports, whose key has no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Address,
+    NodePort,
+}
+
+impl Side {
+    const BOTH: [Self; 2] = [Self::Address, Self::NodePort];
+
+    /// Front : verdict.
+    const fn dispatch(self) -> &'static str {
+        match self {
+            Self::Address => "services",
+            Self::NodePort => "nodeports",
+        }
+    }
+
+    /// Front : verdict, for pods and the host behind an external policy Local.
+    const fn cluster_policy(self) -> &'static str {
+        match self {
+            Self::Address => "cluster-policy",
+            Self::NodePort => "nodeport-cluster-policy",
+        }
+    }
+
+    /// Front : verdict, for everybody else behind an external policy Local.
+    const fn local_policy(self) -> &'static str {
+        match self {
+            Self::Address => "local-policy",
+            Self::NodePort => "nodeport-local-policy",
+        }
+    }
+
+    /// Front : verdict in the filter chains.
+    const fn no_endpoints(self) -> &'static str {
+        match self {
+            Self::Address => set::NO_ENDPOINTS,
+            Self::NodePort => set::NO_ENDPOINTS_NODEPORTS,
+        }
+    }
+
+    /// The chain that chooses by the packet's origin (D6).
+    const fn external_local(self) -> &'static str {
+        match self {
+            Self::Address => "external-local",
+            Self::NodePort => "nodeport-external-local",
+        }
+    }
+
+    /// The same for packets of this host.
+    const fn external_local_host(self) -> &'static str {
+        match self {
+            Self::Address => "external-local-host",
+            Self::NodePort => "nodeport-external-local-host",
+        }
+    }
+}

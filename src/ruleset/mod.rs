@@ -1,0 +1,84 @@
+//! The table we want: selection and configuration in, nft objects out. One module per layout.
+//!
+//! Takes [`Settings`] and gives the fixed part of a table, a [`Program`]; takes what was selected for one Service and gives the
+//! [`Fragment`] of the table that stands for it. Pure. Knows nothing of what is in the kernel, what was there before, or in which
+//! order things are changed.
+//!
+//! Invariant: the fragments of two Services never hold the same element with different values, because a front has one owner.
+
+pub mod maps;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::diff::{Fragment, Program};
+use crate::model::Family;
+use crate::select::ServiceSelection;
+
+/// What decides about the fixed part of one family's table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The family of the table.
+    pub family: Family,
+    /// The packet mark that asks for masquerading; one bit.
+    pub masquerade_mark: u32,
+    /// Masquerade everything that goes to a cluster IP (D8).
+    pub masquerade_all: bool,
+    /// How traffic of local pods is told from other traffic; `None` when it cannot be (D7, I1).
+    pub local_traffic: Option<LocalTraffic>,
+    /// Which addresses of the node accept node ports (D19).
+    pub node_ports: NodePorts,
+}
+
+/// What marks a packet as coming from a pod of this node (I1 to I3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalTraffic {
+    /// Its source address is in this range.
+    Source(IpNet),
+    /// It arrived through this interface.
+    Interface(Arc<str>),
+    /// It arrived through an interface whose name starts like this.
+    InterfacePrefix(Arc<str>),
+}
+
+/// Which addresses of the node accept node ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePorts {
+    /// Every local address but loopback (H4).
+    Everywhere,
+    /// The addresses in [`NodeFacts::node_port_addresses`].
+    Listed,
+}
+
+/// Facts that are elements of the table but belong to no Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Addresses that accept node ports; not used with [`NodePorts::Everywhere`].
+    pub node_port_addresses: Vec<IpAddr>,
+    /// The ranges of all ServiceCIDRs (D15).
+    pub service_cidrs: Vec<IpNet>,
+}
+
+/// A way to write Services down in nftables.
+pub trait Layout {
+    /// The fixed part of a table.
+    fn program(&self, settings: &Settings) -> Program;
+
+    /// The elements that stand for the node's own facts.
+    fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment;
+
+    /// The elements that stand for a Service.
+    fn service(&self, family: Family, selection: &ServiceSelection) -> Fragment;
+}
+
+/// The family of nft tables.
+impl From<Family> for nft::Family {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::Ip,
+            Family::V6 => Self::Ip6,
+        }
+    }
+}

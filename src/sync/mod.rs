@@ -1,0 +1,140 @@
+//! The one owner of the state: takes events, decides when to sync, and moves data between the stages.
+//!
+//! Runs on a thread of its own, because a commit blocks it for as long as the kernel takes. Nothing is written before the initial
+//! objects have arrived (G1); each sync is one transaction for both families; a failed one leaves the old rules in force and is
+//! tried again after reading back what the kernel holds. The loop ends when the sender of the events is gone, and leaves the rules
+//! in place (O7).
+
+mod engine;
+mod schedule;
+mod settings;
+mod tables;
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tracing::{debug, error, info, warn};
+
+pub use engine::{Engine, NoKernel, Report, SyncError};
+pub use schedule::Schedule;
+
+use crate::kernel::Kernel;
+use crate::metrics::Metrics;
+use crate::model::Event;
+use crate::ruleset::Layout;
+
+/// Events taken over before a sync that is due: a flood must not put the sync off for ever.
+const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
+
+/// The sync loop.
+pub struct Sync<K, L> {
+    engine: Engine<K, L>,
+    schedule: Schedule,
+    metrics: Metrics,
+    /// How often to look whether somebody else wrote rules.
+    check_interval: Duration,
+    next_check: Instant,
+}
+
+impl<K: Kernel, L: Layout> Sync<K, L> {
+    /// A loop that has not begun.
+    pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, check_interval: Duration) -> Self {
+        Self { engine, schedule, metrics, check_interval, next_check: Instant::now() + check_interval }
+    }
+
+    /// Takes events and syncs until the sender of the events is gone.
+    pub fn run(mut self, events: &Receiver<Event>) {
+        loop {
+            let now = Instant::now();
+            let due = self.engine.is_ready().then(|| self.schedule.due(now));
+            if due.is_some_and(|due| due <= now) {
+                self.sync();
+            } else if self.next_check <= now {
+                self.check(now);
+            }
+            match self.wait(events) {
+                Ok(()) => {}
+                Err(Gone) => break,
+            }
+        }
+        info!("no more events; the rules stay in force");
+    }
+
+    /// Waits for events, the next sync or the next check, and takes over the events that are there.
+    fn wait(&mut self, events: &Receiver<Event>) -> Result<(), Gone> {
+        let now = Instant::now();
+        let due = if self.engine.is_ready() { self.schedule.due(now) } else { self.next_check };
+        let timeout = due.min(self.next_check).saturating_duration_since(now);
+        match events.recv_timeout(timeout) {
+            Ok(event) => self.take(event),
+            Err(RecvTimeoutError::Timeout) => return Ok(()),
+            Err(RecvTimeoutError::Disconnected) => return Err(Gone),
+        }
+        for _ in 0..MAX_EVENTS_BEFORE_SYNC {
+            match events.try_recv() {
+                Ok(event) => self.take(event),
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => return Err(Gone),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) {
+        if self.engine.apply(event) {
+            self.request();
+        }
+    }
+
+    fn request(&mut self) {
+        self.schedule.request();
+        for family in self.engine.families() {
+            self.metrics.sync_queued(family, SystemTime::now());
+        }
+    }
+
+    /// Somebody else's write shows in the generation; then everything is compared again.
+    fn check(&mut self, now: Instant) {
+        self.next_check = now + self.check_interval;
+        if self.engine.is_ready() && self.engine.check() {
+            debug!("the rules of this node were changed by somebody; comparing ours");
+            self.request();
+        }
+    }
+
+    fn sync(&mut self) {
+        if !self.schedule.is_requested() {
+            self.engine.distrust();
+        }
+        self.schedule.started();
+        let start = Instant::now();
+        let result = self.engine.sync();
+        let took = start.elapsed();
+        self.schedule.finished(Instant::now(), result.is_ok());
+        let full = result.as_ref().map_or(true, |report| report.full);
+        for family in self.engine.families() {
+            self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
+        }
+        match result {
+            Ok(report) => self.report(&report, took),
+            Err(error) => error!(%error, "sync failed; the rules from before stay in force"),
+        }
+    }
+
+    fn report(&self, report: &Report, took: Duration) {
+        let Report { full, services, added, removed, committed } = *report;
+        match committed {
+            None => debug!(?took, full, services, "synced, nothing to change"),
+            Some(committed) => {
+                self.metrics.transaction(added, removed, committed.bytes);
+                debug!(?took, full, services, added, removed, bytes = committed.bytes, "synced");
+            }
+        }
+        if took > Duration::from_secs(1) {
+            warn!(?took, services, added, removed, "a sync took long");
+        }
+    }
+}
+
+/// The sender of the events is gone.
+struct Gone;

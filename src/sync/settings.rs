@@ -1,0 +1,74 @@
+//! Configuration and node facts -> what decides about the fixed part of the tables.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::config::{Config, DetectLocal, NodePortAddresses};
+use crate::model::{Family, Node};
+use crate::ruleset::{LocalTraffic, NodePorts, Settings};
+
+/// The settings of one family's table.
+pub fn settings(config: &Config, node: Option<&Node>, family: Family) -> Settings {
+    Settings {
+        family,
+        masquerade_mark: 1 << config.masquerade_bit,
+        masquerade_all: config.masquerade_all,
+        local_traffic: local_traffic(&config.detect_local, node, family),
+        node_ports: node_ports(&config.node_port_addresses, family),
+    }
+}
+
+/// I1 to I3.
+fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> Option<LocalTraffic> {
+    match detect {
+        DetectLocal::ClusterCidr { v4, v6 } => {
+            let range = match family {
+                Family::V4 => v4.map(IpNet::V4),
+                Family::V6 => v6.map(IpNet::V6),
+            };
+            range.map(LocalTraffic::Source)
+        }
+        DetectLocal::NodeCidr => {
+            let ranges = node.map_or(&[][..], |node| &node.pod_cidrs);
+            ranges.iter().find(|range| Family::of(range.addr()) == family).copied().map(LocalTraffic::Source)
+        }
+        DetectLocal::BridgeInterface(name) => Some(LocalTraffic::Interface(Arc::from(name.as_str()))),
+        DetectLocal::InterfaceNamePrefix(prefix) => Some(LocalTraffic::InterfacePrefix(Arc::from(prefix.as_str()))),
+    }
+}
+
+/// H2 to H4. A family that the list does not mention accepts node ports everywhere; `primary` never does.
+fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
+    match addresses {
+        NodePortAddresses::Primary => NodePorts::Listed,
+        NodePortAddresses::Cidrs(ranges) => {
+            let mut of_family = ranges.iter().filter(|range| Family::of(range.addr()) == family).peekable();
+            if of_family.peek().is_none() || of_family.any(|range| range.prefix_len() == 0) {
+                NodePorts::Everywhere
+            } else {
+                NodePorts::Listed
+            }
+        }
+    }
+}
+
+/// The addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H5). Loopback never
+/// does (D20).
+pub fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = match &config.node_port_addresses {
+        NodePortAddresses::Primary => node.map(primary_addresses).unwrap_or_default(),
+        NodePortAddresses::Cidrs(ranges) => {
+            interfaces.iter().copied().filter(|ip| ranges.iter().any(|range| range.contains(ip))).collect()
+        }
+    };
+    addresses.retain(|ip| !ip.is_loopback());
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+fn primary_addresses(node: &Node) -> Vec<IpAddr> {
+    node.ipv4().map(IpAddr::V4).into_iter().chain(node.ipv6().map(IpAddr::V6)).collect()
+}

@@ -1,0 +1,119 @@
+//! The tables of both families: what they should hold and what they hold.
+
+use std::net::IpAddr;
+
+use nft::Command;
+
+use crate::config::Config;
+use crate::diff::{Desired, Fragment, Realised, Scope, transaction};
+use crate::kernel::Kernel;
+use crate::model::{Family, Node, ObjectName};
+use crate::ruleset::{Layout, NodeFacts, Settings};
+use crate::select::ServiceSelection;
+
+/// Who contributes a part of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    /// The node's own facts.
+    Node,
+    /// A Service.
+    Service(ObjectName),
+}
+
+/// The table of one family.
+struct FamilyTable {
+    settings: Settings,
+    desired: Desired<Part>,
+    realised: Realised,
+}
+
+/// The tables of all families that this node serves.
+pub struct Tables<L> {
+    layout: L,
+    tables: Vec<FamilyTable>,
+    /// Whether `realised` is what the kernel holds.
+    known: bool,
+}
+
+impl<L: Layout> Tables<L> {
+    /// Empty tables of which is not known what the kernel holds.
+    pub fn new(layout: L, families: &[Family], config: &Config) -> Self {
+        let table = |family: &Family| {
+            let settings = super::settings::settings(config, None, *family);
+            let program = layout.program(&settings);
+            FamilyTable { realised: Realised::absent(&program), desired: Desired::new(program), settings }
+        };
+        Self { tables: families.iter().map(table).collect(), layout, known: false }
+    }
+
+    /// The families, in order.
+    pub fn families(&self) -> impl Iterator<Item = Family> {
+        self.tables.iter().map(|table| table.settings.family)
+    }
+
+    /// Takes over facts of the node and of the cluster that belong to no Service.
+    pub fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr], facts: NodeFacts) {
+        let node_port_addresses = super::settings::node_port_addresses(config, node, interfaces);
+        let facts = NodeFacts { node_port_addresses, ..facts };
+        for table in &mut self.tables {
+            let settings = super::settings::settings(config, node, table.settings.family);
+            if settings != table.settings {
+                table.desired.set_program(self.layout.program(&settings));
+                table.settings = settings;
+                self.known = false;
+            }
+            table.desired.replace(Part::Node, self.layout.node(&table.settings, &facts));
+        }
+    }
+
+    /// Takes over what was selected for a Service; `None` when it is gone.
+    pub fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
+        for table in &mut self.tables {
+            let fragment =
+                selection.map_or_else(Fragment::default, |s| self.layout.service(table.settings.family, s));
+            table.desired.replace(Part::Service(name.clone()), fragment);
+        }
+    }
+
+    /// Whether what the kernel holds is known.
+    pub fn known(&self) -> bool {
+        self.known
+    }
+
+    /// Notes that the kernel may hold anything.
+    pub fn forget(&mut self) {
+        self.known = false;
+    }
+
+    /// Reads back what the kernel holds.
+    ///
+    /// # Errors
+    /// See [`nft::ReadError`].
+    pub fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
+        for table in &mut self.tables {
+            let program = table.desired.program();
+            table.realised = Realised::from_dump(kernel.read(&program.table.name)?, program);
+        }
+        self.known = true;
+        Ok(())
+    }
+
+    /// The commands that make the kernel hold what it should, for all families.
+    pub fn transaction(&self, scope: Scope) -> Vec<Command> {
+        self.tables.iter().flat_map(|table| transaction(&table.desired, &table.realised, scope)).collect()
+    }
+
+    /// Notes that the kernel carried out the commands of [`Tables::transaction`].
+    pub fn committed(&mut self, commands: &[Command]) {
+        for table in &mut self.tables {
+            let name = table.desired.program().table.name.clone();
+            commands.iter().for_each(|command| table.realised.apply(command, &name));
+            table.desired.settle();
+        }
+    }
+
+    /// Everything the tables should hold, as nft text wants it.
+    pub fn content(&self) -> nft::Ruleset {
+        nft::Ruleset { tables: self.tables.iter().map(|table| table.desired.content()).collect() }
+    }
+}
