@@ -1,6 +1,24 @@
 //! A drop-in kube-proxy for Linux nodes that programs Services into nf_tables over netlink.
+//!
+//! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `metrics` and `logging`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
 
+pub mod source;
+
 pub mod model;
+
+pub mod select;
+
+pub mod ruleset;
+
+pub mod diff;
+
+pub mod kernel;
+
+pub mod sync;
+
+pub mod config;
+pub mod logging;
+pub mod metrics;

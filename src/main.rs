@@ -1,5 +1,118 @@
-//! The `kube-proxy` binary.
+//! The `kube-proxy` binary: arguments in, exit code out.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, Result, bail};
+use kube_proxy::config::{self, Config, Invocation};
+use kube_proxy::kernel::{Netfilter, families};
+use kube_proxy::metrics::{self, Metrics};
+use kube_proxy::model::Event;
+use kube_proxy::ruleset::maps::Maps;
+use kube_proxy::source::{ConvertOptions, manifests};
+use kube_proxy::sync::{Engine, NoKernel, Schedule, Sync};
+use kube_proxy::{logging, model::Family};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info, warn};
+
+/// Events on their way from the source to the sync loop; a source that is faster waits.
+const EVENT_QUEUE: usize = 4096;
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kube-proxy: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<()> {
+    match config::load(std::env::args_os())? {
+        Invocation::Run(config) => run(config),
+        Invocation::Render(config) => render(config),
+    }
+}
+
+/// Runs until a signal asks to end.
+fn run(config: Config) -> Result<()> {
+    logging::init(&config.logging);
+    config.warnings.iter().for_each(|text| warn!("{text}"));
+    let families = families::supported();
+    info!(version = env!("CARGO_PKG_VERSION"), node = config.node_name, ?families, "starting");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(config, &families))
+}
+
+async fn serve(config: Config, families: &[Family]) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let metrics = Metrics::new();
+    let server = metrics::server::run(config.metrics_bind_address, config.bind_address_hard_fail, metrics.clone());
+    let server = tokio::spawn(server);
+    let (sender, events) = sync_channel(EVENT_QUEUE);
+    let dir = config.manifests.clone().context("no source of objects: give --manifests DIR")?;
+    let source = manifests::spawn(dir, options(&config), sender)?;
+    let (ended, sync_ended) = tokio::sync::oneshot::channel::<()>();
+    let sync = spawn_sync(config, families.to_vec(), metrics, events, ended)?;
+    let signalled = tokio::select! {
+        _ = terminate.recv() => true,
+        _ = interrupt.recv() => true,
+        _ = sync_ended => false,
+        Ok(Err(error)) = server => return Err(error.into()),
+    };
+    // Without its source the loop runs out of events and ends.
+    source.stop();
+    let outcome = sync.join();
+    if !signalled || outcome.is_err() {
+        bail!("the sync loop ended by itself");
+    }
+    info!("ended; the rules stay in force");
+    Ok(())
+}
+
+fn options(config: &Config) -> ConvertOptions {
+    ConvertOptions { allow_external_ips: config.allow_service_external_ips }
+}
+
+/// Starts the sync loop. Its netlink sockets are opened on its own thread, which they may not leave.
+fn spawn_sync(
+    config: Config,
+    families: Vec<Family>,
+    metrics: Metrics,
+    events: Receiver<Event>,
+    ended: tokio::sync::oneshot::Sender<()>,
+) -> Result<JoinHandle<()>> {
+    let body = move || {
+        match Netfilter::open() {
+            Ok(kernel) => {
+                let schedule = Schedule::new(config.min_sync_period, config.sync_period);
+                let check_interval = config.sync_period;
+                let engine = Engine::new(config, Maps, &families, kernel);
+                Sync::new(engine, schedule, metrics, check_interval).run(&events);
+            }
+            Err(error) => error!(%error, "cannot open a netfilter netlink socket"),
+        }
+        // The receiver may be gone already when the process is ending.
+        let _ = ended.send(());
+    };
+    Ok(thread::Builder::new().name("sync".into()).spawn(body)?)
+}
+
+/// Prints the ruleset that the manifests ask for.
+fn render(config: Config) -> Result<()> {
+    let dir = config.manifests.clone().context("give --manifests DIR")?;
+    let (events, problems) = manifests::read_once(&dir, options(&config))?;
+    config.warnings.iter().for_each(|text| eprintln!("{text}"));
+    problems.iter().for_each(|problem| eprintln!("{problem}"));
+    let mut engine = Engine::new(config, Maps, &Family::BOTH, NoKernel);
+    events.into_iter().for_each(|event| {
+        engine.apply(event);
+    });
+    print!("{}", engine.content());
+    Ok(())
+}

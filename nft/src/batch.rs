@@ -39,6 +39,23 @@ pub enum Command {
 }
 
 impl Command {
+    /// The table it is about.
+    #[must_use]
+    pub fn table(&self) -> &TableName {
+        match self {
+            Self::AddTable(table) => &table.name,
+            Self::DeleteTable(table)
+            | Self::AddChain(table, _)
+            | Self::DeleteChain(table, _)
+            | Self::FlushChain(table, _)
+            | Self::AddRule(table, _, _)
+            | Self::AddSet(table, _)
+            | Self::DeleteSet(table, _)
+            | Self::AddElements(table, _, _)
+            | Self::DeleteElements(table, _, _) => table,
+        }
+    }
+
     /// Number of elements it adds or deletes.
     #[must_use]
     pub fn elements(&self) -> usize {

@@ -163,7 +163,7 @@ impl<Owner: Eq + Hash> Desired<Owner> {
 /// Adds the chains on demand that elements lead to, and those that these lead to.
 fn chains_of(elements: &[Element], program: &Program, chains: &mut Vec<ChainContent>) {
     let mut targets: Vec<Arc<str>> = elements.iter().filter_map(element_target).cloned().collect();
-    targets.sort();
+    targets.sort_by(|a, b| b.cmp(a));
     targets.dedup();
     while let Some(target) = targets.pop() {
         if chains.iter().any(|known| known.chain.name == target) {

@@ -80,7 +80,8 @@ impl Balancer {
         } else {
             // Between the two look-ups of one packet the front may lose its highest slot. Slot 0 exists as long as the front has
             // any endpoint, so no packet falls through to the reject rules because of a change.
-            vec![self.pick(family, self.count), self.pick(family, 1)]
+            let moduli = if self.count > 1 { vec![self.count, 1] } else { vec![1] };
+            moduli.into_iter().map(|modulus| self.pick(family, modulus)).collect()
         };
         let chain = Chain { name: self.to_string().into(), base: None, comment: None };
         ChainContent { chain, rules }
