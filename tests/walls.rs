@@ -104,9 +104,8 @@ fn violations(wall: &Wall, code: &str) -> Vec<String> {
 
 /// Whether code has the word, not as the end of a longer one.
 fn names(code: &str, word: &str) -> bool {
-    code.match_indices(word).any(|(at, _)| {
-        !code[..at].chars().next_back().is_some_and(|before| before.is_alphanumeric() || before == '_')
-    })
+    code.match_indices(word)
+        .any(|(at, _)| !code[..at].chars().next_back().is_some_and(|before| before.is_alphanumeric() || before == '_'))
 }
 
 #[test]

@@ -163,14 +163,14 @@ impl Connection {
         let Some(table) = self.read_table_object(name)? else { return Ok(None) };
         let mut chains = BTreeMap::new();
         self.dump(request::CHAINS, name, &[], |item| {
-            if let Decoded::Chain { table, chain, .. } = item
+            if let Decoded::Chain(table, chain) = item
                 && table == *name
             {
                 chains.insert(Arc::clone(&chain.name), (chain, Vec::new()));
             }
         })?;
         self.dump(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |item| {
-            if let Decoded::Rule { table, chain, rule, .. } = item
+            if let Decoded::Rule(table, chain, rule) = item
                 && table == *name
                 && let Some((_, rules)) = chains.get_mut(&chain)
             {
@@ -179,7 +179,7 @@ impl Connection {
         })?;
         let mut sets = BTreeMap::new();
         self.dump(request::SETS, name, &[(request::SET_TABLE, &name.name)], |item| {
-            if let Decoded::Set { table, set, .. } = item
+            if let Decoded::Set(table, set) = item
                 && table == *name
             {
                 sets.insert(Arc::clone(&set.name), (set, Vec::new()));
@@ -189,7 +189,7 @@ impl Connection {
             let filter = [(request::ELEMENTS_TABLE, &*name.name), (request::ELEMENTS_SET, set_name)];
             let mut raw = Vec::new();
             self.dump(request::ELEMENTS, name, &filter, |item| {
-                if let Decoded::Elements { elements, .. } = item {
+                if let Decoded::Elements(elements) = item {
                     raw.extend(elements);
                 }
             })?;

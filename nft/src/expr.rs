@@ -240,6 +240,8 @@ pub enum Expr {
     },
     Reject(RejectWith),
     Counter,
+    /// An expression that this crate cannot express; its name.
+    Unknown(Arc<str>),
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod batch;
 pub mod connection;
 pub mod data;
 pub mod datatype;
+pub mod decode;
 mod encode;
 pub mod expr;
 pub mod field;
@@ -26,7 +27,7 @@ pub mod object;
 pub mod socket;
 pub mod statement;
 mod userdata;
-mod wire;
+pub mod wire;
 
 pub use batch::{Batch, Command, EncodeError};
 pub use connection::{CommitError, Committed, Connection, ReadError, Refusal, TableDump};

@@ -3,6 +3,8 @@
 //! It carries comments, and the types of a set that have no number. Codes are those of libnftnl's `udata.h` and of nft's own
 //! sources; a set typed with `typeof` cannot be listed and loaded again without them.
 
+use std::sync::Arc;
+
 use crate::field::Field;
 use crate::object::{Set, Types, ValueType};
 
@@ -137,5 +139,117 @@ fn typed_field(field: Field) -> Vec<u8> {
             let random = 1;
             expression(expression::NUMGEN, &[number(0, random), number(1, modulus), number(2, 0)].concat())
         }
+    }
+}
+
+/// Entries of user data. Ends at the first that does not fit.
+struct Entries<'a>(&'a [u8]);
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let ([kind, len], rest) = self.0.split_first_chunk::<2>()?;
+        let (value, rest) = rest.split_at_checked(usize::from(*len))?;
+        self.0 = rest;
+        Some((*kind, value))
+    }
+}
+
+fn find(bytes: &[u8], wanted: u8) -> Option<&[u8]> {
+    Entries(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
+/// The comment in user data.
+pub(crate) fn find_comment(kind: u8, bytes: &[u8]) -> Option<Arc<str>> {
+    let text = find(bytes, kind)?;
+    let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+    std::str::from_utf8(&text[..end]).ok().map(Arc::from)
+}
+
+/// What a set's user data says.
+#[derive(Debug, Default)]
+pub(crate) struct SetData {
+    /// The fields of a `typeof` key.
+    pub(crate) key: Option<Vec<Field>>,
+    /// The fields of a `typeof` value.
+    pub(crate) value: Option<Vec<Field>>,
+    pub(crate) comment: Option<Arc<str>>,
+}
+
+impl SetData {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        Self {
+            key: find(bytes, set::KEY_TYPEOF).and_then(fields),
+            value: find(bytes, set::DATA_TYPEOF).and_then(fields),
+            comment: find_comment(set::COMMENT, bytes),
+        }
+    }
+}
+
+fn find_number(bytes: &[u8], kind: u8) -> Option<u32> {
+    Some(u32::from_ne_bytes(find(bytes, kind)?.try_into().ok()?))
+}
+
+/// The fields of a typed expression; `None` when one is not known here.
+fn fields(bytes: &[u8]) -> Option<Vec<Field>> {
+    if find_number(bytes, type_of::EXPRESSION)? != expression::CONCAT {
+        return field(bytes).map(|one| vec![one]);
+    }
+    Entries(find(bytes, type_of::DETAIL)?).map(|(_, part)| field(part)).collect()
+}
+
+/// The field that [`typed_field`] writes like this; fields of a connection are written like those of its packets.
+fn field(bytes: &[u8]) -> Option<Field> {
+    const PLAIN: [Field; 10] = [
+        Field::IpSaddr,
+        Field::IpDaddr,
+        Field::Ip6Saddr,
+        Field::Ip6Daddr,
+        Field::ThSport,
+        Field::ThDport,
+        Field::L4Proto,
+        Field::Mark,
+        Field::IifName,
+        Field::OifName,
+    ];
+    if find_number(bytes, type_of::EXPRESSION)? == expression::NUMGEN {
+        return find_number(find(bytes, type_of::DETAIL)?, 1).map(Field::NumgenRandom);
+    }
+    PLAIN.into_iter().find(|known| typed_field(*known) == bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_of_a_slotted_map_as_nft_sends_it() {
+        // nft 1.0.6, `typeof ip daddr . meta l4proto . th dport . numgen random mod 1 : ip daddr . th dport`
+        const SENT: &str = "0004000000000104000000000360\
+            00040d00000001580014000407000000010c00040c00000001040c000000010e000409000000010600041000000002140004\
+            07000000010c00040b000000010402000000031a0004170000000112000401000000010401000000020400000000\
+            043400040d000000012c0014000407000000010c00040c00000001040c0000000114000407000000010c00040b000000010402000000";
+        let fields = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(1)];
+        let endpoint = vec![Field::IpDaddr, Field::ThDport];
+        let set = Set::map("endpoints", Types::Of(fields.clone()), ValueType::Data(Types::Of(endpoint.clone())));
+        let bytes = of_set(&set);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, SENT);
+        let parsed = SetData::parse(&bytes);
+        assert_eq!((parsed.key, parsed.value), (Some(fields), Some(endpoint)));
+    }
+
+    #[test]
+    fn comments_are_cut_between_characters() {
+        let bytes = comment(COMMENT, &"\u{e9}".repeat(100));
+        let back = find_comment(COMMENT, &bytes).unwrap();
+        assert_eq!(back.chars().count(), crate::Element::MAX_COMMENT / 2);
+    }
+
+    #[test]
+    fn entries_that_lie_about_their_length_end_the_walk() {
+        assert_eq!(Entries(&[7, 200, 1]).count(), 0);
+        assert_eq!(Entries(&[7]).count(), 0);
     }
 }

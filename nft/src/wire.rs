@@ -86,31 +86,41 @@ impl Writer {
 
 /// One attribute of a received message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attr<'a> {
-    pub(crate) kind: u16,
-    pub(crate) payload: &'a [u8],
+pub struct Attr<'a> {
+    /// Its type, without flags.
+    pub kind: u16,
+    /// Its content, without padding.
+    pub payload: &'a [u8],
 }
 
 impl<'a> Attr<'a> {
     /// The attributes within this one.
-    pub(crate) fn nested(&self) -> Attrs<'a> {
+    #[must_use]
+    pub fn nested(&self) -> Attrs<'a> {
         Attrs { bytes: self.payload }
     }
 
-    pub(crate) fn u8(&self) -> Option<u8> {
+    /// A byte.
+    #[must_use]
+    pub fn u8(&self) -> Option<u8> {
         self.payload.first().copied()
     }
 
-    pub(crate) fn u32(&self) -> Option<u32> {
+    /// A number in network order.
+    #[must_use]
+    pub fn u32(&self) -> Option<u32> {
         Some(u32::from_be_bytes(self.payload.get(..4)?.try_into().ok()?))
     }
 
-    pub(crate) fn u64(&self) -> Option<u64> {
+    /// A long number in network order.
+    #[must_use]
+    pub fn u64(&self) -> Option<u64> {
         Some(u64::from_be_bytes(self.payload.get(..8)?.try_into().ok()?))
     }
 
     /// Text up to the terminating zero.
-    pub(crate) fn str(&self) -> Option<&'a str> {
+    #[must_use]
+    pub fn str(&self) -> Option<&'a str> {
         let end = self.payload.iter().position(|b| *b == 0).unwrap_or(self.payload.len());
         std::str::from_utf8(&self.payload[..end]).ok()
     }
@@ -118,17 +128,20 @@ impl<'a> Attr<'a> {
 
 /// Walks attributes; ends at the first that does not fit its buffer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attrs<'a> {
+pub struct Attrs<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Attrs<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+    /// The attributes in these bytes.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
     /// The first attribute of a kind.
-    pub(crate) fn find(mut self, kind: u16) -> Option<Attr<'a>> {
+    #[must_use]
+    pub fn find(mut self, kind: u16) -> Option<Attr<'a>> {
         self.by_ref().find(|attr| attr.kind == kind)
     }
 }

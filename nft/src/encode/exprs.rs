@@ -155,6 +155,7 @@ impl Built {
             }
             Expr::Reject(with) => (c"reject", reject(*with)),
             Expr::Counter => (c"counter", vec![]),
+            Expr::Unknown(name) => unreachable!("no statement lowers to the unknown expression {name}"),
         };
         Ok(Self { name, attributes })
     }
