@@ -5,7 +5,6 @@
 //! Invariants: the state depends only on the last content of each object, never on the order or number of the events; an
 //! event that changes nothing dirties nothing.
 
-pub mod claims;
 pub mod endpoint;
 pub mod event;
 pub mod names;
@@ -13,7 +12,6 @@ pub mod node;
 pub mod service;
 pub mod state;
 
-pub use claims::{Conflict, FrontKind};
 pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort};
 pub use event::Event;
 pub use names::{Destination, Family, Front, ObjectName, Protocol};
