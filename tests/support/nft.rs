@@ -30,16 +30,17 @@ pub(crate) fn without_owner(listing: &str) -> String {
 
 /// A listing as a map from "table / object" to its lines, so that two listings of the same rules are equal.
 ///
-/// Left out is what may differ between equal rulesets: the order of objects and of elements, counters, time left of an element,
-/// and the slot of an endpoint in the maps whose name ends in `endpoints`.
+/// Left out is what may differ between equal rulesets: the order of objects and of elements, whether an owner is alive, counters,
+/// time left of an element, and the slot of an endpoint in the maps whose name ends in `endpoints`.
 pub(crate) fn normalised(listing: &str) -> BTreeMap<String, Vec<String>> {
     let mut objects = BTreeMap::new();
     let (mut table, mut object, mut elements) = (String::new(), String::new(), None::<String>);
-    for line in listing.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in without_owner(listing).lines().map(str::trim).filter(|line| !line.is_empty()) {
         if let Some(text) = &mut elements {
             text.push_str(line);
         } else if line.starts_with("table ") {
-            table = line.trim_end_matches(" {").to_owned();
+            // An owned table is followed by "# progname ...".
+            table = line.split_once(" {").map_or(line, |(header, _)| header).to_owned();
             object = table.clone();
         } else if ["chain ", "map ", "set "].iter().any(|kind| line.starts_with(kind)) && line.ends_with('{') {
             object = format!("{table} / {}", line.trim_end_matches(" {"));
@@ -53,7 +54,7 @@ pub(crate) fn normalised(listing: &str) -> BTreeMap<String, Vec<String>> {
                 elements = None;
             }
             Some(_) => {}
-            None => lines.push(without_counters(line)),
+            None => lines.push(without_counters(line.split_once(" # progname").map_or(line, |(text, _)| text))),
         }
     }
     objects

@@ -153,6 +153,40 @@ fn tcp(flow: Flow) -> io::Result<Outcome> {
     errors.wait(&socket, port, read_answer)
 }
 
+/// A TCP connection that is kept open.
+pub(crate) struct Connection {
+    stream: Socket,
+}
+
+impl Connection {
+    /// Connects from `namespace`; the server's first answer comes with it.
+    pub(crate) fn open(namespace: &Namespace, flow: Flow) -> (Self, Answer) {
+        let stream = namespace.enter(|| -> io::Result<Socket> {
+            let stream = Socket::new(Domain::for_address(flow.target), Type::STREAM, None)?;
+            stream.bind(&SocketAddr::new(flow.source, next_port()).into())?;
+            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+            stream.connect_timeout(&flow.target.into(), Duration::from_secs(3))?;
+            Ok(stream)
+        });
+        let connection = Self { stream: stream.unwrap_or_else(|error| panic!("{flow:?}: {error}")) };
+        let answer = connection.read();
+        (connection, answer)
+    }
+
+    /// Sends something and returns the answer; fails the test when the connection is dead.
+    pub(crate) fn ask(&self) -> Answer {
+        self.stream.send(b"?").unwrap_or_else(|error| panic!("the connection is dead: {error}"));
+        self.read()
+    }
+
+    fn read(&self) -> Answer {
+        match read_answer(&self.stream) {
+            Ok(Some(Outcome::Reached(answer))) => answer,
+            other => panic!("the connection does not answer: {other:?}"),
+        }
+    }
+}
+
 fn udp(flow: Flow) -> io::Result<Outcome> {
     let errors = IcmpErrors::watch(flow)?;
     let socket = Socket::new(Domain::for_address(flow.target), Type::DGRAM, None)?;

@@ -68,6 +68,8 @@ fn new_node() -> Namespace {
     }
     let addresses = Family::ALL.iter().flat_map(|family| [family.node(), family.node_second()]);
     node.ip(&addresses.map(|address| add_address(address, "lo")).collect::<Vec<_>>());
+    // Masquerading then never picks the second address, so a probe from there shows whether it was masqueraded.
+    node.ip(&[format!("addr change {} dev lo preferred_lft 0", host_prefix(Family::V6.node_second()))]);
     node
 }
 
