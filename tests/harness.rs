@@ -226,6 +226,16 @@ fn listings_are_equal_up_to_order_slots_and_counters_and_nothing_else() {
 }
 
 #[test]
+fn chains_that_nothing_leads_to_do_not_count() {
+    let table = |body: &str| nft::without_unused_chains(nft::normalised(&format!("table ip t {{\n{body}}}\n")));
+    let base = "chain base {\n type filter hook input priority 0;\n jump used\n }\n chain used {\n accept\n }\n";
+    let map = "map m {\n type ipv4_addr : verdict\n elements = { 10.0.0.1 : goto lb-2, 10.0.0.2 : drop }\n }\n chain lb-2 {\n drop\n }\n";
+    let unused = "chain masq-lb-1 {\n goto lb-1\n }\n chain lb-1 {\n accept\n }\n";
+    assert_eq!(table(&format!("{base}{map}{unused}")), table(&format!("{base}{map}")));
+    assert_eq!(table(&format!("{base}{map}")).len(), 5);
+}
+
+#[test]
 fn a_listing_loads_into_a_fresh_namespace_and_lists_the_same() {
     let world = ruled_world();
     let listing = nft::list_ruleset(&world.node);

@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "every test binary compiles all of it and uses a part")]
 
 pub(crate) mod manifests;
+pub(crate) mod mixed;
 pub(crate) mod netns;
 pub(crate) mod nft;
 pub(crate) mod objects;

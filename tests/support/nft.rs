@@ -35,7 +35,7 @@ pub(crate) fn without_owner(listing: &str) -> String {
 pub(crate) fn normalised(listing: &str) -> BTreeMap<String, Vec<String>> {
     let mut objects = BTreeMap::new();
     let (mut table, mut object, mut elements) = (String::new(), String::new(), None::<String>);
-    for line in without_owner(listing).lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in without_owner(listing).lines().map(str::trim).filter(|line| !["", "}"].contains(line)) {
         if let Some(text) = &mut elements {
             text.push_str(line);
         } else if line.starts_with("table ") {
@@ -56,6 +56,21 @@ pub(crate) fn normalised(listing: &str) -> BTreeMap<String, Vec<String>> {
             Some(_) => {}
             None => lines.push(without_counters(line.split_once(" # progname").map_or(line, |(text, _)| text))),
         }
+    }
+    objects
+}
+
+/// The objects without chains that nothing leads to: the proxy may keep such a chain, as it does nothing and may be wanted again.
+pub(crate) fn without_unused_chains(mut objects: BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
+    // A chain is used if it has a hook, or if its name stands in another object of its table.
+    let is_used = |objects: &BTreeMap<String, Vec<String>>, header: &str| {
+        let Some((table, chain)) = header.split_once(" / chain ") else { return true };
+        let names = |line: &String| line.split(' ').any(|word| word.trim_end_matches(',') == chain);
+        let others = || objects.iter().filter(|(other, _)| other.starts_with(table) && *other != header);
+        objects[header].iter().any(|line| line.contains(" hook ")) || others().any(|(_, lines)| lines.iter().any(names))
+    };
+    while let Some(unused) = objects.keys().find(|header| !is_used(&objects, header)).cloned() {
+        objects.remove(&unused);
     }
     objects
 }

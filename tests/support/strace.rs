@@ -9,8 +9,20 @@ use std::{fs, thread};
 /// The arguments that make strace write to `output`; the traced program keeps the process id, and structures are written in full.
 pub(crate) fn wrapper(output: &Path) -> Vec<String> {
     let output = output.to_str().expect("a temporary path is text");
-    let fixed =
-        ["strace", "-D", "-f", "-q", "-e", "trace=execve,sendmsg,sendto", "-e", "abbrev=none", "-s", "100000", "-o"];
+    let fixed = [
+        "strace",
+        "-D",
+        "-f",
+        "-q",
+        "--seccomp-bpf",
+        "-e",
+        "trace=execve,sendmsg,sendto",
+        "-e",
+        "abbrev=none",
+        "-s",
+        "100000",
+        "-o",
+    ];
     fixed.iter().map(ToString::to_string).chain([output.to_owned()]).collect()
 }
 
