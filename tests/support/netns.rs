@@ -144,7 +144,8 @@ fn sweep() {
     let Ok(entries) = fs::read_dir(DIRECTORY) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if owner(&name).is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+        // Of a zombie there is still the directory, but no executable.
+        if owner(&name).is_some_and(|pid| fs::read_link(Path::new("/proc").join(pid).join("exe")).is_err()) {
             remove(&name);
         }
     }
