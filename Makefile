@@ -1,0 +1,46 @@
+# The commands of this project. `make help` lists them. Tests and the demo make network namespaces and need root.
+
+PACKAGES := nftables iproute2 curl strace conntrack python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+RUST     := 1.89
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build test demo fmt lint clean
+
+help: ## List these commands
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+deps: ## Install the Debian packages that are missing, and check the Rust toolchain
+	@missing=; for package in $(PACKAGES); do \
+		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q '^install ok installed$$' || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		echo "Installing$$missing"; \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
+	fi
+	@have=$$(cargo --version 2>/dev/null | cut -d ' ' -f 2); \
+	if [ "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n 1)" != $(RUST) ]; then \
+		echo "This project needs Rust $(RUST) or newer (edition 2024); found: $${have:-no cargo at all}." >&2; \
+		echo "Debian's cargo is too old. Install a toolchain with rustup, see https://rustup.rs:" >&2; \
+		echo "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile default" >&2; \
+		exit 1; \
+	fi
+
+build: deps ## Build the release binary, target/release/kube-proxy
+	cargo build --release
+
+lint: ## Check format, lints and documentation
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
+
+test: deps lint ## Everything that must pass: format, lints, documentation, all tests (root)
+	cargo test --workspace --all-targets --no-fail-fast
+
+demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
+	examples/demo
+
+fmt: ## Format the sources
+	cargo fmt --all
+
+clean: ## Remove what was built
+	cargo clean

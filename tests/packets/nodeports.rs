@@ -1,0 +1,63 @@
+//! Which addresses of the node answer on node ports.
+
+use serde_json::{Value, json};
+
+use crate::judge::{Source, assert_not_reached, assert_reaches, endpoints};
+use crate::support::objects::{node, service, slices};
+use crate::support::plan::Family;
+use crate::support::probe::{Flow, Proto};
+use crate::support::proxy::{Proxy, config};
+use crate::support::world::World;
+
+const PORTS: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 8080)];
+const NONE: [bool; 2] = [false, false];
+const PRIMARY: [bool; 2] = [true, false];
+const SECOND: [bool; 2] = [false, true];
+const BOTH: [bool; 2] = [true, true];
+
+/// `nodePortAddresses`, and which of the node's two addresses then answer in IPv4 and in IPv6.
+fn table() -> Vec<(Value, [[bool; 2]; 2])> {
+    vec![
+        (json!([]), [PRIMARY, PRIMARY]),                                              // H1
+        (json!(["primary"]), [PRIMARY, PRIMARY]),                                     // H2
+        (json!(["198.18.0.0/16"]), [SECOND, BOTH]),                                   // H3 H5
+        (json!(["192.0.2.2/32", "0.0.0.0/0", "2001:db8:18::/48"]), [BOTH, SECOND]),   // H4 H5
+        (json!(["198.51.100.0/24", "2001:db8:99::/48"]), [NONE, NONE]),               // H5
+        (json!(["127.0.0.0/8", "192.0.2.0/24", "::1/128", "::/0"]), [PRIMARY, BOTH]), // D20 H4 H5
+    ]
+}
+
+fn check(world: &World, family: Family, answering: [bool; 2]) {
+    for (_, proto, target) in PORTS {
+        for (address, answers) in [family.node(), family.node_second()].into_iter().zip(answering) {
+            let flow = Flow::new(proto, family.client(), address, 30080);
+            if answers {
+                assert_reaches(&world.client, flow, &endpoints(family, &[0, 2], target), Source::Masqueraded, 40);
+            } else {
+                assert_not_reached(&world.client, flow);
+            }
+        }
+        // Not over loopback either way: D20.
+        let flow = Flow::new(proto, family.loopback(), family.loopback(), 30080);
+        assert_not_reached(&world.node, flow);
+    }
+}
+
+#[test]
+fn node_ports_answer_on_the_configured_addresses_only() {
+    // D19 D20 H1 H2 H3 H4 H5
+    let world = World::new();
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let mut objects = vec![node(), web.port("dns", Proto::Udp, 80).node_port(30080).json()];
+    objects.extend(slices("shop", "web", &[0, 2], &PORTS));
+    for (addresses, answering) in table() {
+        eprintln!("nodePortAddresses {addresses}");
+        let mut config = config();
+        config["nodePortAddresses"] = addresses;
+        // The next round's proxy finds the rules of this one in the kernel.
+        let _proxy = Proxy::start(&world.node, &config, &objects);
+        for (family, answering) in Family::ALL.into_iter().zip(answering) {
+            check(&world, family, answering);
+        }
+    }
+}

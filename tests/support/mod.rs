@@ -1,0 +1,22 @@
+//! A small cluster in network namespaces, and everything a packet test needs around it.
+//!
+//! Takes root, iproute2 and nft; gives namespaces ([`netns`]), a cluster of them ([`world`], addresses in [`plan`]), servers that
+//! say what they saw ([`server`]), probes that say what became of a packet ([`probe`]), the proxy under test ([`proxy`]), its
+//! objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]). A missing tool or privilege fails the test with a sentence;
+//! nothing is ever skipped. Whatever a test made is gone when its values are dropped, also after a panic.
+
+#![allow(dead_code, reason = "every test binary compiles all of it and uses a part")]
+
+pub(crate) mod manifests;
+pub(crate) mod mixed;
+pub(crate) mod netns;
+pub(crate) mod nft;
+pub(crate) mod objects;
+pub(crate) mod plan;
+pub(crate) mod probe;
+pub(crate) mod proxy;
+pub(crate) mod server;
+pub(crate) mod stats;
+pub(crate) mod strace;
+pub(crate) mod wire;
+pub(crate) mod world;

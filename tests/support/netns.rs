@@ -1,0 +1,167 @@
+//! A network namespace that lives as long as its value.
+//!
+//! Takes a short name, gives a namespace called `kpn-<pid>-<n>-<name>` with `lo` up. Dropping it kills the processes inside and
+//! deletes it. What a killed test run left behind is swept when the first namespace of a later run is made.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Stdio};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+const PREFIX: &str = "kpn-";
+const DIRECTORY: &str = "/run/netns";
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+static SWEEP: Once = Once::new();
+
+/// A named network namespace; removed, with the processes in it, when dropped.
+pub(crate) struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes a namespace, with `lo` up, no reverse-path filter and no limit on ICMP errors.
+    pub(crate) fn new(short: &str) -> Self {
+        SWEEP.call_once(sweep);
+        let name = format!("{PREFIX}{}-{}-{short}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        run(Command::new("ip").args(["netns", "add", &name]));
+        let namespace = Self { name };
+        namespace.ip(&["link set lo up"]);
+        namespace.enter(set_test_sysctls);
+        namespace
+    }
+
+    /// The name under `ip netns`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `work` on a fresh thread inside the namespace and returns its result; a panic in there is passed on.
+    pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let inside = thread::scope(|scope| scope.spawn(|| (self.join(), work()).1).join());
+        inside.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Moves the calling thread into the namespace, for good.
+    pub(crate) fn join(&self) {
+        let link = Path::new(DIRECTORY).join(&self.name);
+        let file = File::open(&link).unwrap_or_else(|error| panic!("cannot open {}: {error}", link.display()));
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .unwrap_or_else(|error| panic!("cannot enter {}: {error} (packet tests need root)", self.name));
+    }
+
+    /// A command that will run inside the namespace; its process id is the program's own.
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// Runs lines of `ip -batch` inside the namespace.
+    pub(crate) fn ip(&self, lines: &[impl AsRef<str>]) {
+        let text: String = lines.iter().map(|line| format!("{}\n", line.as_ref())).collect();
+        run_with_input(Command::new("ip").args(["-n", &self.name, "-batch", "-"]), &text);
+    }
+
+    /// Writes a value under `/proc/sys/net`, for example `ipv4/ip_forward`.
+    pub(crate) fn set_sysctl(&self, key: &str, value: &str) {
+        self.enter(|| write_sysctl(key, value));
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        remove(&self.name);
+    }
+}
+
+/// Runs a command to its end and returns its standard output; anything but success fails the test.
+pub(crate) fn run(command: &mut Command) -> String {
+    run_with_input(command, "")
+}
+
+/// Like [`run`], with text on standard input.
+pub(crate) fn run_with_input(command: &mut Command, input: &str) -> String {
+    try_run(command, input).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// Like [`run_with_input`], giving the reason of a failure back.
+pub(crate) fn try_run(command: &mut Command, input: &str) -> Result<String, String> {
+    let what = format!("{command:?}");
+    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| format!("cannot run {what}: {error}; try `make deps`"))?;
+    let mut stdin = child.stdin.take().expect("standard input was piped");
+    let output = thread::scope(|scope| {
+        scope.spawn(move || stdin.write_all(input.as_bytes()));
+        child.wait_with_output()
+    });
+    let output = output.map_err(|error| format!("{what}: {error}"))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{what}: {}: {} (packet tests need root)", output.status, stderr.trim()))
+    }
+}
+
+fn set_test_sysctls() {
+    for (key, value) in [
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/default/rp_filter", "0"),
+        ("ipv4/icmp_ratelimit", "0"),
+        ("ipv6/icmp/ratelimit", "0"),
+        ("ipv6/conf/all/disable_ipv6", "0"),
+        ("ipv6/conf/default/accept_dad", "0"),
+    ] {
+        write_sysctl(key, value);
+    }
+    // Global, and so not writable in here, before kernel 6.14.
+    for (key, value) in [("ipv4/icmp_msgs_per_sec", "1000000"), ("ipv4/icmp_msgs_burst", "100000")] {
+        if sysctl_path(key).exists() {
+            write_sysctl(key, value);
+        }
+    }
+}
+
+fn sysctl_path(key: &str) -> PathBuf {
+    Path::new("/proc/sys/net").join(key)
+}
+
+fn write_sysctl(key: &str, value: &str) {
+    let path = sysctl_path(key);
+    fs::write(&path, value).unwrap_or_else(|error| panic!("cannot write {value} to {}: {error}", path.display()));
+}
+
+/// Removes the namespaces of test processes that are gone.
+fn sweep() {
+    let Ok(entries) = fs::read_dir(DIRECTORY) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Of a zombie there is still the directory, but no executable.
+        if owner(&name).is_some_and(|pid| fs::read_link(Path::new("/proc").join(pid).join("exe")).is_err()) {
+            remove(&name);
+        }
+    }
+}
+
+fn owner(name: &str) -> Option<&str> {
+    name.strip_prefix(PREFIX)?.split('-').next()
+}
+
+fn remove(name: &str) {
+    // No assertions: this also runs while a failed test unwinds.
+    let listed = try_run(Command::new("ip").args(["netns", "pids", name]), "").unwrap_or_default();
+    for pid in listed.lines().filter_map(|line| line.trim().parse().ok()).filter_map(Pid::from_raw) {
+        let _gone_already = kill_process(pid, Signal::KILL);
+    }
+    if let Err(why) = try_run(Command::new("ip").args(["netns", "del", name]), "") {
+        eprintln!("{why}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The host's `nft`: load a ruleset, list it, and compare listings.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::netns::{Namespace, run, run_with_input};
+
+/// The text of `nft list ruleset`.
+pub(crate) fn list_ruleset(namespace: &Namespace) -> String {
+    run(namespace.command("nft").args(["list", "ruleset"]))
+}
+
+/// `nft -j list ruleset`, parsed.
+pub(crate) fn list_json(namespace: &Namespace) -> Value {
+    let text = run(namespace.command("nft").args(["-j", "list", "ruleset"]));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("nft -j printed no JSON: {error}"))
+}
+
+/// Loads a ruleset with `nft -f`.
+pub(crate) fn load(namespace: &Namespace, text: &str) {
+    run_with_input(namespace.command("nft").args(["-f", "-"]), text);
+}
+
+/// The listing without `flags owner`: an owned table would go when the `nft` that loads it ends.
+pub(crate) fn without_owner(listing: &str) -> String {
+    let lines = listing.lines().filter(|line| !line.trim_start().starts_with("flags owner"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// A listing as a map from "table / object" to its lines, so that two listings of the same rules are equal.
+///
+/// Left out is what may differ between equal rulesets: the order of objects and of elements, whether an owner is alive, counters,
+/// time left of an element, and the slot of an endpoint in the maps whose name ends in `endpoints`.
+pub(crate) fn normalised(listing: &str) -> BTreeMap<String, Vec<String>> {
+    let mut objects = BTreeMap::new();
+    let (mut table, mut object, mut elements) = (String::new(), String::new(), None::<String>);
+    for line in without_owner(listing).lines().map(str::trim).filter(|line| !["", "}"].contains(line)) {
+        if let Some(text) = &mut elements {
+            text.push_str(line);
+        } else if line.starts_with("table ") {
+            // An owned table is followed by "# progname ...".
+            table = line.split_once(" {").map_or(line, |(header, _)| header).to_owned();
+            object = table.clone();
+        } else if ["chain ", "map ", "set "].iter().any(|kind| line.starts_with(kind)) && line.ends_with('{') {
+            object = format!("{table} / {}", line.trim_end_matches(" {"));
+        } else if let Some(text) = line.strip_prefix("elements = {") {
+            elements = Some(text.to_owned());
+        }
+        let lines: &mut Vec<String> = objects.entry(object.clone()).or_default();
+        match &elements {
+            Some(text) if text.ends_with('}') => {
+                lines.extend(sorted_elements(&object, text));
+                elements = None;
+            }
+            Some(_) => {}
+            None => lines.push(without_counters(line.split_once(" # progname").map_or(line, |(text, _)| text))),
+        }
+    }
+    objects
+}
+
+/// The objects without chains that nothing leads to: the proxy may keep such a chain, as it does nothing and may be wanted again.
+pub(crate) fn without_unused_chains(mut objects: BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
+    // A chain is used if it has a hook, or if its name stands in another object of its table.
+    let is_used = |objects: &BTreeMap<String, Vec<String>>, header: &str| {
+        let Some((table, chain)) = header.split_once(" / chain ") else { return true };
+        let names = |line: &String| line.split(' ').any(|word| word.trim_end_matches(',') == chain);
+        let others = || objects.iter().filter(|(other, _)| other.starts_with(table) && *other != header);
+        objects[header].iter().any(|line| line.contains(" hook ")) || others().any(|(_, lines)| lines.iter().any(names))
+    };
+    while let Some(unused) = objects.keys().find(|header| !is_used(&objects, header)).cloned() {
+        objects.remove(&unused);
+    }
+    objects
+}
+
+fn sorted_elements(object: &str, text: &str) -> Vec<String> {
+    let has_slots = object.ends_with("endpoints");
+    let inner = text.trim_end_matches('}');
+    let elements = split_outside_quotes(inner).into_iter().map(|element| {
+        let element = without_counters(element.trim());
+        if has_slots { without_slot(&element) } else { element }
+    });
+    let mut elements: Vec<String> = elements.collect();
+    elements.sort();
+    elements
+}
+
+/// Splits at commas that are not inside a comment.
+fn split_outside_quotes(text: &str) -> Vec<&str> {
+    let mut quoted = false;
+    let split = text.split(|character| {
+        quoted ^= character == '"';
+        character == ',' && !quoted
+    });
+    split.filter(|part| !part.trim().is_empty()).collect()
+}
+
+/// `10.96.0.10 . udp . 53 . 0 : ...` becomes `10.96.0.10 . udp . 53 . * : ...`.
+fn without_slot(element: &str) -> String {
+    let Some((key, value)) = element.split_once(" : ") else { return element.to_owned() };
+    match key.rsplit_once(" . ") {
+        Some((front, slot)) if slot.parse::<u32>().is_ok() => format!("{front} . * : {value}"),
+        _ => element.to_owned(),
+    }
+}
+
+fn without_counters(line: &str) -> String {
+    let mut words = line.split(' ').peekable();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        match word {
+            "packets" | "bytes" | "expires" if words.peek().is_some() => drop(words.next()),
+            _ => kept.push(word),
+        }
+    }
+    kept.join(" ")
+}

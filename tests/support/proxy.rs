@@ -1,0 +1,215 @@
+//! The proxy under test: started in a node's namespace on a manifest directory, watched through its metrics, stopped by signal.
+//!
+//! The binary is `$KUBE_PROXY_BINARY`, else the one Cargo built beside the tests. It runs as
+//! `ip netns exec NODE BINARY --config FILE --manifests DIR` and is ready once every series of
+//! `kubeproxy_sync_proxy_rules_last_timestamp_seconds` is above zero. Its log is printed when the test fails.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::manifests::Manifests;
+use super::netns::Namespace;
+use super::plan::{CLUSTER_CIDR, NODE};
+
+const METRICS: &str = "127.0.0.1:10249";
+const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+const PATIENCE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+/// Longer than minSyncPeriod: what was asked for before has been done after so long without a sync.
+const QUIET: Duration = Duration::from_millis(150);
+
+/// The proxy's binary.
+pub(crate) fn binary() -> PathBuf {
+    env::var_os("KUBE_PROXY_BINARY").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_kube-proxy")), PathBuf::from)
+}
+
+/// A KubeProxyConfiguration for tests; change its fields before the start.
+pub(crate) fn config() -> Value {
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "clientConnection": { "kubeconfig": "" },
+        "hostnameOverride": NODE,
+        "clusterCIDR": CLUSTER_CIDR,
+        "detectLocalMode": "ClusterCIDR",
+        "nodePortAddresses": [],
+        "nftables": { "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms" },
+        "conntrack": { "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s" },
+        "oomScoreAdj": 0,
+        "metricsBindAddress": METRICS,
+        "healthzBindAddress": "127.0.0.1:10256",
+    })
+}
+
+/// A proxy process and its files; killed when dropped.
+pub(crate) struct Proxy<'world> {
+    node: &'world Namespace,
+    directory: TempDir,
+    manifests: Manifests,
+    wrapper: Vec<String>,
+    child: Option<Child>,
+}
+
+impl<'world> Proxy<'world> {
+    /// Starts the proxy in `node` with these objects, and waits until it has written its rules.
+    pub(crate) fn start(node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
+        Self::start_under(&[], node, config, objects)
+    }
+
+    /// Like [`Proxy::start`], run by another program such as strace: `wrapper BINARY ...`.
+    pub(crate) fn start_under(wrapper: &[&str], node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
+        let directory = TempDir::new().expect("a temporary directory can be made");
+        let manifests = Manifests::new(directory.path().join("manifests"));
+        objects.iter().for_each(|object| manifests.apply(object));
+        let wrapper = wrapper.iter().map(ToString::to_string).collect();
+        let mut proxy = Self { node, directory, manifests, wrapper, child: None };
+        fs::write(proxy.config_path(), config.to_string()).expect("the configuration can be written");
+        proxy.launch();
+        proxy
+    }
+
+    /// Starts the process, again after [`Proxy::stop`], and waits until it has written its rules.
+    pub(crate) fn launch(&mut self) {
+        assert!(self.child.is_none(), "the proxy runs already");
+        let log = File::options().create(true).append(true).open(self.log_path()).expect("the log can be opened");
+        let mut command = match self.wrapper.split_first() {
+            Some((program, arguments)) => {
+                let mut command = self.node.command(program);
+                command.args(arguments).arg(binary());
+                command
+            }
+            None => self.node.command(binary()),
+        };
+        command.arg("--config").arg(self.config_path()).arg("--manifests").arg(self.manifests.path());
+        command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
+        self.child = Some(command.spawn().unwrap_or_else(|error| panic!("cannot start the proxy: {error}")));
+        self.wait_until("write its first rules", |times| !times.is_empty() && times.iter().all(|time| *time > 0.0));
+    }
+
+    /// Adds or replaces objects and waits until the proxy has synced and is quiet.
+    pub(crate) fn apply(&mut self, objects: &[Value]) {
+        self.change(|manifests| objects.iter().for_each(|object| manifests.apply(object)));
+    }
+
+    /// Removes objects and waits until the proxy has synced and is quiet.
+    pub(crate) fn delete(&mut self, objects: &[Value]) {
+        self.change(|manifests| objects.iter().for_each(|object| manifests.delete(object)));
+    }
+
+    /// The manifest directory, for changes that need not lead to a sync.
+    pub(crate) fn manifests(&self) -> &Manifests {
+        &self.manifests
+    }
+
+    /// The file given as `--config`.
+    pub(crate) fn config_path(&self) -> PathBuf {
+        self.directory.path().join("config.yaml")
+    }
+
+    /// A directory of this proxy for a test's own files.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Waits until no sync has happened for a while.
+    pub(crate) fn wait_until_quiet(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        let (mut before, mut since) = (self.sync_times(), Instant::now());
+        while since.elapsed() < QUIET {
+            assert!(Instant::now() < end, "the proxy does not come to rest");
+            thread::sleep(POLL);
+            let now = self.sync_times();
+            if now != before {
+                (before, since) = (now, Instant::now());
+            }
+        }
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn stop(&mut self) -> ExitStatus {
+        self.end(Signal::TERM)
+    }
+
+    /// Sends SIGKILL and waits for the end.
+    pub(crate) fn kill(&mut self) -> ExitStatus {
+        self.end(Signal::KILL)
+    }
+
+    /// When each family was last synced, as `/metrics` tells; empty when nobody answers.
+    pub(crate) fn sync_times(&self) -> Vec<f64> {
+        let text = self.node.enter(|| http_get(METRICS, "/metrics")).unwrap_or_default();
+        let series = text.lines().filter(|line| line.starts_with(LAST_SYNC));
+        series.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
+    }
+
+    fn change(&mut self, change: impl FnOnce(&Manifests)) {
+        let latest = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
+        let before = latest(&self.sync_times());
+        change(&self.manifests);
+        self.wait_until("sync a change", |times| latest(times) > before);
+        self.wait_until_quiet();
+    }
+
+    fn wait_until(&mut self, what: &str, reached: impl Fn(&[f64]) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !reached(&self.sync_times()) {
+            let status = self.child.as_mut().and_then(|child| child.try_wait().expect("a child can be asked"));
+            assert!(status.is_none(), "the proxy ended ({status:?}) before it could {what}");
+            assert!(Instant::now() < end, "the proxy did not {what} within {PATIENCE:?}");
+            thread::sleep(POLL);
+        }
+    }
+
+    fn end(&mut self, signal: Signal) -> ExitStatus {
+        let mut child = self.child.take().expect("the proxy runs");
+        let pid = Pid::from_raw(child.id().try_into().expect("a process id fits")).expect("a process id is not 0");
+        kill_process(pid, signal).expect("a child can be signalled");
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = child.try_wait().expect("a child can be asked") {
+                return status;
+            }
+            if Instant::now() > end {
+                self.child = Some(child);
+                panic!("the proxy did not end within {PATIENCE:?} of {signal:?}");
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("proxy.log")
+    }
+}
+
+impl Drop for Proxy<'_> {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended on its own; then there is nobody to kill.
+            let _ended = child.kill().and_then(|()| child.wait());
+        }
+        if thread::panicking() {
+            let log = fs::read_to_string(self.log_path()).unwrap_or_default();
+            eprintln!("--- log of the proxy ---\n{log}--- end of the log ---");
+        }
+    }
+}
+
+fn http_get(address: &str, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}

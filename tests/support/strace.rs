@@ -1,0 +1,91 @@
+//! What a traced process asked of the kernel, as `strace` wrote it down.
+//!
+//! Takes the text of `strace -f -e trace=execve,sendmsg,sendto`, gives [`Call`]s. Only as much is understood as the tests ask for:
+//! which call it was and, of nfnetlink messages, whether it is a batch and whether it is whole.
+
+use std::path::Path;
+use std::{fs, thread};
+
+/// The arguments that make strace write to `output`; the traced program keeps the process id, and structures are written in full.
+pub(crate) fn wrapper(output: &Path) -> Vec<String> {
+    let output = output.to_str().expect("a temporary path is text");
+    let fixed = [
+        "strace",
+        "-D",
+        "-f",
+        "-q",
+        "--seccomp-bpf",
+        "-e",
+        "trace=execve,sendmsg,sendto",
+        "-e",
+        "abbrev=none",
+        "-s",
+        "100000",
+        "-o",
+    ];
+    fixed.iter().map(ToString::to_string).chain([output.to_owned()]).collect()
+}
+
+/// One system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// A program was started.
+    Execve,
+    /// One message that is a whole nf_tables batch: it begins and ends one.
+    Batch,
+    /// One message that is a part of a batch, or more than one.
+    BrokenBatch,
+    /// Any other message.
+    Message,
+}
+
+/// The calls in a trace, in order.
+pub(crate) fn calls(trace: &str) -> Vec<Call> {
+    trace.lines().filter_map(call).collect()
+}
+
+/// The calls written so far, once strace has caught up: read when two looks in a row show the same.
+pub(crate) fn read_calls(output: &Path) -> Vec<Call> {
+    let look = || fs::read_to_string(output).unwrap_or_default();
+    let mut text = look();
+    loop {
+        thread::sleep(std::time::Duration::from_millis(100));
+        let again = look();
+        if again == text {
+            return calls(&text);
+        }
+        text = again;
+    }
+}
+
+fn call(line: &str) -> Option<Call> {
+    // Lines look like `1234 sendmsg(7, ...) = 560`, or `<... sendmsg resumed>` for the rest of a call already seen.
+    let (_, rest) = line.split_once(' ')?;
+    let (name, arguments) = rest.trim_start().split_once('(')?;
+    match name {
+        "execve" => Some(Call::Execve),
+        "sendmsg" | "sendto" => Some(message(arguments)),
+        _ => None,
+    }
+}
+
+fn message(arguments: &str) -> Call {
+    let begins = count(arguments, &["NFNL_MSG_BATCH_BEGIN", "nlmsg_type=0x10 /*"]);
+    let ends = count(arguments, &["NFNL_MSG_BATCH_END", "nlmsg_type=0x11 /*"]);
+    let types: Vec<&str> = arguments.split("nlmsg_type=").skip(1).collect();
+    let first_begins = types.first().is_some_and(|kind| is_one_of(kind, &["NFNL_MSG_BATCH_BEGIN", "0x10 "]));
+    let last_ends = types.last().is_some_and(|kind| is_one_of(kind, &["NFNL_MSG_BATCH_END", "0x11 "]));
+    match (begins, ends) {
+        (0, 0) => Call::Message,
+        (1, 1) if first_begins && last_ends => Call::Batch,
+        _ => Call::BrokenBatch,
+    }
+}
+
+fn count(text: &str, spellings: &[&str]) -> usize {
+    spellings.iter().map(|spelling| text.matches(spelling).count()).sum()
+}
+
+fn is_one_of(text: &str, starts: &[&str]) -> bool {
+    starts.iter().any(|start| text.starts_with(start))
+}
