@@ -5,15 +5,24 @@
 //! Invariants: the state depends only on the last content of each object, never on the order or number of the events; an
 //! event that changes nothing dirties nothing.
 
+pub mod claims;
 pub mod endpoint;
 pub mod event;
+pub mod fronts;
 pub mod names;
 pub mod node;
 pub mod service;
 pub mod state;
 
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use claims::Conflict;
 pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort};
 pub use event::Event;
+pub use fronts::FrontKind;
 pub use names::{Destination, Family, Front, ObjectName, Protocol};
 pub use node::Node;
 pub use service::{ClusterIps, Service, ServicePort, TrafficPolicy};

@@ -1,7 +1,218 @@
-//! The state of the cluster and who owns each front.
-/// Placeholder until the state lands.
-#[derive(Debug, Default)]
-pub struct State;
-/// Placeholder until the state lands.
-#[derive(Debug, Default)]
-pub struct Dirty;
+//! The state of the cluster: takes [`Event`]s, keeps the last content of each object, and tells what became dirty.
+//!
+//! Invariants: everything but the dirty set and the pending conflicts is a function of the last content of each object;
+//! an event that leaves its object equal dirties nothing; what `select` gives for a Service changes only if that Service
+//! became dirty.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::claims::{Claims, Conflict};
+use super::endpoint::EndpointSlice;
+use super::event::Event;
+use super::names::{Front, ObjectName};
+use super::node::Node;
+use super::service::Service;
+
+/// What changed since the last [`State::take_dirty`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dirty {
+    /// Services to select again; a Service that is gone, or not known yet, may be among them.
+    pub services: BTreeSet<ObjectName>,
+    /// Some fact of this node changed.
+    pub node: bool,
+    /// Some ServiceCIDR changed.
+    pub service_cidrs: bool,
+}
+
+impl Dirty {
+    /// Whether nothing changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// All that is known of the cluster.
+#[derive(Debug)]
+pub struct State {
+    node_name: Arc<str>,
+    services: BTreeMap<ObjectName, Service>,
+    /// By Service, known or not (B13), in order of slice name. Not a map within a map: most Services have one slice.
+    slices: HashMap<ObjectName, Vec<EndpointSlice>>,
+    /// The Service under which each slice is kept.
+    slice_services: HashMap<ObjectName, ObjectName>,
+    node: Option<Node>,
+    service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
+    claims: Claims,
+    complete: bool,
+    dirty: Dirty,
+}
+
+impl State {
+    /// The state of an unknown cluster, as seen from the node of this name.
+    #[must_use]
+    pub fn new(node_name: &str) -> Self {
+        Self {
+            node_name: node_name.into(),
+            services: BTreeMap::new(),
+            slices: HashMap::new(),
+            slice_services: HashMap::new(),
+            node: None,
+            service_cidrs: BTreeMap::new(),
+            claims: Claims::default(),
+            complete: false,
+            dirty: Dirty::default(),
+        }
+    }
+
+    /// Takes in one change.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::ServiceApplied(service) => self.set_service(service.name.clone(), Some(service)),
+            Event::ServiceDeleted(name) => self.set_service(name, None),
+            Event::SliceApplied(slice) => self.set_slice(&slice.name.clone(), Some(slice)),
+            Event::SliceDeleted(name) => self.set_slice(&name, None),
+            Event::NodeApplied(node) => self.set_node(node),
+            // The node stays as it was last seen (L6).
+            Event::NodeDeleted(_) => {}
+            Event::ServiceCidrApplied(name, ranges) => self.set_service_cidr(name, Some(ranges)),
+            Event::ServiceCidrDeleted(name) => self.set_service_cidr(name, None),
+            Event::InitialListDone => self.complete = true,
+        }
+    }
+
+    /// What became dirty since the last call.
+    pub fn take_dirty(&mut self) -> Dirty {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// The contested fronts that arose since the last call and still are contested, each once.
+    pub fn take_conflicts(&mut self) -> Vec<Conflict> {
+        self.claims.take_conflicts()
+    }
+
+    /// Whether everything that existed at the start has been seen (G1, C10).
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// A Service by name.
+    #[must_use]
+    pub fn service(&self, name: &ObjectName) -> Option<&Service> {
+        self.services.get(name)
+    }
+
+    /// All Services, in order of name.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.values()
+    }
+
+    /// The slices of a Service, known or not (B13), in order of slice name.
+    pub fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
+        self.slices.get(service).into_iter().flatten()
+    }
+
+    /// This node as last seen; `None` until it was.
+    #[must_use]
+    pub const fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// The name of this node (M1).
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    /// The ranges of all ServiceCIDRs without host bits, sorted, each once. They may overlap.
+    #[must_use]
+    pub fn service_cidrs(&self) -> Vec<IpNet> {
+        let ranges: BTreeSet<IpNet> = self.service_cidrs.values().flatten().map(IpNet::trunc).collect();
+        ranges.into_iter().collect()
+    }
+
+    /// Whether a Service's port, given by its index in [`Service::ports`], owns a front.
+    ///
+    /// Of all that claim the front the oldest Service owns it, then the one with the smallest name, then the first port.
+    #[must_use]
+    pub fn owns(&self, service: &ObjectName, port_index: usize, front: &Front) -> bool {
+        self.claims.owns(service, port_index, front)
+    }
+
+    fn set_service(&mut self, name: ObjectName, new: Option<Service>) {
+        if self.services.get(&name) == new.as_ref() {
+            return;
+        }
+        let old = put(&mut self.services, name.clone(), new);
+        let others = self.claims.replace(old.as_ref(), self.services.get(&name));
+        self.dirty.services.extend(others);
+        self.dirty.services.insert(name);
+    }
+
+    fn set_slice(&mut self, name: &ObjectName, new: Option<EndpointSlice>) {
+        if self.slice(name) == new.as_ref() {
+            return;
+        }
+        self.remove_slice(name);
+        if let Some(slice) = new {
+            self.insert_slice(slice);
+        }
+    }
+
+    fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
+        let service = self.slice_services.get(name)?;
+        self.slices_of(service).find(|slice| slice.name == *name)
+    }
+
+    fn remove_slice(&mut self, name: &ObjectName) {
+        let Some(service) = self.slice_services.remove(name) else { return };
+        if let Some(slices) = self.slices.get_mut(&service) {
+            slices.retain(|slice| slice.name != *name);
+            if slices.is_empty() {
+                self.slices.remove(&service);
+            }
+        }
+        self.dirty.services.insert(service);
+    }
+
+    fn insert_slice(&mut self, slice: EndpointSlice) {
+        let service = slice.service.clone();
+        let slices = self.slices.entry(service.clone()).or_default();
+        let place = slices.partition_point(|other| other.name < slice.name);
+        self.slice_services.insert(slice.name.clone(), service.clone());
+        slices.reserve_exact(1);
+        slices.insert(place, slice);
+        self.dirty.services.insert(service);
+    }
+
+    fn set_node(&mut self, node: Node) {
+        if node.name != self.node_name || self.node.as_ref() == Some(&node) {
+            return;
+        }
+        let old = self.node.replace(node);
+        self.dirty.node = true;
+        // Zone hints mean something else now (C9).
+        if old.and_then(|node| node.zone) != self.node.as_ref().and_then(|node| node.zone.clone()) {
+            self.dirty.services.extend(self.slices.keys().cloned());
+        }
+    }
+
+    fn set_service_cidr(&mut self, name: Arc<str>, new: Option<Vec<IpNet>>) {
+        if self.service_cidrs.get(&name) != new.as_ref() {
+            put(&mut self.service_cidrs, name, new);
+            self.dirty.service_cidrs = true;
+        }
+    }
+}
+
+/// Sets or removes an entry and gives the one that was there.
+fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    }
+}

@@ -1,0 +1,55 @@
+//! Which fronts a Service claims: a Service and one of its ports give a list of fronts.
+//!
+//! The claims of the [`State`](super::State) and `select` both ask here, so the two cannot disagree.
+//!
+//! Invariants: a front is listed once; every front is of the family asked for; a family without a cluster IP has none (A4).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::names::{Destination, Family, Front};
+use super::service::{Service, ServicePort};
+
+/// What a front is to its Service. The order decides which kind an address counts as when it is listed as several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FrontKind {
+    /// The Service's cluster IP (A4).
+    ClusterIp,
+    /// One of `spec.externalIPs` (A7).
+    ExternalIp,
+    /// A load balancer's VIP (A8).
+    LoadBalancerIp,
+    /// A port on the node's addresses.
+    NodePort,
+}
+
+impl Service {
+    /// The fronts that a port claims in a family, in the order of [`FrontKind`], each once.
+    #[must_use]
+    pub fn fronts(&self, port: &ServicePort, family: Family) -> Vec<(FrontKind, Front)> {
+        let Some(cluster_ip) = self.cluster_ips.get(family) else { return Vec::new() };
+        let front = |destination, number| Front { destination, protocol: port.protocol, port: number };
+
+        let addresses = std::iter::once((FrontKind::ClusterIp, cluster_ip))
+            .chain(of_family(&self.external_ips, family).map(|ip| (FrontKind::ExternalIp, ip)))
+            .chain(of_family(&self.load_balancer_ips, family).map(|ip| (FrontKind::LoadBalancerIp, ip)))
+            .map(|(kind, ip)| (kind, front(Destination::Address(ip), port.port)));
+        let node_port =
+            port.node_port.map(|number| (FrontKind::NodePort, front(Destination::NodePort(family), number)));
+
+        let mut seen = BTreeSet::new();
+        addresses.chain(node_port).filter(|(_, front)| seen.insert(*front)).collect()
+    }
+
+    /// Whether a port can be reached in a family by something else than its cluster IP (A14).
+    #[must_use]
+    pub fn externally_accessible(&self, port: &ServicePort, family: Family) -> bool {
+        port.node_port.is_some()
+            || of_family(&self.external_ips, family).next().is_some()
+            || of_family(&self.load_balancer_ips, family).next().is_some()
+    }
+}
+
+fn of_family(ips: &[IpAddr], family: Family) -> impl Iterator<Item = IpAddr> {
+    ips.iter().copied().filter(move |ip| Family::of(*ip) == family)
+}

@@ -1,0 +1,111 @@
+//! The endpoint lists of a service port.
+//!
+//! Takes the slices of the Service, gives the cluster list, the local list, the hairpin list, and whether there is any
+//! endpoint at all. Invariant: the lists are sorted and free of duplicates.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use crate::model::{Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
+
+use super::topology::{Site, Topology};
+
+/// The endpoints of a service port by address and port.
+pub(super) type Endpoints<'a> = BTreeMap<SocketAddr, &'a Endpoint>;
+
+/// All endpoints of a service port from all slices of its Service (B4), which are given in order of name.
+///
+/// Of duplicates the later wins unless it terminates; one that terminates only fills an empty place (B10). A named port may
+/// have another number in each slice.
+pub(super) fn merge<'a>(
+    slices: impl Iterator<Item = &'a EndpointSlice>,
+    port: &ServicePort,
+    family: Family,
+) -> Endpoints<'a> {
+    let mut merged = Endpoints::new();
+    for slice in slices.filter(|slice| slice.family == family) {
+        let ports = slice.ports.iter().filter(|other| other.name == port.name && other.protocol == port.protocol);
+        for number in ports.map(|port| port.port) {
+            for endpoint in &slice.endpoints {
+                let place = merged.entry(SocketAddr::new(endpoint.address, number)).or_insert(endpoint);
+                if !endpoint.conditions.terminating {
+                    *place = endpoint;
+                }
+            }
+        }
+    }
+    merged
+}
+
+/// Which lists a service port needs (A15).
+#[derive(Clone, Copy)]
+pub(super) struct Uses {
+    cluster: bool,
+    local: bool,
+}
+
+impl Uses {
+    pub(super) fn of(service: &Service, port: &ServicePort, family: Family) -> Self {
+        let internal_local = service.internal_policy == TrafficPolicy::Local;
+        let external = service.externally_accessible(port, family);
+        let external_local = external && service.external_policy == TrafficPolicy::Local;
+        Self { cluster: !internal_local || external, local: internal_local || external_local }
+    }
+}
+
+/// The endpoints that a service port may use.
+pub(super) struct Lists {
+    /// The cluster list (C3).
+    pub(super) cluster: Vec<SocketAddr>,
+    /// The local list (C4).
+    pub(super) local: Vec<SocketAddr>,
+    /// The endpoints on this node that are in one of the lists (C7, D10).
+    pub(super) hairpin: Vec<SocketAddr>,
+    /// Whether there is anything to talk to, here or elsewhere (C6).
+    pub(super) has_any: bool,
+}
+
+impl Lists {
+    pub(super) fn new(endpoints: &Endpoints<'_>, uses: Uses, site: Site<'_>) -> Self {
+        let cluster = if uses.cluster { cluster_list(endpoints, site) } else { Vec::new() };
+        let local = if uses.local { local_list(endpoints, site) } else { Vec::new() };
+        let has_any = !cluster.is_empty() || (uses.local && endpoints.values().any(|endpoint| usable(endpoint)));
+        let reachable =
+            |address: &SocketAddr| [&cluster, &local].iter().any(|list| list.binary_search(address).is_ok());
+        let here = endpoints.iter().filter(|(_, endpoint)| site.holds(endpoint));
+        let hairpin = here.map(|(address, _)| *address).filter(reachable).collect();
+        Self { cluster, local, hairpin, has_any }
+    }
+}
+
+/// The Ready endpoints that the hints allow; if none, those that still serve while they terminate, whatever their hints.
+fn cluster_list(endpoints: &Endpoints<'_>, site: Site<'_>) -> Vec<SocketAddr> {
+    let topology = Topology::of(endpoints.values().copied().filter(|endpoint| endpoint.conditions.ready), site);
+    ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, site), |_| true)
+}
+
+/// The Ready endpoints on this node; if none, those on this node that still serve while they terminate.
+fn local_list(endpoints: &Endpoints<'_>, site: Site<'_>) -> Vec<SocketAddr> {
+    ready_or_terminating(endpoints, |endpoint| site.holds(endpoint), |endpoint| site.holds(endpoint))
+}
+
+fn ready_or_terminating(
+    endpoints: &Endpoints<'_>,
+    ready_if: impl Fn(&Endpoint) -> bool,
+    terminating_if: impl Fn(&Endpoint) -> bool,
+) -> Vec<SocketAddr> {
+    let ready = addresses(endpoints, |endpoint| endpoint.conditions.ready && ready_if(endpoint));
+    if !ready.is_empty() {
+        return ready;
+    }
+    addresses(endpoints, |endpoint| endpoint.conditions.serving_terminating() && terminating_if(endpoint))
+}
+
+/// Whether an endpoint may be used by anybody (C8).
+const fn usable(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.ready || endpoint.conditions.serving_terminating()
+}
+
+fn addresses(endpoints: &Endpoints<'_>, wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
+    endpoints.iter().filter(|(_, endpoint)| wanted(endpoint)).map(|(address, _)| *address).collect()
+}

@@ -1,0 +1,134 @@
+//! Which endpoints each front of a Service uses, and what becomes of traffic that has none.
+//!
+//! Takes the [`State`] and a Service's name, gives a [`ServiceSelection`]. Pure, and blind to how traffic is steered: nothing
+//! here knows of chains, maps or marks.
+//!
+//! Invariants: the result depends only on the Service, its slices, the node's name and zone, and on who owns the Service's
+//! fronts; every list is sorted and free of duplicates; an [`Action`] that uses the cluster list finds it non-empty; the
+//! families never mix (D24).
+
+mod endpoints;
+mod topology;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::model::{Family, Front, FrontKind, ObjectName, Protocol, Service, ServicePort, State, TrafficPolicy};
+
+use endpoints::{Lists, Uses};
+use topology::Site;
+
+/// What to do for one Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSelection {
+    /// Its cluster IPs, IPv4 first.
+    pub cluster_ips: Vec<IpAddr>,
+    /// One entry for each service port and family that exists (A4, A5), in the order of the ports.
+    pub ports: Vec<PortSelection>,
+}
+
+/// What to do for one service port in one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSelection {
+    /// The family of all addresses below.
+    pub family: Family,
+    /// `namespace/name:port`, or `namespace/name` when the port has no name.
+    pub label: Arc<str>,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// The cluster list (C3), sorted; empty when no front uses it (A15).
+    pub cluster: Vec<SocketAddr>,
+    /// The local list (C4), sorted; empty when no front uses it (A15).
+    pub local: Vec<SocketAddr>,
+    /// The endpoints on this node among the two lists, sorted: they may be called by themselves (C7, D10).
+    pub hairpin: Vec<SocketAddr>,
+    /// The fronts that the port owns, in the order of [`FrontKind`].
+    pub fronts: Vec<FrontSelection>,
+    /// Time-out of the session affinity in seconds, if there is affinity (A11).
+    pub affinity_seconds: Option<u32>,
+}
+
+/// What to do with traffic to one front.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontSelection {
+    /// What the client connects to.
+    pub front: Front,
+    /// What the front is to the Service; the first kind, when its address is listed as several.
+    pub kind: FrontKind,
+    /// What becomes of the traffic.
+    pub action: Action,
+}
+
+/// What becomes of a new connection to a front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It goes to a member of the cluster list (D1, D5).
+    Cluster {
+        /// Whether it is masqueraded whatever its source is.
+        masquerade: bool,
+    },
+    /// It goes to a member of the local list, which is not empty (D1).
+    Local,
+    /// External policy Local (D6): from a pod or the host it goes to the cluster list, from elsewhere to the local list;
+    /// where that is empty it is dropped (D3).
+    ByOrigin,
+    /// It is rejected: there is no endpoint at all (D2, D3).
+    Reject,
+    /// It is dropped: there are endpoints, but not on this node (D2).
+    Drop,
+}
+
+/// The selection for one Service; `None` when the Service is unknown.
+#[must_use]
+pub fn select(state: &State, name: &ObjectName) -> Option<ServiceSelection> {
+    let service = state.service(name)?;
+    let families: Vec<(Family, IpAddr)> =
+        Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family).map(|ip| (family, ip))).collect();
+    let ports = service.ports.iter().enumerate().flat_map(|(index, port)| {
+        families.iter().map(move |(family, _)| select_port(state, service, index, port, *family))
+    });
+    Some(ServiceSelection { ports: ports.collect(), cluster_ips: families.iter().map(|(_, ip)| *ip).collect() })
+}
+
+fn select_port(state: &State, service: &Service, index: usize, port: &ServicePort, family: Family) -> PortSelection {
+    let endpoints = endpoints::merge(state.slices_of(&service.name), port, family);
+    let lists = Lists::new(&endpoints, Uses::of(service, port, family), Site::of(state));
+    let owned = service.fronts(port, family).into_iter().filter(|(_, front)| state.owns(&service.name, index, front));
+    let fronts = owned.map(|(kind, front)| FrontSelection { front, kind, action: action(kind, service, &lists) });
+    PortSelection {
+        family,
+        label: label(&service.name, port),
+        protocol: port.protocol,
+        fronts: fronts.collect(),
+        cluster: lists.cluster,
+        local: lists.local,
+        hairpin: lists.hairpin,
+        affinity_seconds: service.affinity_seconds,
+    }
+}
+
+fn action(kind: FrontKind, service: &Service, lists: &Lists) -> Action {
+    if !lists.has_any {
+        return Action::Reject;
+    }
+    match kind {
+        FrontKind::ClusterIp => match service.internal_policy {
+            TrafficPolicy::Cluster => Action::Cluster { masquerade: false },
+            TrafficPolicy::Local if lists.local.is_empty() => Action::Drop,
+            TrafficPolicy::Local => Action::Local,
+        },
+        FrontKind::ExternalIp | FrontKind::LoadBalancerIp | FrontKind::NodePort => match service.external_policy {
+            TrafficPolicy::Cluster => Action::Cluster { masquerade: true },
+            TrafficPolicy::Local => Action::ByOrigin,
+        },
+    }
+}
+
+fn label(service: &ObjectName, port: &ServicePort) -> Arc<str> {
+    if port.name.is_empty() { service.to_string().into() } else { format!("{service}:{}", port.name).into() }
+}

@@ -1,0 +1,192 @@
+//! Properties of the model and the selection together: what is selected depends on the last content of each object and on
+//! nothing else, and the dirty set leaves nothing out.
+
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+
+use super::{ServiceSelection, select};
+use crate::model::testing::NODE;
+use crate::model::{Conflict, Dirty, Event, Family, Front, Node, ObjectName, State};
+
+/// All that a state says about the cluster.
+#[derive(Debug, PartialEq)]
+struct View {
+    selections: Selections,
+    conflicts: Vec<Conflict>,
+    node: Option<Node>,
+    service_cidrs: Vec<IpNet>,
+}
+
+type Selections = BTreeMap<ObjectName, ServiceSelection>;
+
+fn view_after(events: impl IntoIterator<Item = Event>) -> View {
+    let mut state = State::new(NODE);
+    events.into_iter().for_each(|event| state.apply(event));
+    View {
+        selections: select_all(&state),
+        conflicts: state.take_conflicts(),
+        node: state.node().cloned(),
+        service_cidrs: state.service_cidrs(),
+    }
+}
+
+fn select_all(state: &State) -> Selections {
+    state.services().map(|service| (service.name.clone(), select(state, &service.name).unwrap())).collect()
+}
+
+/// The object that an event is about.
+fn object(event: &Event) -> String {
+    match event {
+        Event::ServiceApplied(service) => format!("Service {}", service.name),
+        Event::ServiceDeleted(name) => format!("Service {name}"),
+        Event::SliceApplied(slice) => format!("EndpointSlice {}", slice.name),
+        Event::SliceDeleted(name) => format!("EndpointSlice {name}"),
+        Event::NodeApplied(node) => format!("Node {}", node.name),
+        Event::NodeDeleted(name) => format!("Node {name}"),
+        Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => format!("ServiceCIDR {name}"),
+        Event::InitialListDone => String::new(),
+    }
+}
+
+/// The last event of each object, but for the Node, which outlives its deletion (L6).
+fn last_events(history: &[Event]) -> Vec<Event> {
+    let lasting = history.iter().filter(|event| !matches!(event, Event::NodeDeleted(_)));
+    let last: BTreeMap<String, &Event> = lasting.map(|event| (object(event), event)).collect();
+    last.into_values().cloned().collect()
+}
+
+/// A history and the last event of each of its objects, some of them repeated, in any order among deletions of unknown objects.
+fn history_and_disturbed_end() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)> {
+    world::history().prop_flat_map(|history| {
+        let last = last_events(&history);
+        let repeats = prop::sample::subsequence(last.clone(), 0..=last.len());
+        let spurious = prop::collection::vec(world::deletion_of_unknown(), 0..4);
+        let disturbed = (repeats, spurious)
+            .prop_map(move |(repeats, spurious)| [last.clone(), repeats, spurious].concat())
+            .prop_shuffle();
+        (Just(history), disturbed)
+    })
+}
+
+/// A history and another one in which every object has the same versions in the same order.
+fn history_and_other_interleaving() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)> {
+    world::history().prop_flat_map(|history| {
+        let objects: Vec<String> = history.iter().map(object).collect();
+        let other = Just(objects).prop_shuffle().prop_map({
+            let history = history.clone();
+            move |order| interleave(&history, order)
+        });
+        (Just(history), other)
+    })
+}
+
+fn interleave(history: &[Event], order: Vec<String>) -> Vec<Event> {
+    let mut versions: BTreeMap<String, VecDeque<Event>> = BTreeMap::new();
+    for event in history {
+        versions.entry(object(event)).or_default().push_back(event.clone());
+    }
+    order.into_iter().map(|object| versions.get_mut(&object).unwrap().pop_front().unwrap()).collect()
+}
+
+/// What a reader knows that looks at dirty things only.
+#[derive(Default)]
+struct Follower {
+    selections: Selections,
+    node: Option<Node>,
+    service_cidrs: Vec<IpNet>,
+}
+
+impl Follower {
+    fn follow(&mut self, state: &State, dirty: Dirty) {
+        for name in dirty.services {
+            match select(state, &name) {
+                Some(selection) => self.selections.insert(name, selection),
+                None => self.selections.remove(&name),
+            };
+        }
+        if dirty.node {
+            self.node = state.node().cloned();
+        }
+        if dirty.service_cidrs {
+            self.service_cidrs = state.service_cidrs();
+        }
+    }
+}
+
+/// Every front with all that claim it: age and name of the Service, and index of the port.
+fn claims(state: &State) -> BTreeMap<Front, BTreeSet<(i64, ObjectName, usize)>> {
+    let mut claims: BTreeMap<Front, BTreeSet<_>> = BTreeMap::new();
+    for service in state.services() {
+        for (index, port) in service.ports.iter().enumerate() {
+            for (_, front) in Family::BOTH.into_iter().flat_map(|family| service.fronts(port, family)) {
+                claims.entry(front).or_default().insert((service.created, service.name.clone(), index));
+            }
+        }
+    }
+    claims
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    // A6, B4, B14: the order of the last versions, repeats and deletions of unknown objects do not matter
+    #[test]
+    fn only_the_last_version_of_each_object_counts((history, disturbed) in history_and_disturbed_end()) {
+        prop_assert_eq!(view_after(disturbed), view_after(history));
+    }
+
+    // A6, B4: nor does it matter what was seen of one object between two versions of another
+    #[test]
+    fn interleaving_does_not_matter((history, other) in history_and_other_interleaving()) {
+        prop_assert_eq!(view_after(other), view_after(history));
+    }
+
+    // B14, C9: what is not dirty selects as before
+    #[test]
+    fn following_the_dirty_set_misses_nothing(history in world::history(), batch in 1..5_usize) {
+        let mut state = State::new(NODE);
+        let mut follower = Follower::default();
+        for events in history.chunks(batch) {
+            events.iter().cloned().for_each(|event| state.apply(event));
+            let dirty = state.take_dirty();
+            follower.follow(&state, dirty);
+            prop_assert_eq!(&follower.selections, &select_all(&state));
+            prop_assert_eq!(&follower.node, &state.node().cloned());
+            prop_assert_eq!(&follower.service_cidrs, &state.service_cidrs());
+        }
+    }
+
+    // A6, B4: a second telling of what is known already
+    #[test]
+    fn repeats_dirty_nothing(history in world::history()) {
+        let mut state = State::new(NODE);
+        history.iter().cloned().for_each(|event| state.apply(event));
+        state.take_dirty();
+        state.take_conflicts();
+        last_events(&history).into_iter().for_each(|event| state.apply(event));
+        prop_assert_eq!(state.take_dirty(), Dirty::default());
+        prop_assert_eq!(state.take_conflicts(), []);
+    }
+
+    // Against a model that walks over all Services
+    #[test]
+    fn the_smallest_claim_owns_each_front_and_the_others_conflict(history in world::history()) {
+        let mut state = State::new(NODE);
+        history.into_iter().for_each(|event| state.apply(event));
+        let mut conflicts = BTreeSet::new();
+        for (front, claims) in claims(&state) {
+            let (_, owner, _) = claims.first().unwrap();
+            for (place, (_, service, port)) in claims.iter().enumerate() {
+                prop_assert_eq!(state.owns(service, *port, &front), place == 0);
+                if place > 0 {
+                    conflicts.insert(Conflict { front, owner: owner.clone(), loser: service.clone() });
+                }
+            }
+        }
+        prop_assert_eq!(state.take_conflicts(), conflicts.into_iter().collect::<Vec<_>>());
+    }
+}
