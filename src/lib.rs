@@ -4,3 +4,4 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
 
 pub mod model;
+pub mod source;
