@@ -24,8 +24,10 @@ mod encode;
 pub mod expr;
 pub mod field;
 pub mod object;
+pub mod ruleset;
 pub mod socket;
 pub mod statement;
+pub mod text;
 mod userdata;
 pub mod wire;
 
@@ -39,4 +41,5 @@ pub use object::{
     BaseChain, Chain, ChainType, Element, Family, Hook, Rule, RuleDump, Set, SetFlags, Table, TableName, Types, Value,
     ValueType, Verdict,
 };
+pub use ruleset::{Ruleset, SetContent, TableContent};
 pub use statement::{Operand, Statement};

@@ -108,6 +108,18 @@ pub enum ChainType {
     Route,
 }
 
+impl ChainType {
+    /// The type's name in nft and on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+            Self::Route => "route",
+        }
+    }
+}
+
 /// A netfilter hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {

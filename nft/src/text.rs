@@ -9,7 +9,6 @@
 mod chain;
 pub mod command;
 mod element;
-mod expr;
 mod set;
 mod statement;
 

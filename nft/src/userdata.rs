@@ -50,13 +50,18 @@ fn number(kind: u8, value: u32) -> Vec<u8> {
     entry(kind, &value.to_ne_bytes())
 }
 
-/// A comment, cut at a character's end to what nft reads back.
-pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
+/// A comment cut, at a character's end, to what nft reads back.
+pub(crate) fn cut(text: &str) -> &str {
     let mut end = text.len().min(crate::Element::MAX_COMMENT);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let mut bytes = text.as_bytes()[..end].to_vec();
+    &text[..end]
+}
+
+/// A comment.
+pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
+    let mut bytes = cut(text).as_bytes().to_vec();
     bytes.push(0);
     entry(kind, &bytes)
 }

@@ -1,0 +1,175 @@
+//! Kubernetes objects to model events.
+//!
+//! Takes k8s-openapi objects, gives [`Converted`]: the [`Event`] an object amounts to and a [`Notice`] for each part of it that
+//! cannot be used. One file a kind; [`text`] reads the values they share.
+//!
+//! Invariants: pure, the result depends on the object and the options only; a bad item is dropped alone; an object that is
+//! not for this proxy gives the deletion event of its name, one without a valid name gives no event at all.
+
+mod cidr;
+mod intern;
+mod node;
+mod service;
+mod slice;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::notice::Notice;
+use crate::model::{Event, ObjectName, Protocol};
+use intern::Interner;
+
+/// What decides, besides the object, how it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvertOptions {
+    /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` count (A7).
+    pub allow_external_ips: bool,
+}
+
+impl Default for ConvertOptions {
+    /// The gates' defaults.
+    fn default() -> Self {
+        Self { allow_external_ips: true }
+    }
+}
+
+/// What an object amounts to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// The event; `None` when the object has no valid name.
+    pub event: Option<Event>,
+    /// What had to be left out.
+    pub notices: Vec<Notice>,
+}
+
+/// Converts objects; shares equal node, zone, port and namespace names among all that it has converted.
+#[derive(Debug, Default)]
+pub struct Converter {
+    options: ConvertOptions,
+    names: Interner,
+}
+
+impl Converter {
+    /// A converter without shared names yet.
+    #[must_use]
+    pub fn new(options: ConvertOptions) -> Self {
+        Self { options, names: Interner::default() }
+    }
+
+    /// The validated name of a namespaced object.
+    fn object_name(&mut self, meta: &ObjectMeta, scope: &mut Scope) -> Option<ObjectName> {
+        let name = valid_name(meta, scope)?;
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        if !text::is_dns_label(namespace) {
+            scope.notice("metadata.namespace", format!("{namespace:?} is not a DNS label; object ignored"));
+            return None;
+        }
+        Some(ObjectName { namespace: self.names.share(namespace), name: name.into() })
+    }
+
+    /// The validated name of an object without a namespace.
+    fn cluster_name(&mut self, meta: &ObjectMeta, scope: &mut Scope) -> Option<Arc<str>> {
+        valid_name(meta, scope).map(|name| self.names.share(name))
+    }
+
+    /// A port's name, which may be empty.
+    fn port_name(&mut self, name: &str, field: &str, scope: &mut Scope) -> Option<Arc<str>> {
+        if name.is_empty() || text::is_dns_label(name) {
+            return Some(self.names.share(name));
+        }
+        scope.notice(format!("{field}.name"), format!("{name:?} is not a DNS label; port ignored"));
+        None
+    }
+}
+
+fn valid_name<'a>(meta: &'a ObjectMeta, scope: &mut Scope) -> Option<&'a str> {
+    let name = meta.name.as_deref().unwrap_or_default();
+    if text::is_dns_subdomain(name) {
+        return Some(name);
+    }
+    scope.notice("metadata.name", format!("{name:?} is not a DNS subdomain of at most 253 characters; object ignored"));
+    None
+}
+
+/// Collects the notices about one object.
+struct Scope {
+    kind: &'static str,
+    object: String,
+    notices: Vec<Notice>,
+}
+
+impl Scope {
+    fn new(kind: &'static str, meta: &ObjectMeta) -> Self {
+        let name = meta.name.as_deref().unwrap_or_default();
+        let object = match meta.namespace.as_deref() {
+            Some(namespace) => format!("{namespace}/{name}"),
+            None => name.to_owned(),
+        };
+        Self { kind, object, notices: Vec::new() }
+    }
+
+    fn notice(&mut self, field: impl Into<String>, problem: impl Into<String>) {
+        self.notices.push(Notice {
+            kind: self.kind,
+            object: self.object.clone(),
+            field: field.into(),
+            problem: problem.into(),
+        });
+    }
+
+    /// The outcome with everything that was noticed.
+    fn finish(self, event: Option<Event>) -> Converted {
+        Converted { event, notices: self.notices }
+    }
+
+    /// An address, leading zeros and all (A10).
+    fn ip(&mut self, field: impl Display, value: &str) -> Option<IpAddr> {
+        let ip = text::parse_ip(value);
+        if ip.is_none() {
+            self.notice(field.to_string(), format!("{value:?} is not an IP address; ignored"));
+        }
+        ip
+    }
+
+    /// A list of CIDRs, each trimmed; blank ones are left out in silence, bad ones with a notice (A9, A10).
+    fn cidrs(&mut self, field: &str, values: Option<&[String]>) -> Vec<ipnet::IpNet> {
+        let mut cidrs = Vec::new();
+        for (index, value) in values.unwrap_or_default().iter().enumerate() {
+            match text::parse_cidr(value.trim()) {
+                Some(cidr) => cidrs.push(cidr),
+                None if value.trim().is_empty() => {}
+                None => self.notice(format!("{field}[{index}]"), format!("{value:?} is not a CIDR; ignored")),
+            }
+        }
+        cidrs
+    }
+
+    /// A transport protocol; absent means TCP, as in the API.
+    fn protocol(&mut self, field: &str, value: Option<&str>) -> Option<Protocol> {
+        match value.unwrap_or_default() {
+            "" | "TCP" => Some(Protocol::Tcp),
+            "UDP" => Some(Protocol::Udp),
+            "SCTP" => Some(Protocol::Sctp),
+            other => {
+                self.notice(format!("{field}.protocol"), format!("{other:?} is not TCP, UDP or SCTP; port ignored"));
+                None
+            }
+        }
+    }
+
+    /// A port number in 1..=65535. `loss` says what a bad one costs.
+    fn port(&mut self, field: impl Display, value: i32, loss: &str) -> Option<u16> {
+        let port = u16::try_from(value).ok().filter(|port| *port != 0);
+        if port.is_none() {
+            self.notice(field.to_string(), format!("{value} is not a port (1 to 65535); {loss}"));
+        }
+        port
+    }
+}

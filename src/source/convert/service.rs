@@ -1,0 +1,237 @@
+//! Service objects (A1 to A13).
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1 as core;
+
+use super::{Converted, Converter, Scope};
+use crate::model::{ClusterIps, Event, Family, ObjectName, Service, ServicePort, TrafficPolicy};
+
+/// Label of Services that another proxy handles (A1).
+const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+/// The API's default of `sessionAffinityConfig.clientIP.timeoutSeconds` (A11).
+const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+/// The longest time-out that the API allows.
+const MAX_AFFINITY_SECONDS: u32 = 86_400;
+
+impl Converter {
+    /// A Service; [`Event::ServiceDeleted`] when it is not for this proxy (A1 to A3) or not usable.
+    pub fn service(&mut self, object: &core::Service) -> Converted {
+        let mut scope = Scope::new("Service", &object.metadata);
+        let Some(name) = self.object_name(&object.metadata, &mut scope) else {
+            return scope.finish(None);
+        };
+        let spec = object.spec.as_ref().filter(|spec| is_for_this_proxy(object, spec));
+        let event = match spec.and_then(|spec| self.usable_service(&name, object, spec, &mut scope)) {
+            Some(service) => Event::ServiceApplied(service),
+            None => Event::ServiceDeleted(name),
+        };
+        scope.finish(Some(event))
+    }
+
+    fn usable_service(
+        &mut self,
+        name: &ObjectName,
+        object: &core::Service,
+        spec: &core::ServiceSpec,
+        scope: &mut Scope,
+    ) -> Option<Service> {
+        let cluster_ips = cluster_ips(spec, scope)?;
+        let ports = self.service_ports(spec, scope)?;
+        let external_policy = external_policy(spec, scope);
+        let created = object.metadata.creation_timestamp.as_ref();
+        Some(Service {
+            name: name.clone(),
+            created: created.map_or(i64::MAX, |time| time.0.as_second()),
+            cluster_ips,
+            external_ips: if self.options.allow_external_ips { external_ips(spec, scope) } else { Vec::new() },
+            load_balancer_ips: load_balancer_ips(object, scope),
+            source_ranges: scope.cidrs("spec.loadBalancerSourceRanges", spec.load_balancer_source_ranges.as_deref()),
+            external_policy,
+            internal_policy: policy(spec.internal_traffic_policy.as_deref(), "spec.internalTrafficPolicy", scope),
+            affinity_seconds: affinity_seconds(spec, scope),
+            health_check_node_port: health_check_node_port(spec, external_policy, scope),
+            ports,
+        })
+    }
+
+    /// The usable ports; `None` with a notice when there is none.
+    fn service_ports(&mut self, spec: &core::ServiceSpec, scope: &mut Scope) -> Option<Vec<ServicePort>> {
+        let mut ports: Vec<ServicePort> = Vec::new();
+        for (index, port) in spec.ports.as_deref().unwrap_or_default().iter().enumerate() {
+            let field = format!("spec.ports[{index}]");
+            let Some(port) = self.service_port(port, &field, scope) else { continue };
+            // A5: name and protocol identify a port.
+            if ports.iter().any(|other| other.name == port.name && other.protocol == port.protocol) {
+                let problem =
+                    format!("a port named {:?} with protocol {} came before; ignored", port.name, port.protocol);
+                scope.notice(field, problem);
+            } else {
+                ports.push(port);
+            }
+        }
+        if ports.is_empty() {
+            scope.notice("spec.ports", "no usable port; Service ignored");
+            return None;
+        }
+        Some(ports)
+    }
+
+    fn service_port(&mut self, port: &core::ServicePort, field: &str, scope: &mut Scope) -> Option<ServicePort> {
+        let name = self.port_name(port.name.as_deref().unwrap_or_default(), field, scope)?;
+        let protocol = scope.protocol(field, port.protocol.as_deref())?;
+        let number = scope.port(format_args!("{field}.port"), port.port, "port ignored")?;
+        let node_port = port.node_port.filter(|port| *port != 0);
+        let node_port = node_port.and_then(|port| scope.port(format_args!("{field}.nodePort"), port, "no node port"));
+        Some(ServicePort { name, protocol, port: number, node_port })
+    }
+}
+
+/// Not labelled for another proxy, not headless, with a cluster IP and of another type than ExternalName (A1 to A3).
+fn is_for_this_proxy(object: &core::Service, spec: &core::ServiceSpec) -> bool {
+    let labels = object.metadata.labels.as_ref();
+    !labels.is_some_and(|labels| labels.contains_key(PROXY_NAME_LABEL))
+        && !matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"))
+        && spec.type_.as_deref() != Some("ExternalName")
+}
+
+/// The cluster IP of each family (A4); `None` with a notice when there is no usable one.
+fn cluster_ips(spec: &core::ServiceSpec, scope: &mut Scope) -> Option<ClusterIps> {
+    let mut found = ClusterIps::default();
+    let families = spec.ip_families.as_deref().unwrap_or_default();
+    if families.is_empty() {
+        let ip = scope.ip("spec.clusterIP", spec.cluster_ip.as_deref().unwrap_or_default())?;
+        set_cluster_ip(&mut found, ip);
+        return Some(found);
+    }
+    let ips = spec.cluster_ips.as_deref().unwrap_or_default();
+    for (index, (family, text)) in families.iter().zip(ips).enumerate() {
+        let Some(family) = family_of_word(family, index, scope) else { continue };
+        if found.get(family).is_some() {
+            continue;
+        }
+        let field = format!("spec.clusterIPs[{index}]");
+        let Some(ip) = scope.ip(&field, text) else { continue };
+        if Family::of(ip) == family {
+            set_cluster_ip(&mut found, ip);
+        } else {
+            scope.notice(field, format!("{text:?} is not an {family} address; ignored"));
+        }
+    }
+    if found == ClusterIps::default() {
+        scope.notice("spec.clusterIPs", "no usable address for any of spec.ipFamilies; Service ignored");
+        return None;
+    }
+    Some(found)
+}
+
+fn set_cluster_ip(ips: &mut ClusterIps, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => ips.v4 = Some(ip),
+        IpAddr::V6(ip) => ips.v6 = Some(ip),
+    }
+}
+
+fn family_of_word(word: &str, index: usize, scope: &mut Scope) -> Option<Family> {
+    match word {
+        "IPv4" => Some(Family::V4),
+        "IPv6" => Some(Family::V6),
+        other => {
+            scope.notice(format!("spec.ipFamilies[{index}]"), format!("{other:?} is not IPv4 or IPv6; ignored"));
+            None
+        }
+    }
+}
+
+/// The external IPs, trimmed and without blanks and repeats (A7).
+fn external_ips(spec: &core::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
+    let mut ips = Vec::new();
+    for (index, text) in spec.external_ips.as_deref().unwrap_or_default().iter().enumerate() {
+        let text = text.trim();
+        if !text.is_empty() {
+            push_new(&mut ips, scope.ip(format_args!("spec.externalIPs[{index}]"), text));
+        }
+    }
+    ips
+}
+
+/// The load balancer IPs that traffic is addressed to (A8).
+fn load_balancer_ips(object: &core::Service, scope: &mut Scope) -> Vec<IpAddr> {
+    let status = object.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+    let mut ips = Vec::new();
+    for (index, ingress) in ingress.iter().enumerate() {
+        let field = format!("status.loadBalancer.ingress[{index}]");
+        let Some(text) = ingress.ip.as_deref().filter(|text| !text.is_empty()) else { continue };
+        match ingress.ip_mode.as_deref() {
+            None | Some("VIP") => push_new(&mut ips, scope.ip(format_args!("{field}.ip"), text)),
+            Some("Proxy") => {}
+            Some(other) => {
+                scope.notice(format!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored"))
+            }
+        }
+    }
+    ips
+}
+
+fn push_new(ips: &mut Vec<IpAddr>, ip: Option<IpAddr>) {
+    ips.extend(ip.filter(|ip| !ips.contains(ip)));
+}
+
+/// A traffic policy; absent means Cluster (A12).
+fn policy(word: Option<&str>, field: &str, scope: &mut Scope) -> TrafficPolicy {
+    match word {
+        None | Some("" | "Cluster") => TrafficPolicy::Cluster,
+        Some("Local") => TrafficPolicy::Local,
+        Some(other) => {
+            scope.notice(field, format!("{other:?} is not Cluster or Local; Cluster is used"));
+            TrafficPolicy::Cluster
+        }
+    }
+}
+
+/// The external policy; Local counts only where traffic can come from outside (A12).
+fn external_policy(spec: &core::ServiceSpec, scope: &mut Scope) -> TrafficPolicy {
+    let policy = policy(spec.external_traffic_policy.as_deref(), "spec.externalTrafficPolicy", scope);
+    // The gate AllowServiceExternalIPs has no say here (A7).
+    let has_external_ips = spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty());
+    let reachable = match spec.type_.as_deref() {
+        Some("LoadBalancer" | "NodePort") => true,
+        None | Some("" | "ClusterIP") => has_external_ips,
+        Some(other) => {
+            scope.notice("spec.type", format!("{other:?} is not a Service type; ClusterIP is used"));
+            has_external_ips
+        }
+    };
+    if reachable { policy } else { TrafficPolicy::Cluster }
+}
+
+/// The time-out of ClientIP affinity in seconds (A11).
+fn affinity_seconds(spec: &core::ServiceSpec, scope: &mut Scope) -> Option<u32> {
+    match spec.session_affinity.as_deref() {
+        None | Some("" | "None") => return None,
+        Some("ClientIP") => {}
+        Some(other) => {
+            scope.notice("spec.sessionAffinity", format!("{other:?} is not None or ClientIP; None is used"));
+            return None;
+        }
+    }
+    let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let Some(given) = config.and_then(|config| config.timeout_seconds) else {
+        return Some(DEFAULT_AFFINITY_SECONDS);
+    };
+    let valid = u32::try_from(given).ok().filter(|seconds| (1..=MAX_AFFINITY_SECONDS).contains(seconds));
+    if valid.is_none() {
+        let problem = format!("{given} is not in 1 to {MAX_AFFINITY_SECONDS}; {DEFAULT_AFFINITY_SECONDS} is used");
+        scope.notice("spec.sessionAffinityConfig.clientIP.timeoutSeconds", problem);
+    }
+    Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
+}
+
+/// The health-check node port, for load balancers with effective Local policy (A13).
+fn health_check_node_port(spec: &core::ServiceSpec, external: TrafficPolicy, scope: &mut Scope) -> Option<u16> {
+    if spec.type_.as_deref() != Some("LoadBalancer") || external != TrafficPolicy::Local {
+        return None;
+    }
+    scope.port("spec.healthCheckNodePort", spec.health_check_node_port.unwrap_or_default(), "no health check")
+}

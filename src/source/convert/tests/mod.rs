@@ -1,0 +1,74 @@
+//! Each rule of conversion, from objects as a user writes them.
+
+mod nodes;
+mod services;
+mod slices;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{ConvertOptions, Converted, Converter};
+use crate::model::{EndpointSlice, Event, Service};
+
+/// An object from its JSON form.
+fn object<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// Overwrites the value at a JSON pointer, creating objects on the way.
+fn with(mut value: Value, pointer: &str, new: Value) -> Value {
+    let mut at = &mut value;
+    for key in pointer.split('/').skip(1) {
+        at = &mut at[key];
+    }
+    *at = new;
+    value
+}
+
+/// A minimal Service demo/web with one port.
+fn web() -> Value {
+    json!({
+        "metadata": {"namespace": "demo", "name": "web"},
+        "spec": {"clusterIP": "10.96.0.10", "ports": [{"port": 80}]}
+    })
+}
+
+/// A minimal slice demo/web-1 of that Service.
+fn web_slice() -> Value {
+    json!({
+        "metadata": {"namespace": "demo", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.244.1.2"]}],
+        "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]
+    })
+}
+
+fn convert_service(value: Value) -> Converted {
+    Converter::new(ConvertOptions::default()).service(&object(value))
+}
+
+fn convert_slice(value: Value) -> Converted {
+    Converter::new(ConvertOptions::default()).endpoint_slice(&object(value))
+}
+
+/// A Service that converts, with its notices as text.
+fn service(value: Value) -> (Service, Vec<String>) {
+    let converted = convert_service(value);
+    match converted.event {
+        Some(Event::ServiceApplied(service)) => (service, texts(&converted.notices)),
+        other => panic!("{other:?}, {:?}", converted.notices),
+    }
+}
+
+/// A slice that converts, with its notices as text.
+fn slice(value: Value) -> (EndpointSlice, Vec<String>) {
+    let converted = convert_slice(value);
+    match converted.event {
+        Some(Event::SliceApplied(slice)) => (slice, texts(&converted.notices)),
+        other => panic!("{other:?}, {:?}", converted.notices),
+    }
+}
+
+fn texts(notices: &[crate::source::Notice]) -> Vec<String> {
+    notices.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,262 @@
+//! Reads the objects of a manifest file.
+//!
+//! Takes the bytes of a file, gives [`Content`]: an event for each object of a kind that the proxy reads, and the problems of
+//! the rest. Pure. A document that does not parse marks the file as broken and hides nothing else.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_ignored::Path as Ignored;
+use serde_json::{Map, Value};
+
+use super::document::{Document, documents};
+use super::problem::{Problem, Severity};
+use super::store::Key;
+use crate::model::Event;
+use crate::source::convert::{Converted, Converter};
+
+/// The namespace of an object that names none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// Nodes and events that a YAML document may have: no limit of its own for a file of the largest size.
+const MAX_YAML_EVENTS: usize = 1 << 26;
+
+/// What a file holds.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// Its objects, in the order of the file.
+    pub(super) objects: Vec<Object>,
+    /// A part of it could not be read: what is missing may be in there.
+    pub(super) broken: bool,
+    /// What is wrong with it.
+    pub(super) problems: Vec<Problem>,
+}
+
+/// An object of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Object {
+    /// Which object it is.
+    pub(super) key: Key,
+    /// The document that holds it, from 1.
+    pub(super) document: usize,
+    /// What it amounts to.
+    pub(super) event: Event,
+}
+
+/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise.
+pub(super) fn decode(file: &Arc<Path>, bytes: &[u8], converter: &mut Converter) -> Content {
+    let mut decoder = Decoder { file, converter, document: None, content: Content::default() };
+    match std::str::from_utf8(bytes) {
+        Ok(text) => {
+            let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+            if file.extension().is_some_and(|extension| extension == "json") {
+                decoder.json(text);
+            } else {
+                decoder.yaml(text);
+            }
+        }
+        Err(error) => decoder.error(format!("not UTF-8 text: {error}")),
+    }
+    decoder.content
+}
+
+struct Decoder<'a> {
+    file: &'a Arc<Path>,
+    converter: &'a mut Converter,
+    document: Option<usize>,
+    content: Content,
+}
+
+impl Decoder<'_> {
+    fn problem(&mut self, severity: Severity, text: String) {
+        let problem = Problem { severity, file: Arc::clone(self.file), document: self.document, text };
+        self.content.problems.push(problem);
+    }
+
+    fn error(&mut self, text: String) {
+        self.content.broken = true;
+        self.problem(Severity::Error, text);
+    }
+
+    fn yaml(&mut self, text: &str) {
+        for document in documents(text) {
+            self.document = Some(document.number);
+            match parse_yaml(document) {
+                Ok(value) => self.value(value, "", None),
+                Err(error) => self.error(error),
+            }
+        }
+    }
+
+    /// JSON values, one after the other; after one that is broken nothing can be found.
+    fn json(&mut self, text: &str) {
+        for (index, value) in serde_json::Deserializer::from_str(text).into_iter().enumerate() {
+            self.document = Some(index + 1);
+            match value {
+                Ok(value) => self.value(value, "", None),
+                Err(error) => self.error(error.to_string()),
+            }
+        }
+    }
+
+    /// An object or list of objects at `path` of the document; a typed list gives the kind of items that do not say theirs.
+    fn value(&mut self, value: Value, path: &str, list: Option<Kind>) {
+        let object = match value {
+            Value::Object(object) => object,
+            Value::Null => return,
+            _ => return self.error(format!("{}not an object", prefix(path))),
+        };
+        match kind_of(&object, list) {
+            Ok(Kind::List(item)) => self.items(object, path, item.map(ItemKind::kind)),
+            Ok(Kind::Item(ItemKind::Service)) => self.typed(with_namespace(object), path, Converter::service),
+            Ok(Kind::Item(ItemKind::Slice)) => self.typed(with_namespace(object), path, Converter::endpoint_slice),
+            Ok(Kind::Item(ItemKind::Node)) => self.typed(object, path, Converter::node),
+            Ok(Kind::Item(ItemKind::ServiceCidr)) => self.typed(object, path, Converter::service_cidr),
+            Ok(Kind::Other) => {}
+            Err(field) => self.error(format!("{}{field}: missing", dotted(path))),
+        }
+    }
+
+    fn items(&mut self, mut list: Map<String, Value>, path: &str, kind: Option<Kind>) {
+        match list.remove("items") {
+            Some(Value::Array(items)) => {
+                for (index, item) in items.into_iter().enumerate() {
+                    self.value(item, &format!("{}items[{index}]", dotted(path)), kind);
+                }
+            }
+            None | Some(Value::Null) => {}
+            Some(_) => self.error(format!("{}items: not a list", dotted(path))),
+        }
+    }
+
+    /// Reads an object of a known kind and keeps what it amounts to.
+    fn typed<T: DeserializeOwned>(
+        &mut self,
+        object: Map<String, Value>,
+        path: &str,
+        convert: fn(&mut Converter, &T) -> Converted,
+    ) {
+        let mut unknown = Vec::new();
+        let mut track = serde_path_to_error::Track::new();
+        let deserializer = serde_path_to_error::Deserializer::new(Value::Object(object), &mut track);
+        let object: Result<T, _> = serde_ignored::deserialize(deserializer, |field| unknown.push(field_path(&field)));
+        let object = match object {
+            Ok(object) => object,
+            Err(error) => {
+                let field = track.path().to_string();
+                return self.error(format!("{}{field}: {error}", dotted(path)));
+            }
+        };
+        for field in unknown {
+            self.problem(Severity::Warning, format!("{}{field}: unknown field; ignored", dotted(path)));
+        }
+        let converted = convert(self.converter, &object);
+        for notice in converted.notices {
+            self.problem(Severity::Warning, notice.to_string());
+        }
+        let Some(event) = converted.event else { return };
+        if let (Some(key), Some(document)) = (Key::of(&event), self.document) {
+            self.content.objects.push(Object { key, document, event });
+        }
+    }
+}
+
+/// What a document says it is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Item(ItemKind),
+    /// A list; of this kind, if its own kind says so.
+    List(Option<ItemKind>),
+    /// Nothing the proxy reads.
+    Other,
+}
+
+#[derive(Clone, Copy)]
+enum ItemKind {
+    Service,
+    Slice,
+    Node,
+    ServiceCidr,
+}
+
+impl ItemKind {
+    fn kind(self) -> Kind {
+        Kind::Item(self)
+    }
+
+    fn of(api_version: &str, kind: &str) -> Option<Self> {
+        match (api_version, kind) {
+            ("v1", "Service") => Some(Self::Service),
+            ("v1", "Node") => Some(Self::Node),
+            ("discovery.k8s.io/v1", "EndpointSlice") => Some(Self::Slice),
+            ("networking.k8s.io/v1", "ServiceCIDR") => Some(Self::ServiceCidr),
+            _ => None,
+        }
+    }
+}
+
+/// The kind of an object. Items of typed lists may leave it out; elsewhere the missing field's name is the error.
+fn kind_of(object: &Map<String, Value>, list: Option<Kind>) -> Result<Kind, &'static str> {
+    let text = |field| object.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let (api_version, kind) = match (text("apiVersion"), text("kind"), list) {
+        (Some(api_version), Some(kind), _) => (api_version, kind),
+        (_, _, Some(list)) => return Ok(list),
+        (None, _, None) => return Err("apiVersion"),
+        (_, None, None) => return Err("kind"),
+    };
+    if let Some(item) = ItemKind::of(api_version, kind) {
+        return Ok(Kind::Item(item));
+    }
+    let listed = kind.strip_suffix("List").and_then(|kind| ItemKind::of(api_version, kind));
+    Ok(if listed.is_some() || (api_version, kind) == ("v1", "List") { Kind::List(listed) } else { Kind::Other })
+}
+
+/// The object, in the default namespace if it names none.
+fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        let namespace = metadata.entry("namespace").or_insert(Value::Null);
+        if namespace.is_null() || namespace == "" {
+            *namespace = DEFAULT_NAMESPACE.into();
+        }
+    }
+    object
+}
+
+fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: MAX_YAML_EVENTS,
+            max_nodes: MAX_YAML_EVENTS,
+        },
+    };
+    serde_saphyr::from_str_with_options(document.text, options).map_err(|error| {
+        error.render_with_options(serde_saphyr::render_options! {
+            formatter: &serde_saphyr::UserMessageFormatter,
+            line_offset: document.lines_before,
+        })
+    })
+}
+
+/// A path as the start of a message about the object there.
+fn prefix(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!("{path}: ") }
+}
+
+/// A path as the start of a longer path.
+fn dotted(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!("{path}.") }
+}
+
+/// A path of `serde_ignored` as users write it: `spec.ports[0].foo`.
+fn field_path(path: &Ignored<'_>) -> String {
+    match path {
+        Ignored::Root => String::new(),
+        Ignored::Seq { parent, index } => format!("{}[{index}]", field_path(parent)),
+        Ignored::Map { parent, key } => format!("{}{key}", dotted(&field_path(parent))),
+        Ignored::Some { parent } | Ignored::NewtypeStruct { parent } | Ignored::NewtypeVariant { parent } => {
+            field_path(parent)
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Cuts a YAML stream into documents, so that a broken one does not take the others with it.
+//!
+//! Takes the text of a file, gives its non-empty documents as slices of it; pure. YAML forbids `---` and `...` at the start
+//! of a line inside any scalar, so lines suffice to find the borders.
+
+/// A document of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Document<'a> {
+    /// Its number in the stream, from 1; empty documents count.
+    pub(super) number: usize,
+    /// Lines of the stream before it.
+    pub(super) lines_before: u64,
+    /// Its text, with its directives and its `---`.
+    pub(super) text: &'a str,
+}
+
+/// The documents of a stream that have content.
+pub(super) fn documents(stream: &str) -> Vec<Document<'_>> {
+    let mut cutter = Cutter { stream, ..Cutter::default() };
+    for line in stream.split_inclusive('\n') {
+        cutter.line(line);
+    }
+    cutter.finish_document(stream.len(), cutter.lines);
+    cutter.found
+}
+
+#[derive(Default)]
+struct Cutter<'a> {
+    stream: &'a str,
+    found: Vec<Document<'a>>,
+    /// Documents that ended.
+    ended: usize,
+    /// Offset and number of the line being looked at.
+    offset: usize,
+    lines: u64,
+    /// Offset and line at which the current document starts.
+    start: usize,
+    start_line: u64,
+    /// The current document has had its `---`.
+    explicit: bool,
+    /// The current document has something besides comments and directives.
+    content: bool,
+}
+
+impl Cutter<'_> {
+    fn line(&mut self, line: &str) {
+        let (end, next_line) = (self.offset + line.len(), self.lines + 1);
+        if let Some(rest) = after_marker(line, "---") {
+            if self.explicit || self.content {
+                self.finish_document(self.offset, self.lines);
+            }
+            // Comments and directives that came before belong to this document.
+            self.explicit = true;
+            self.content = has_content(rest);
+        } else if after_marker(line, "...").is_some() {
+            self.finish_document(end, next_line);
+        } else if self.explicit || self.content || !line.starts_with('%') {
+            self.content |= has_content(line);
+        }
+        (self.offset, self.lines) = (end, next_line);
+    }
+
+    /// Ends the current document at an offset; the next starts there.
+    fn finish_document(&mut self, end: usize, next_line: u64) {
+        if self.explicit || self.content {
+            self.ended += 1;
+        }
+        if self.content {
+            let text = &self.stream[self.start..end];
+            self.found.push(Document { number: self.ended, lines_before: self.start_line, text });
+        }
+        (self.start, self.start_line) = (end, next_line);
+        (self.explicit, self.content) = (false, false);
+    }
+}
+
+/// What follows a marker that stands alone at the start of a line.
+fn after_marker<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
+    let rest = line.strip_prefix(marker)?;
+    rest.chars().next().is_none_or(char::is_whitespace).then_some(rest)
+}
+
+fn has_content(line: &str) -> bool {
+    let line = line.trim_start();
+    !line.is_empty() && !line.starts_with('#')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(stream: &str) -> Vec<(usize, u64, &str)> {
+        documents(stream).into_iter().map(|document| (document.number, document.lines_before, document.text)).collect()
+    }
+
+    #[test]
+    fn one_document_needs_no_marker() {
+        assert_eq!(cut("a: 1\nb: 2"), [(1, 0, "a: 1\nb: 2")]);
+        assert_eq!(cut(""), []);
+        assert_eq!(cut("# only a comment\n\n"), []);
+    }
+
+    #[test]
+    fn a_leading_marker_starts_the_first_document() {
+        assert_eq!(cut("# c\n---\na: 1\n---\nb: 2\n"), [(1, 0, "# c\n---\na: 1\n"), (2, 3, "---\nb: 2\n")]);
+    }
+
+    #[test]
+    fn empty_documents_count_but_are_not_given() {
+        assert_eq!(cut("---\n---\n# c\n---\na: 1\n---\n"), [(3, 3, "---\na: 1\n")]);
+        assert_eq!(cut("a: 1\n---\n---\nb: 2"), [(1, 0, "a: 1\n"), (3, 2, "---\nb: 2")]);
+    }
+
+    #[test]
+    fn markers_must_stand_alone_at_the_start_of_a_line() {
+        let text = "a: |\n  ---\n  ...\nb: '----'\n---x: 1\n";
+        assert_eq!(cut(text), [(1, 0, text)]);
+        assert_eq!(cut("a: 1\r\n---\r\nb: 2\r\n"), [(1, 0, "a: 1\r\n"), (2, 1, "---\r\nb: 2\r\n")]);
+    }
+
+    #[test]
+    fn a_document_may_start_on_the_marker_line() {
+        assert_eq!(cut("--- {a: 1}\n--- # c\n--- b\n"), [(1, 0, "--- {a: 1}\n"), (3, 2, "--- b\n")]);
+    }
+
+    #[test]
+    fn directives_belong_to_the_document_after_them() {
+        assert_eq!(
+            cut("%YAML 1.2\n---\na: 1\n...\n%YAML 1.2\n---\nb: 2"),
+            [(1, 0, "%YAML 1.2\n---\na: 1\n...\n"), (2, 4, "%YAML 1.2\n---\nb: 2")]
+        );
+        assert_eq!(cut("a: 1\n...\n...\nb: 2"), [(1, 0, "a: 1\n...\n"), (2, 3, "b: 2")]);
+    }
+}
