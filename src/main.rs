@@ -35,6 +35,10 @@ fn start() -> Result<()> {
     match config::load(std::env::args_os())? {
         Invocation::Run(config) => run(config),
         Invocation::Render(config) => render(config),
+        Invocation::Print(text) => {
+            print!("{text}");
+            Ok(())
+        }
     }
 }
 
@@ -52,7 +56,7 @@ async fn serve(config: Config, families: &[Family]) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Metrics::new();
-    let server = metrics::server::run(config.metrics_bind_address, config.bind_address_hard_fail, metrics.clone());
+    let server = metrics::server::run(config.metrics_bind_address, config.file.bind_address_hard_fail, metrics.clone());
     let server = tokio::spawn(server);
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let dir = config.manifests.clone().context("no source of objects: give --manifests DIR")?;

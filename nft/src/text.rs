@@ -27,7 +27,18 @@ fn comment(text: Option<&str>) -> String {
 /// A comment between quotation marks, cut to what nft loads. nft has no escapes, so what would end the string is replaced.
 fn quoted(text: &str) -> String {
     let text = crate::userdata::cut(text);
-    let harmless: String = text.chars().map(|c| if c == '"' { '\'' } else if c.is_control() { ' ' } else { c }).collect();
+    let harmless: String = text
+        .chars()
+        .map(|c| {
+            if c == '"' {
+                '\''
+            } else if c.is_control() {
+                ' '
+            } else {
+                c
+            }
+        })
+        .collect();
     format!("\"{harmless}\"")
 }
 

@@ -89,6 +89,12 @@ impl State {
         std::mem::take(&mut self.dirty)
     }
 
+    /// Whether anything became dirty since the last [`State::take_dirty`].
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// The contested fronts that arose since the last call and still are contested, each once.
     pub fn take_conflicts(&mut self) -> Vec<Conflict> {
         self.claims.take_conflicts()

@@ -10,7 +10,7 @@ use crate::model::{Family, Node};
 use crate::ruleset::{LocalTraffic, NodePorts, Settings};
 
 /// The settings of one family's table.
-pub fn settings(config: &Config, node: Option<&Node>, family: Family) -> Settings {
+pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family) -> Settings {
     Settings {
         family,
         masquerade_mark: 1 << config.masquerade_bit,
@@ -56,7 +56,7 @@ fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
 
 /// The addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H5). Loopback never
 /// does (D20).
-pub fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
+pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = match &config.node_port_addresses {
         NodePortAddresses::Primary => node.map(primary_addresses).unwrap_or_default(),
         NodePortAddresses::Cidrs(ranges) => {

@@ -28,7 +28,7 @@ struct FamilyTable {
 }
 
 /// The tables of all families that this node serves.
-pub struct Tables<L> {
+pub(super) struct Tables<L> {
     layout: L,
     tables: Vec<FamilyTable>,
     /// Whether `realised` is what the kernel holds.
@@ -37,7 +37,7 @@ pub struct Tables<L> {
 
 impl<L: Layout> Tables<L> {
     /// Empty tables of which is not known what the kernel holds.
-    pub fn new(layout: L, families: &[Family], config: &Config) -> Self {
+    pub(super) fn new(layout: L, families: &[Family], config: &Config) -> Self {
         let table = |family: &Family| {
             let settings = super::settings::settings(config, None, *family);
             let program = layout.program(&settings);
@@ -47,12 +47,12 @@ impl<L: Layout> Tables<L> {
     }
 
     /// The families, in order.
-    pub fn families(&self) -> impl Iterator<Item = Family> {
+    pub(super) fn families(&self) -> impl Iterator<Item = Family> {
         self.tables.iter().map(|table| table.settings.family)
     }
 
     /// Takes over facts of the node and of the cluster that belong to no Service.
-    pub fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr], facts: NodeFacts) {
+    pub(super) fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr], facts: NodeFacts) {
         let node_port_addresses = super::settings::node_port_addresses(config, node, interfaces);
         let facts = NodeFacts { node_port_addresses, ..facts };
         for table in &mut self.tables {
@@ -67,21 +67,20 @@ impl<L: Layout> Tables<L> {
     }
 
     /// Takes over what was selected for a Service; `None` when it is gone.
-    pub fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
+    pub(super) fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
         for table in &mut self.tables {
-            let fragment =
-                selection.map_or_else(Fragment::default, |s| self.layout.service(table.settings.family, s));
+            let fragment = selection.map_or_else(Fragment::default, |s| self.layout.service(table.settings.family, s));
             table.desired.replace(Part::Service(name.clone()), fragment);
         }
     }
 
     /// Whether what the kernel holds is known.
-    pub fn known(&self) -> bool {
+    pub(super) fn known(&self) -> bool {
         self.known
     }
 
     /// Notes that the kernel may hold anything.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.known = false;
     }
 
@@ -89,7 +88,7 @@ impl<L: Layout> Tables<L> {
     ///
     /// # Errors
     /// See [`nft::ReadError`].
-    pub fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
+    pub(super) fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
         for table in &mut self.tables {
             let program = table.desired.program();
             table.realised = Realised::from_dump(kernel.read(&program.table.name)?, program);
@@ -99,12 +98,12 @@ impl<L: Layout> Tables<L> {
     }
 
     /// The commands that make the kernel hold what it should, for all families.
-    pub fn transaction(&self, scope: Scope) -> Vec<Command> {
+    pub(super) fn transaction(&self, scope: Scope) -> Vec<Command> {
         self.tables.iter().flat_map(|table| transaction(&table.desired, &table.realised, scope)).collect()
     }
 
     /// Notes that the kernel carried out the commands of [`Tables::transaction`].
-    pub fn committed(&mut self, commands: &[Command]) {
+    pub(super) fn committed(&mut self, commands: &[Command]) {
         for table in &mut self.tables {
             let name = table.desired.program().table.name.clone();
             commands.iter().for_each(|command| table.realised.apply(command, &name));
@@ -113,7 +112,7 @@ impl<L: Layout> Tables<L> {
     }
 
     /// Everything the tables should hold, as nft text wants it.
-    pub fn content(&self) -> nft::Ruleset {
+    pub(super) fn content(&self) -> nft::Ruleset {
         nft::Ruleset { tables: self.tables.iter().map(|table| table.desired.content()).collect() }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::field::Field;
 use crate::datatype::DataType;
+use crate::field::Field;
 use crate::object::{Element, Set, SetFlags, Types, ValueType};
 use crate::text::element::ElementText;
 use crate::text::{duration, quoted};

@@ -20,8 +20,7 @@ pub(super) fn node(settings: &Settings, facts: &NodeFacts) -> Fragment {
         let addresses = facts.node_port_addresses.iter().filter(|ip| of_family(ip));
         fragment.extend(set::NODEPORT_IPS, addresses.map(|ip| Element::new((*ip).into())));
     }
-    let ranges: Vec<IpNet> =
-        facts.service_cidrs.iter().copied().filter(|range| of_family(&range.addr())).collect();
+    let ranges: Vec<IpNet> = facts.service_cidrs.iter().copied().filter(|range| of_family(&range.addr())).collect();
     // Overlapping ranges are refused by the kernel, neighbouring ones listed as one.
     fragment.extend(set::SERVICE_CIDRS, IpNet::aggregate(&ranges).iter().map(range));
     fragment

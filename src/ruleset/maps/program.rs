@@ -36,12 +36,8 @@ pub(super) struct Fields {
 impl Fields {
     pub(super) const fn of(family: Family) -> Self {
         match family {
-            Family::V4 => {
-                Self { source: Field::IpSaddr, destination: Field::IpDaddr, address: DataType::Ipv4Addr }
-            }
-            Family::V6 => {
-                Self { source: Field::Ip6Saddr, destination: Field::Ip6Daddr, address: DataType::Ipv6Addr }
-            }
+            Family::V4 => Self { source: Field::IpSaddr, destination: Field::IpDaddr, address: DataType::Ipv4Addr },
+            Family::V6 => Self { source: Field::Ip6Saddr, destination: Field::Ip6Daddr, address: DataType::Ipv6Addr },
         }
     }
 
@@ -69,7 +65,10 @@ pub(super) fn program(settings: &Settings) -> Program {
     Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         sets: sets(family).into_iter().map(Arc::new).collect(),
-        slotted: Side::BOTH.into_iter().flat_map(|side| [List::Cluster, List::Local].map(|l| l.map(side).into())).collect(),
+        slotted: Side::BOTH
+            .into_iter()
+            .flat_map(|side| [List::Cluster, List::Local].map(|l| l.map(side).into()))
+            .collect(),
         chains: Rules { settings, fields: Fields::of(family) }.chains(),
         on_demand: match family {
             Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),

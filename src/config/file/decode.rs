@@ -1,0 +1,109 @@
+//! From the text of a file to the struct.
+//!
+//! Takes YAML or JSON, gives the configuration and a warning for each thing that had to be overlooked. Errors name the field.
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_saphyr::DuplicateKeyPolicy;
+
+use super::{API_VERSION, KIND, KubeProxyConfiguration};
+
+/// A decoded file.
+#[derive(Debug)]
+pub struct Decoded {
+    /// The configuration, defaults filled in.
+    pub config: KubeProxyConfiguration,
+    /// What was overlooked: unknown and duplicate fields.
+    pub warnings: Vec<String>,
+}
+
+/// Why a file cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// The text is neither YAML nor JSON.
+    #[error("not valid YAML or JSON: {0}")]
+    Syntax(String),
+    /// The document is of another version or kind.
+    #[error("{field}: must be \"{expected}\", not {found}")]
+    NotOurs {
+        /// `apiVersion` or `kind`.
+        field: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is, as JSON.
+        found: Value,
+    },
+    /// A field has a value of the wrong type.
+    #[error("{path}: {message}")]
+    Field {
+        /// Path of the field, such as `nftables.masqueradeBit`.
+        path: String,
+        /// What is wrong with its value.
+        message: String,
+    },
+}
+
+/// Decodes the text of a configuration file.
+///
+/// # Errors
+/// When the text is no YAML, of another kind or version, or has a value of the wrong type. Unknown and duplicate fields are
+/// warnings: as upstream, a file written for a newer release still works.
+pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
+    let mut warnings = Vec::new();
+    let document = without_nulls(parse(text, &mut warnings)?);
+    expect(&document, "apiVersion", API_VERSION)?;
+    expect(&document, "kind", KIND)?;
+    let mut config = decode_fields(&document, &mut warnings)?;
+    config.fill_defaults();
+    Ok(Decoded { config, warnings })
+}
+
+/// Parses the text; duplicate keys are refused at first, then overlooked with a warning.
+fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
+    let parse_with = |policy| {
+        let options = serde_saphyr::options! { duplicate_keys: policy };
+        serde_saphyr::from_str_with_options::<Value>(text, options).map_err(|error| error.to_string())
+    };
+    parse_with(DuplicateKeyPolicy::Error).or_else(|strict| {
+        let value = parse_with(DuplicateKeyPolicy::LastWins).map_err(DecodeError::Syntax)?;
+        warnings.push(format!("a field is given twice, its last value is used: {}", first_line(&strict)));
+        Ok(value)
+    })
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// Drops null fields: in Kubernetes files null means "not set", and kubeadm writes many.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(
+            fields
+                .into_iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(name, value)| (name, without_nulls(value)))
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        other => other,
+    }
+}
+
+fn expect(document: &Value, field: &'static str, expected: &'static str) -> Result<(), DecodeError> {
+    let found = &document[field];
+    if found.as_str() == Some(expected) {
+        return Ok(());
+    }
+    Err(DecodeError::NotOurs { field, expected, found: found.clone() })
+}
+
+fn decode_fields(document: &Value, warnings: &mut Vec<String>) -> Result<KubeProxyConfiguration, DecodeError> {
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(document, &mut track);
+    let mut unknown = |path: serde_ignored::Path<'_>| {
+        warnings.push(format!("unknown field {path} in the configuration file is ignored"));
+    };
+    let decoded = KubeProxyConfiguration::deserialize(serde_ignored::Deserializer::new(tracked, &mut unknown));
+    decoded.map_err(|error| DecodeError::Field { path: track.path().to_string(), message: error.to_string() })
+}

@@ -1,0 +1,180 @@
+//! `KubeProxyConfiguration`, version `kubeproxy.config.k8s.io/v1alpha1`, field by field as upstream defines it.
+//!
+//! Takes the text of a file (YAML or JSON), gives the struct with upstream's defaults filled in. Nothing is judged here:
+//! values are as written, `validate` says which are wrong. Invariants: `Default` is upstream's default configuration, and is
+//! what an empty file gives; serialising and decoding again gives the same struct.
+
+mod client;
+mod decode;
+mod logging;
+mod platform;
+mod proxiers;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::duration::GoDuration;
+
+pub use client::ClientConnection;
+pub use decode::{DecodeError, Decoded, decode};
+pub use logging::{FormatOptions, LoggingOptions, LoggingSection, Quantity, VmoduleItem};
+pub use platform::{Conntrack, Winkernel};
+pub use proxiers::{Iptables, Ipvs, Nftables};
+
+/// The only API version there is.
+pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+/// The only kind of that version.
+pub const KIND: &str = "KubeProxyConfiguration";
+
+/// Port of the healthz server where an address names none.
+pub const HEALTHZ_PORT: u16 = 10256;
+/// Port of the metrics server where an address names none.
+pub const METRICS_PORT: u16 = 10249;
+
+/// The configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubeProxyConfiguration {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// [`KIND`].
+    pub kind: String,
+    /// Feature gates by name.
+    pub feature_gates: BTreeMap<String, bool>,
+    /// How to reach the API server.
+    pub client_connection: ClientConnection,
+    /// Log format and verbosity.
+    pub logging: LoggingSection,
+    /// The node's name; empty: the operating system's host name (M1).
+    pub hostname_override: String,
+    /// Overrides the node's primary IP and primary family unless unspecified (M6); nothing is bound to it.
+    pub bind_address: String,
+    /// `IP:port` of the healthz server.
+    pub healthz_bind_address: String,
+    /// `IP:port` of the metrics server.
+    pub metrics_bind_address: String,
+    /// Whether a failing healthz or metrics listener ends the process (O8).
+    pub bind_address_hard_fail: bool,
+    /// Adds profiling handlers to the metrics server.
+    pub enable_profiling: bool,
+    /// `<major>.<minor>` of which hidden metrics are shown; only the previous minor.
+    pub show_hidden_metrics_for_version: String,
+    /// The proxy mode.
+    pub mode: String,
+    /// Settings of the iptables mode; not used.
+    pub iptables: Iptables,
+    /// Settings of the ipvs mode; not used.
+    pub ipvs: Ipvs,
+    /// Settings of the nftables mode.
+    pub nftables: Nftables,
+    /// Settings of the Windows kernel mode; not used.
+    pub winkernel: Winkernel,
+    /// How traffic of local pods is told from other traffic; empty: ClusterCIDR.
+    pub detect_local_mode: String,
+    /// Parameters of the interface modes of `detectLocalMode`.
+    pub detect_local: DetectLocalSection,
+    /// The pods' CIDRs, comma-separated.
+    #[serde(rename = "clusterCIDR")]
+    pub cluster_cidr: String,
+    /// CIDRs of the addresses that accept node ports, or `primary`.
+    pub node_port_addresses: Vec<String>,
+    /// Written to `/proc/self/oom_score_adj`.
+    #[serde(rename = "oomScoreAdj")]
+    pub oom_score_adj: i32,
+    /// Connection tracking sysctls.
+    pub conntrack: Conntrack,
+    /// Resync period of the informers.
+    pub config_sync_period: GoDuration,
+    /// Not used since long.
+    pub port_range: String,
+    /// Not used on Linux.
+    pub windows_run_as_service: bool,
+}
+
+/// The `detectLocal` section.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DetectLocalSection {
+    /// The bridge that pods are attached to, for mode BridgeInterface.
+    pub bridge_interface: String,
+    /// What the names of pod interfaces start with, for mode InterfaceNamePrefix.
+    pub interface_name_prefix: String,
+}
+
+impl Default for KubeProxyConfiguration {
+    fn default() -> Self {
+        let mut config = Self {
+            api_version: API_VERSION.to_owned(),
+            kind: KIND.to_owned(),
+            feature_gates: BTreeMap::new(),
+            client_connection: ClientConnection::default(),
+            logging: LoggingSection::default(),
+            hostname_override: String::new(),
+            bind_address: String::new(),
+            healthz_bind_address: String::new(),
+            metrics_bind_address: String::new(),
+            bind_address_hard_fail: false,
+            enable_profiling: false,
+            show_hidden_metrics_for_version: String::new(),
+            mode: String::new(),
+            iptables: Iptables::default(),
+            ipvs: Ipvs::default(),
+            nftables: Nftables::default(),
+            winkernel: Winkernel::default(),
+            detect_local_mode: String::new(),
+            detect_local: DetectLocalSection::default(),
+            cluster_cidr: String::new(),
+            node_port_addresses: Vec::new(),
+            oom_score_adj: -999,
+            conntrack: Conntrack::default(),
+            config_sync_period: GoDuration::ZERO,
+            port_range: String::new(),
+            windows_run_as_service: false,
+        };
+        config.fill_defaults();
+        config
+    }
+}
+
+impl KubeProxyConfiguration {
+    /// Replaces what upstream takes for "not set": empty strings and zero numbers of some fields. Idempotent.
+    pub fn fill_defaults(&mut self) {
+        self.client_connection.fill_defaults();
+        self.logging.fill_defaults();
+        self.iptables.fill_defaults();
+        self.ipvs.fill_defaults();
+        self.nftables.fill_defaults();
+        fill_duration(&mut self.config_sync_period, GoDuration::from_secs(15 * 60));
+        fill_text(&mut self.bind_address, "0.0.0.0");
+        let (any, loopback) =
+            if self.bind_address.contains(':') { ("[::]", "[::1]") } else { ("0.0.0.0", "127.0.0.1") };
+        fill_address(&mut self.healthz_bind_address, any, HEALTHZ_PORT);
+        fill_address(&mut self.metrics_bind_address, loopback, METRICS_PORT);
+    }
+}
+
+fn fill_text(field: &mut String, default: &str) {
+    if field.is_empty() {
+        default.clone_into(field);
+    }
+}
+
+fn fill_duration(field: &mut GoDuration, default: GoDuration) {
+    if field.is_zero() {
+        *field = default;
+    }
+}
+
+/// Gives an address its default host when empty, and its default port when it is an IP alone.
+fn fill_address(field: &mut String, host: &str, port: u16) {
+    if field.is_empty() {
+        *field = format!("{host}:{port}");
+    } else if let Ok(ip) = field.parse::<IpAddr>() {
+        *field = std::net::SocketAddr::new(ip, port).to_string();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! `nftables`, `iptables` and `ipvs`: a section for each proxy mode. Only the first is used; the others are read so that a
+//! file written for another mode decodes.
+
+use serde::{Deserialize, Serialize};
+
+use super::fill_duration;
+use crate::config::duration::GoDuration;
+
+const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
+const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
+const MASQUERADE_BIT: i32 = 14;
+
+/// The `nftables` section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Nftables {
+    /// The bit of the packet mark that asks for masquerading.
+    pub masquerade_bit: i32,
+    /// Masquerade everything sent to cluster IPs.
+    pub masquerade_all: bool,
+    /// When a failed sync is tried again (G5); 0 stands for 30 s.
+    pub sync_period: GoDuration,
+    /// Least time between two syncs (G3); 0 stands for 1 s.
+    pub min_sync_period: GoDuration,
+}
+
+impl Default for Nftables {
+    fn default() -> Self {
+        Self {
+            masquerade_bit: MASQUERADE_BIT,
+            masquerade_all: false,
+            sync_period: SYNC_PERIOD,
+            min_sync_period: MIN_SYNC_PERIOD,
+        }
+    }
+}
+
+impl Nftables {
+    pub(super) fn fill_defaults(&mut self) {
+        fill_duration(&mut self.sync_period, SYNC_PERIOD);
+        fill_duration(&mut self.min_sync_period, MIN_SYNC_PERIOD);
+    }
+}
+
+/// The `iptables` section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Iptables {
+    /// The bit of the packet mark that asks for masquerading; validated, although not used.
+    pub masquerade_bit: i32,
+    /// Masquerade everything sent to cluster IPs.
+    pub masquerade_all: bool,
+    /// Whether node ports answer on loopback.
+    pub localhost_node_ports: bool,
+    /// 0 stands for 30 s.
+    pub sync_period: GoDuration,
+    /// 0 stands for 1 s.
+    pub min_sync_period: GoDuration,
+}
+
+impl Default for Iptables {
+    fn default() -> Self {
+        Self {
+            masquerade_bit: MASQUERADE_BIT,
+            masquerade_all: false,
+            localhost_node_ports: true,
+            sync_period: SYNC_PERIOD,
+            min_sync_period: MIN_SYNC_PERIOD,
+        }
+    }
+}
+
+impl Iptables {
+    pub(super) fn fill_defaults(&mut self) {
+        fill_duration(&mut self.sync_period, SYNC_PERIOD);
+        fill_duration(&mut self.min_sync_period, MIN_SYNC_PERIOD);
+    }
+}
+
+/// The `ipvs` section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ipvs {
+    /// 0 stands for 30 s.
+    pub sync_period: GoDuration,
+    /// 0 is meant as such here.
+    pub min_sync_period: GoDuration,
+    /// The IPVS scheduler.
+    pub scheduler: String,
+    /// CIDRs of virtual servers to leave alone.
+    #[serde(rename = "excludeCIDRs")]
+    pub exclude_cidrs: Vec<String>,
+    /// Whether ARP is answered strictly.
+    #[serde(rename = "strictARP")]
+    pub strict_arp: bool,
+    /// Time-out of idle TCP sessions.
+    pub tcp_timeout: GoDuration,
+    /// Time-out of TCP sessions after a FIN.
+    pub tcp_fin_timeout: GoDuration,
+    /// Time-out of UDP flows.
+    pub udp_timeout: GoDuration,
+}
+
+impl Default for Ipvs {
+    fn default() -> Self {
+        Self {
+            sync_period: SYNC_PERIOD,
+            min_sync_period: GoDuration::ZERO,
+            scheduler: String::new(),
+            exclude_cidrs: Vec::new(),
+            strict_arp: false,
+            tcp_timeout: GoDuration::ZERO,
+            tcp_fin_timeout: GoDuration::ZERO,
+            udp_timeout: GoDuration::ZERO,
+        }
+    }
+}
+
+impl Ipvs {
+    pub(super) fn fill_defaults(&mut self) {
+        fill_duration(&mut self.sync_period, SYNC_PERIOD);
+    }
+}

@@ -1,0 +1,166 @@
+//! Tests of the whole way from arguments to [`Config`].
+
+use std::io::Write;
+
+use tempfile::NamedTempFile;
+
+use super::*;
+
+const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+fn file(body: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    write!(file, "{HEADER}{body}").unwrap();
+    file
+}
+
+fn load_with(args: &[&str]) -> Result<Invocation, Error> {
+    load(std::iter::once("kube-proxy").chain(args.iter().copied()).map(OsString::from))
+}
+
+fn run(args: &[&str]) -> Config {
+    match load_with(args).unwrap() {
+        Invocation::Run(config) => config,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn run_file(body: &str, args: &[&str]) -> Config {
+    let file = file(body);
+    let mut all = vec!["--config", file.path().to_str().unwrap()];
+    all.extend(args);
+    run(&all)
+}
+
+fn os_hostname() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase()
+}
+
+#[test]
+fn defaults_without_file_or_flags() {
+    let config = run(&["--proxy-mode=nftables"]);
+    let expected = Config {
+        node_name: os_hostname(),
+        manifests: None,
+        sync_period: Duration::from_secs(30),
+        min_sync_period: Duration::from_secs(1),
+        masquerade_bit: 14,
+        masquerade_all: false,
+        detect_local: DetectLocal::ClusterCidr { v4: None, v6: None },
+        node_port_addresses: NodePortAddresses::Primary, // H1
+        bind_address: "0.0.0.0".parse().unwrap(),
+        metrics_bind_address: "127.0.0.1:10249".parse().unwrap(),
+        healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
+        allow_service_external_ips: true,
+        logging: LoggingConfig { format: LogFormat::Text, verbosity: 0 },
+        file: KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() },
+        warnings: Vec::new(),
+    };
+    assert_eq!(config, expected);
+}
+
+/// As the conformance replay's `launch` writes it.
+#[test]
+fn the_replays_file_works() {
+    let body = serde_json::json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": "nftables",
+        "clientConnection": {"kubeconfig": "", "contentType": "application/json", "qps": 1000, "burst": 2000},
+        "hostnameOverride": "Node-1", "clusterCIDR": "10.244.0.0/16,fd00:10:244::/56", "detectLocalMode": "",
+        "detectLocal": {"bridgeInterface": "", "interfaceNamePrefix": ""},
+        "nodePortAddresses": [],
+        "nftables": {"masqueradeAll": true, "syncPeriod": "10s", "minSyncPeriod": "10ms"},
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "oomScoreAdj": 0, "featureGates": {},
+        "metricsBindAddress": "127.0.0.1:10249", "healthzBindAddress": "127.0.0.1:10256"
+    });
+    let file = NamedTempFile::new().unwrap();
+    fs::write(file.path(), serde_json::to_string_pretty(&body).unwrap()).unwrap();
+    let config = run(&["--config", file.path().to_str().unwrap(), "--manifests", "/some/dir"]);
+    assert_eq!(config.node_name, "node-1");
+    assert_eq!(config.manifests, Some(PathBuf::from("/some/dir")));
+    assert_eq!(config.sync_period, Duration::from_secs(10));
+    assert_eq!(config.min_sync_period, Duration::from_millis(10));
+    assert!(config.masquerade_all);
+    let (v4, v6) = ("10.244.0.0/16".parse().ok(), "fd00:10:244::/56".parse().ok());
+    assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4, v6 });
+    assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(config.healthz_bind_address, "127.0.0.1:10256".parse().ok());
+    assert_eq!(config.warnings, [""; 0]);
+}
+
+#[test]
+fn with_a_file_only_few_flags_count() {
+    let body = "mode: nftables\nhostnameOverride: from-file\nclusterCIDR: 10.0.0.0/8\nlogging: {verbosity: 2}\n";
+    let config = run_file(
+        body,
+        &[
+            "--hostname-override=from-flag",
+            "--manifests=dir",
+            "-v=5",
+            "--logging-format=json",
+            "--proxy-mode=iptables",
+            "--cluster-cidr=192.168.0.0/16",
+            "--detect-local-mode=NodeCIDR",
+            "--nodeport-addresses=127.0.0.0/8",
+            "--masquerade-all",
+            "--metrics-bind-address=192.0.2.1:1",
+        ],
+    );
+    // These win over the file.
+    assert_eq!(config.node_name, "from-flag");
+    assert_eq!(config.manifests, Some(PathBuf::from("dir")));
+    assert_eq!(config.logging, LoggingConfig { format: LogFormat::Json, verbosity: 5 });
+    // These are silently ignored.
+    assert_eq!(config.file.mode, "nftables");
+    assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
+    assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+    assert!(!config.masquerade_all);
+    assert_eq!(config.metrics_bind_address, "127.0.0.1:10249".parse().unwrap());
+    assert_eq!(config.warnings, [""; 0]);
+}
+
+#[test]
+fn what_flags_leave_open_comes_from_the_file() {
+    let config = run_file("mode: nftables\nhostnameOverride: from-file\nlogging: {verbosity: 2, format: json}\n", &[]);
+    assert_eq!(config.node_name, "from-file");
+    assert_eq!(config.logging, LoggingConfig { format: LogFormat::Json, verbosity: 2 });
+}
+
+#[test]
+fn unknown_fields_end_up_in_the_warnings() {
+    let config = run_file("mode: nftables\nnftables: {masqueradBit: 3}\n", &[]);
+    assert_eq!(config.warnings, ["unknown field nftables.masqueradBit in the configuration file is ignored"]);
+}
+
+#[test]
+fn errors_say_which_file_and_field() {
+    let error = load_with(&["--config=/no/such/file"]).unwrap_err();
+    assert_eq!(error.to_string(), "cannot read the configuration file /no/such/file");
+    let bad = file("nftables: {masqueradeBit: x}");
+    let error = load_with(&["--config", bad.path().to_str().unwrap()]).unwrap_err();
+    let Error::Decode { source, .. } = &error else { panic!("{error:?}") };
+    assert!(source.to_string().starts_with("nftables.masqueradeBit: "), "{source}");
+    let error = load_with(&["--proxy-mode=nftables", "--cluster-cidr=x", "--logging-format=xml"]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the configuration is not valid:\n  \
+         clusterCIDR: must be a CIDR such as 10.244.0.0/16, not \"x\"\n  \
+         logging.format: must be \"text\" or \"json\", not \"xml\""
+    );
+    assert!(matches!(load_with(&["--nonsense"]), Err(Error::Usage(_))));
+}
+
+#[test]
+fn render_needs_manifests() {
+    let args = ["render", "--proxy-mode=nftables", "--hostname-override=n1"];
+    assert!(matches!(load_with(&args), Err(Error::Usage(text)) if text.contains("--manifests")));
+    let with_manifests = [&args[..], &["--manifests=dir"]].concat();
+    let Invocation::Render(config) = load_with(&with_manifests).unwrap() else { panic!() };
+    assert_eq!((config.node_name.as_str(), config.manifests), ("n1", Some(PathBuf::from("dir"))));
+}
+
+#[test]
+fn version_is_printed() {
+    let Invocation::Print(text) = load_with(&["--version"]).unwrap() else { panic!() };
+    assert_eq!(text, format!("kube-proxy-nft {}\n", env!("CARGO_PKG_VERSION")));
+}

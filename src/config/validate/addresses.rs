@@ -1,0 +1,86 @@
+//! Rules for IPs, sockets and CIDRs.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::Findings;
+use crate::config::NodePortAddresses;
+
+/// An IP as Kubernetes reads it: leading zeros in an IPv4 address are overlooked, as old configurations have them.
+pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
+    if text.contains(':') {
+        return text.parse().ok();
+    }
+    let octet = |part: &str| part[part.len() - part.trim_start_matches('0').len()..].to_owned();
+    let octets = text
+        .split('.')
+        .map(|part| if octet(part).is_empty() && !part.is_empty() { "0".to_owned() } else { octet(part) });
+    octets.collect::<Vec<_>>().join(".").parse().ok()
+}
+
+/// A CIDR as Kubernetes reads it; host bits are cleared.
+pub(super) fn parse_cidr(text: &str) -> Result<IpNet, String> {
+    let parse = || {
+        let (ip, length) = text.split_once('/')?;
+        let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+        let length = length.parse().ok().filter(|_| is_number)?;
+        IpNet::new(parse_ip(ip)?, length).ok()
+    };
+    parse().map(|cidr| cidr.trunc()).ok_or_else(|| format!("must be a CIDR such as 10.244.0.0/16, not {text:?}"))
+}
+
+pub(super) fn ip(field: &str, text: &str, findings: &mut Findings) -> Option<IpAddr> {
+    findings.take(field, parse_ip(text).ok_or_else(|| format!("must be an IP address, not {text:?}")))
+}
+
+/// An `IP:port` with a port other than 0.
+pub(super) fn socket(field: &str, text: &str, findings: &mut Findings) -> Option<SocketAddr> {
+    let parsed = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
+    findings.take(field, parsed.ok_or_else(|| format!("must be IP:port with a port from 1 to 65535, not {text:?}")))
+}
+
+/// As [`socket`]; empty is `Some(None)`, a mistake is `None`.
+#[expect(clippy::option_option, reason = "checked, and absent: two different things")]
+pub(super) fn optional_socket(field: &str, text: &str, findings: &mut Findings) -> Option<Option<SocketAddr>> {
+    if text.is_empty() { Some(None) } else { socket(field, text, findings).map(Some) }
+}
+
+/// Which addresses accept node ports; an empty list is `primary` (H1).
+pub(super) fn node_ports(list: &[String], findings: &mut Findings) -> Option<NodePortAddresses> {
+    if list.is_empty() || list == ["primary"] {
+        return Some(NodePortAddresses::Primary);
+    }
+    let cidrs = list.iter().enumerate().map(|(index, text)| {
+        let checked =
+            if text == "primary" { Err("\"primary\" must be the only entry".to_owned()) } else { parse_cidr(text) };
+        findings.take(&format!("nodePortAddresses[{index}]"), checked)
+    });
+    // All are looked at before one of them ends the list.
+    let cidrs: Vec<_> = cidrs.collect();
+    cidrs.into_iter().collect::<Option<_>>().map(NodePortAddresses::Cidrs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leading_zeros_are_overlooked() {
+        assert_eq!(parse_ip("010.001.000.009"), "10.1.0.9".parse().ok());
+        assert_eq!(parse_ip("0.0.0.0"), "0.0.0.0".parse().ok());
+        assert_eq!(parse_ip("fd00::1"), "fd00::1".parse().ok());
+        for text in ["", "10.0.0", "10.0.0.", "10.0.0.256", "10.0.0.0.0", "fd00:::1", "host", " 10.0.0.1"] {
+            assert_eq!(parse_ip(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn host_bits_are_cleared() {
+        assert_eq!(parse_cidr("10.244.1.5/16"), Ok("10.244.0.0/16".parse().unwrap()));
+        assert_eq!(parse_cidr("fd00::5/64"), Ok("fd00::/64".parse().unwrap()));
+        for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0.0/+8", "10.0.0.0/", " fd00::/8", "fd00::/129"] {
+            assert!(parse_cidr(text).is_err(), "{text:?}");
+        }
+    }
+}

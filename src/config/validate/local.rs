@@ -1,0 +1,69 @@
+//! Rules for telling the traffic of local pods from other traffic.
+
+use ipnet::IpNet;
+
+use super::Findings;
+use super::addresses::parse_cidr;
+use crate::config::DetectLocal;
+use crate::config::file::KubeProxyConfiguration;
+
+/// Longest name of a network interface, in bytes: IFNAMSIZ without its final zero.
+const INTERFACE_NAME_MAX: usize = 15;
+
+/// The local traffic detector (I1 to I3).
+pub(super) fn detect_local(file: &KubeProxyConfiguration, findings: &mut Findings) -> Option<DetectLocal> {
+    let section = &file.detect_local;
+    match file.detect_local_mode.as_str() {
+        "" | "ClusterCIDR" => cluster_cidr(&file.cluster_cidr, findings),
+        "NodeCIDR" => Some(DetectLocal::NodeCidr),
+        "BridgeInterface" => interface("detectLocal.bridgeInterface", &section.bridge_interface, findings)
+            .map(DetectLocal::BridgeInterface),
+        "InterfaceNamePrefix" => {
+            let prefix = interface("detectLocal.interfaceNamePrefix", &section.interface_name_prefix, findings);
+            prefix.map(DetectLocal::InterfaceNamePrefix)
+        }
+        other => {
+            let known = "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix";
+            findings.error("detectLocalMode", format!("must be {known}, not {other:?}"));
+            None
+        }
+    }
+}
+
+/// One CIDR, or one of each family, or none.
+fn cluster_cidr(list: &str, findings: &mut Findings) -> Option<DetectLocal> {
+    const FIELD: &str = "clusterCIDR";
+    let (mut v4, mut v6) = (None, None);
+    if list.is_empty() {
+        return Some(DetectLocal::ClusterCidr { v4, v6 });
+    }
+    // Not trimmed: upstream refuses blanks around a CIDR too.
+    let texts: Vec<_> = list.split(',').collect();
+    let cidrs: Vec<_> = texts.iter().map(|text| findings.take(FIELD, parse_cidr(text))).collect();
+    for cidr in cidrs.into_iter().collect::<Option<Vec<_>>>()? {
+        let twice = match cidr {
+            IpNet::V4(cidr) => v4.replace(cidr).is_some(),
+            IpNet::V6(cidr) => v6.replace(cidr).is_some(),
+        };
+        if twice {
+            findings.error(FIELD, format!("must be one CIDR, or one of each IP family, not {list:?}"));
+            return None;
+        }
+    }
+    Some(DetectLocal::ClusterCidr { v4, v6 })
+}
+
+/// A name, or the start of one, that the kernel would accept for an interface.
+fn interface(field: &str, name: &str, findings: &mut Findings) -> Option<String> {
+    let wrong = if name.is_empty() {
+        "must not be empty in this detectLocalMode".to_owned()
+    } else if name.len() > INTERFACE_NAME_MAX {
+        format!("must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {name:?} is longer")
+    } else if name.contains(|c: char| c == '/' || c.is_whitespace()) {
+        format!("must not have a slash or whitespace, as interface names have none, but is {name:?}")
+    } else {
+        return Some(name.to_owned());
+    };
+    findings.error(field, wrong);
+    None
+}

@@ -1,0 +1,258 @@
+//! A test for each rule. The configuration is otherwise fine, so that an error can only come from what the test changes.
+
+use super::super::file::decode;
+use super::super::{DetectLocal, LogFormat, NodePortAddresses};
+use super::*;
+
+fn validated(body: &str) -> Result<Config, Vec<FieldError>> {
+    let mode = if body.contains("mode:") { "" } else { "mode: nftables\n" };
+    let text = format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{mode}{body}\n");
+    validate(decode(&text).unwrap().config, None, Vec::new(), || Ok(" Host-1\n".to_owned()))
+}
+
+/// The one error that `body` causes, as text.
+fn error(body: &str) -> String {
+    let errors = validated(body).expect_err(body);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    errors[0].to_string()
+}
+
+fn good(body: &str) -> Config {
+    validated(body).unwrap_or_else(|errors| panic!("{body}: {errors:?}"))
+}
+
+#[test]
+fn all_errors_are_collected() {
+    let errors =
+        validated("mode: ipvs\noomScoreAdj: 2000\nnodePortAddresses: [x, y]\nfeatureGates: {Nope: true}").unwrap_err();
+    let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["mode", "oomScoreAdj", "nodePortAddresses[0]", "nodePortAddresses[1]", "featureGates.Nope"]);
+}
+
+#[test]
+fn the_mode_is_nftables() {
+    assert_eq!(good("mode: nftables").warnings, [""; 0]);
+    let unset = good("mode: ''").warnings;
+    assert_eq!(unset.len(), 1);
+    assert!(unset[0].starts_with("mode is not set: "), "{unset:?}");
+    for mode in ["iptables", "ipvs"] {
+        let expected = format!(
+            "mode: this kube-proxy has no {mode} mode: set mode (or --proxy-mode) to \"nftables\", \
+             or keep the upstream kube-proxy on this node"
+        );
+        assert_eq!(error(&format!("mode: {mode}")), expected);
+    }
+    assert_eq!(error("mode: userspace"), "mode: must be \"nftables\", not \"userspace\"");
+}
+
+#[test]
+fn the_node_name_is_trimmed_and_lower_case() {
+    // M1
+    assert_eq!(good("").node_name, "host-1");
+    assert_eq!(good("hostnameOverride: ' Node-A '").node_name, "node-a");
+    assert_eq!(error("hostnameOverride: '  '"), "hostnameOverride: the node's name must not be empty");
+    let config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
+    let errors = validate(config.clone(), None, Vec::new(), || Ok("\n".to_owned())).unwrap_err();
+    assert_eq!(errors[0].to_string(), "hostnameOverride: the node's name must not be empty");
+    let errors = validate(config, None, Vec::new(), || Err(std::io::Error::other("gone"))).unwrap_err();
+    assert_eq!(errors[0].to_string(), "hostnameOverride: not set, and the host name cannot be read: gone");
+}
+
+#[test]
+fn masquerade_bits_are_0_to_31() {
+    for bit in [0, 31] {
+        assert_eq!(i32::from(good(&format!("nftables: {{masqueradeBit: {bit}}}")).masquerade_bit), bit);
+    }
+    assert_eq!(error("nftables: {masqueradeBit: 32}"), "nftables.masqueradeBit: must be between 0 and 31, not 32");
+    assert_eq!(error("nftables: {masqueradeBit: -1}"), "nftables.masqueradeBit: must be between 0 and 31, not -1");
+    assert_eq!(error("iptables: {masqueradeBit: 32}"), "iptables.masqueradeBit: must be between 0 and 31, not 32");
+}
+
+#[test]
+fn the_oom_score_is_within_1000() {
+    good("oomScoreAdj: -1000");
+    good("oomScoreAdj: 1000");
+    assert_eq!(error("oomScoreAdj: 1001"), "oomScoreAdj: must be between -1000 and 1000, not 1001");
+    assert_eq!(error("oomScoreAdj: -1001"), "oomScoreAdj: must be between -1000 and 1000, not -1001");
+}
+
+#[test]
+fn conntrack_values_are_not_negative() {
+    for field in ["maxPerCore", "min"] {
+        let expected = format!("conntrack.{field}: must not be negative, but is -1");
+        assert_eq!(error(&format!("conntrack: {{{field}: -1}}")), expected);
+    }
+    for field in ["tcpEstablishedTimeout", "tcpCloseWaitTimeout", "udpTimeout", "udpStreamTimeout"] {
+        let expected = format!("conntrack.{field}: must not be negative, but is -1s");
+        assert_eq!(error(&format!("conntrack: {{{field}: -1s}}")), expected);
+    }
+}
+
+#[test]
+fn periods_are_positive_and_in_order() {
+    assert_eq!(error("configSyncPeriod: -1s"), "configSyncPeriod: must be greater than 0, but is -1s");
+    assert_eq!(error("nftables: {syncPeriod: -1s}"), "nftables.syncPeriod: must be greater than 0, but is -1s");
+    assert_eq!(error("nftables: {minSyncPeriod: -1s}"), "nftables.minSyncPeriod: must not be negative, but is -1s");
+    assert_eq!(
+        error("nftables: {syncPeriod: 5s, minSyncPeriod: 6s}"),
+        "nftables.minSyncPeriod: must not exceed nftables.syncPeriod (5s), but is 6s"
+    );
+    let equal = good("nftables: {syncPeriod: 5s, minSyncPeriod: 5s}");
+    assert_eq!((equal.sync_period, equal.min_sync_period), (Duration::from_secs(5), Duration::from_secs(5)));
+}
+
+#[test]
+fn the_bind_address_is_an_ip() {
+    // M6: only its form is checked here.
+    assert_eq!(good("bindAddress: 010.0.0.1").bind_address.to_string(), "10.0.0.1");
+    assert_eq!(good("bindAddress: 'fd00::1'").bind_address.to_string(), "fd00::1");
+    assert_eq!(error("bindAddress: host"), "bindAddress: must be an IP address, not \"host\"");
+}
+
+#[test]
+fn server_addresses_are_ip_and_port() {
+    for field in ["healthzBindAddress", "metricsBindAddress"] {
+        for address in ["localhost:80", "192.0.2.1:0", "192.0.2.1:65536", "fd00::1:x", "192.0.2.1:", "[::1]"] {
+            let expected = format!("{field}: must be IP:port with a port from 1 to 65535, not {address:?}");
+            assert_eq!(error(&format!("{field}: '{address}'")), expected);
+        }
+    }
+    let config = good("healthzBindAddress: '[fd00::1]:1'\nmetricsBindAddress: 192.0.2.1:65535");
+    assert_eq!(config.healthz_bind_address, "[fd00::1]:1".parse().ok());
+    assert_eq!(config.metrics_bind_address, "192.0.2.1:65535".parse().unwrap());
+}
+
+#[test]
+fn only_healthz_can_be_without_address() {
+    let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
+    config.healthz_bind_address.clear();
+    let valid = validate(config.clone(), None, Vec::new(), || Ok("n".to_owned())).unwrap();
+    assert_eq!(valid.healthz_bind_address, None);
+    config.metrics_bind_address.clear();
+    assert_eq!(validate(config, None, Vec::new(), || Ok("n".to_owned())).unwrap_err()[0].field, "metricsBindAddress");
+}
+
+#[test]
+fn node_port_addresses_are_cidrs_or_primary() {
+    // H1
+    assert_eq!(good("nodePortAddresses: []").node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(good("nodePortAddresses: [primary]").node_port_addresses, NodePortAddresses::Primary);
+    let cidrs = vec!["192.0.2.0/24".parse().unwrap(), "::/0".parse().unwrap()];
+    assert_eq!(good("nodePortAddresses: [192.0.2.7/24, '::/0']").node_port_addresses, NodePortAddresses::Cidrs(cidrs));
+    for list in ["[192.0.2.0/24, primary]", "['::/0', primary]"] {
+        let expected = "nodePortAddresses[1]: \"primary\" must be the only entry";
+        assert_eq!(error(&format!("nodePortAddresses: {list}")), expected);
+    }
+    assert_eq!(validated("nodePortAddresses: [primary, primary]").unwrap_err().len(), 2);
+    assert!(error("nodePortAddresses: [192.0.2.1]").starts_with("nodePortAddresses[0]: must be a CIDR"));
+}
+
+fn cluster_cidr(list: &str) -> DetectLocal {
+    good(&format!("detectLocalMode: ClusterCIDR\nclusterCIDR: '{list}'")).detect_local
+}
+
+#[test]
+fn cluster_cidrs_are_at_most_one_of_each_family() {
+    // I1
+    let (v4, v6) = ("10.0.0.0/8".parse().ok(), "fd00::/8".parse().ok());
+    assert_eq!(good("").detect_local, DetectLocal::ClusterCidr { v4: None, v6: None });
+    assert_eq!(cluster_cidr("10.0.0.0/8"), DetectLocal::ClusterCidr { v4, v6: None });
+    assert_eq!(cluster_cidr("fd00::/8"), DetectLocal::ClusterCidr { v4: None, v6 });
+    assert_eq!(cluster_cidr("fd00::/8,10.0.0.0/8"), DetectLocal::ClusterCidr { v4, v6 });
+    for list in ["10.0.0.0/8,11.0.0.0/8", "10.0.0.0/8,fd00::/8,fe00::/8"] {
+        let expected = format!("clusterCIDR: must be one CIDR, or one of each IP family, not {list:?}");
+        assert_eq!(error(&format!("clusterCIDR: '{list}'")), expected);
+    }
+    assert!(error("clusterCIDR: '10.0.0.0/8, fd00::/8'").starts_with("clusterCIDR: must be a CIDR"));
+    assert!(error("clusterCIDR: '10.0.0.0/8,'").starts_with("clusterCIDR: must be a CIDR"));
+}
+
+#[test]
+fn cluster_cidrs_do_not_matter_in_other_modes() {
+    // I2
+    assert_eq!(good("detectLocalMode: NodeCIDR\nclusterCIDR: nonsense").detect_local, DetectLocal::NodeCidr);
+}
+
+#[test]
+fn interface_modes_need_a_plausible_name() {
+    // I3
+    for (mode, field) in [("BridgeInterface", "bridgeInterface"), ("InterfaceNamePrefix", "interfaceNamePrefix")] {
+        let with = |name: &str| format!("detectLocalMode: {mode}\ndetectLocal: {{{field}: '{name}'}}");
+        assert_eq!(error(&with("")), format!("detectLocal.{field}: must not be empty in this detectLocalMode"));
+        assert!(error(&with("a/b")).starts_with(&format!("detectLocal.{field}: must not have a slash or whitespace")));
+        assert!(error(&with("a b")).starts_with(&format!("detectLocal.{field}: must not have a slash or whitespace")));
+        assert!(
+            error(&with("sixteen-bytes-xx")).starts_with(&format!("detectLocal.{field}: must be at most 15 bytes"))
+        );
+        let detect_local = good(&with("fifteen-bytes-x")).detect_local;
+        let name = "fifteen-bytes-x".to_owned();
+        let expected = match mode {
+            "BridgeInterface" => DetectLocal::BridgeInterface(name),
+            _ => DetectLocal::InterfaceNamePrefix(name),
+        };
+        assert_eq!(detect_local, expected);
+    }
+    assert_eq!(
+        error("detectLocalMode: Guess"),
+        "detectLocalMode: must be ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix, not \"Guess\""
+    );
+}
+
+#[test]
+fn burst_is_not_negative() {
+    assert_eq!(error("clientConnection: {burst: -1}"), "clientConnection.burst: must not be negative, but is -1");
+}
+
+#[test]
+fn hidden_metrics_are_those_of_the_previous_minor() {
+    good("showHiddenMetricsForVersion: '1.35'");
+    for version in ["1.36", "1.34", "1.35.0", "v1.35", "x"] {
+        let expected =
+            format!("showHiddenMetricsForVersion: must be the previous minor release, \"1.35\", not {version:?}");
+        assert_eq!(error(&format!("showHiddenMetricsForVersion: '{version}'")), expected);
+    }
+}
+
+#[test]
+fn feature_gates_are_known_and_take_effect() {
+    assert!(good("").allow_service_external_ips);
+    assert!(!good("featureGates: {AllowServiceExternalIPs: false}").allow_service_external_ips);
+    good("featureGates: {MultiCIDRServiceAllocator: true, ComponentFlagz: false}");
+    assert_eq!(
+        error("featureGates: {MultiCIDRServiceAllocator: false}"),
+        "featureGates.MultiCIDRServiceAllocator: cannot be false: the feature is always on"
+    );
+    assert_eq!(
+        error("featureGates: {Nope: false}"),
+        "featureGates.Nope: this kube-proxy has no such feature gate: remove it"
+    );
+}
+
+#[test]
+fn logging_rules() {
+    let config = good("logging: {format: json, verbosity: 3}");
+    assert_eq!((config.logging.format, config.logging.verbosity), (LogFormat::Json, 3));
+    assert_eq!(error("logging: {format: xml}"), "logging.format: must be \"text\" or \"json\", not \"xml\"");
+    assert_eq!(error("logging: {flushFrequency: -5s}"), "logging.flushFrequency: must be greater than 0, but is -5s");
+    let vmodule = "vmodule: [{filePattern: proxier, verbosity: 5}]";
+    assert_eq!(
+        error(&format!("logging: {{format: json, {vmodule}}}")),
+        "logging.vmodule: works only with format \"text\""
+    );
+    assert_eq!(good(&format!("logging: {{{vmodule}}}")).warnings.len(), 1);
+}
+
+#[test]
+fn logging_alpha_options_need_their_gate() {
+    for format in ["text", "json"] {
+        for (option, value) in [("splitStream", "true"), ("infoBufferSize", "64Ki")] {
+            let body = format!("logging: {{options: {{{format}: {{{option}: {value}}}}}}}");
+            let field = format!("logging.options.{format}.{option}");
+            assert_eq!(error(&body), format!("{field}: needs feature gate LoggingAlphaOptions"));
+            for gate in ["LoggingAlphaOptions", "AllAlpha"] {
+                let warnings = good(&format!("{body}\nfeatureGates: {{{gate}: true}}")).warnings;
+                assert_eq!(warnings, [format!("{field} has no effect here: logs go to standard error, unbuffered")]);
+            }
+        }
+    }
+}
