@@ -1,7 +1,7 @@
 //! Who owns each front.
 //!
-//! Takes the old and the new content of a Service, gives the Services whose ownership changed by that, and the conflicts
-//! that arose.
+//! Takes the old and the new content of a Service, gives the Services whose ownership changed by that, and the
+//! conflicts that arose.
 //!
 //! Invariants: a front is owned by the smallest of its claims in the order (creation time, Service name, port index),
 //! whatever the order in which the Services came; a contested front is one with an entry in `losers`.

@@ -1,8 +1,8 @@
 //! The state of the cluster: takes [`Event`]s, keeps the last content of each object, and tells what became dirty.
 //!
 //! Invariants: everything but the dirty set and the pending conflicts is a function of the last content of each object;
-//! an event that leaves its object equal dirties nothing; what `select` gives for a Service changes only if that Service
-//! became dirty.
+//! an event that leaves its object equal dirties nothing; what `select` gives for a Service changes only if that
+//! Service became dirty.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -143,7 +143,8 @@ impl State {
 
     /// Whether a Service's port, given by its index in [`Service::ports`], owns a front.
     ///
-    /// Of all that claim the front the oldest Service owns it, then the one with the smallest name, then the first port.
+    /// Of all that claim the front the oldest Service owns it, then the one with the smallest name, then the first
+    /// port.
     #[must_use]
     pub fn owns(&self, service: &ObjectName, port_index: usize, front: &Front) -> bool {
         self.claims.owns(service, port_index, front)

@@ -71,8 +71,8 @@ pub(crate) fn slice(slice_name: &str, service: &str, ports: &[SlicePort], endpoi
 
 /// An endpoint, ready and on no node unless the words after the address say otherwise.
 ///
-/// `@node`: where it runs; `unready`, `serving` (but neither ready nor terminating), `terminating` (and serving), `dead`
-/// (terminating, not serving); `zones=a,b` and `nodes=x,y`: its hints.
+/// `@node`: where it runs; `unready`, `serving` (but neither ready nor terminating), `terminating` (and serving),
+/// `dead` (terminating, not serving); `zones=a,b` and `nodes=x,y`: its hints.
 pub(crate) fn endpoint(text: &str) -> Endpoint {
     let mut words = text.split(' ');
     let address = words.next().unwrap().parse().unwrap();

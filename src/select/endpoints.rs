@@ -3,37 +3,41 @@
 //! Takes the slices of the Service, gives the cluster list, the local list, the hairpin list, and whether there is any
 //! endpoint at all. Invariant: the lists are sorted and free of duplicates.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::model::{Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
 
 use super::topology::{Site, Topology};
 
-/// The endpoints of a service port by address and port.
-pub(super) type Endpoints<'a> = BTreeMap<SocketAddr, &'a Endpoint>;
+/// An endpoint of a service port, with the port on it.
+pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
 
-/// All endpoints of a service port from all slices of its Service (B4), which are given in order of name.
+/// All endpoints of a service port from all slices of its Service (B4), which are given in order of name; sorted by
+/// address, each once.
 ///
-/// Of duplicates the later wins unless it terminates; one that terminates only fills an empty place (B10). A named port may
-/// have another number in each slice.
+/// Of duplicates the later wins unless it terminates; one that terminates only fills an empty place (B10). A named port
+/// may have another number in each slice.
 pub(super) fn merge<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
     port: &ServicePort,
     family: Family,
-) -> Endpoints<'a> {
-    let mut merged = Endpoints::new();
+) -> Vec<Entry<'a>> {
+    let mut merged = Vec::new();
     for slice in slices.filter(|slice| slice.family == family) {
         let ports = slice.ports.iter().filter(|other| other.name == port.name && other.protocol == port.protocol);
         for number in ports.map(|port| port.port) {
-            for endpoint in &slice.endpoints {
-                let place = merged.entry(SocketAddr::new(endpoint.address, number)).or_insert(endpoint);
-                if !endpoint.conditions.terminating {
-                    *place = endpoint;
-                }
-            }
+            merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, number), endpoint)));
         }
     }
+    // Stable, so duplicates stay in the order in which they came.
+    merged.sort_by_key(|(address, _)| *address);
+    merged.dedup_by(|later, earlier| {
+        let same = later.0 == earlier.0;
+        if same && !later.1.conditions.terminating {
+            *earlier = *later;
+        }
+        same
+    });
     merged
 }
 
@@ -66,10 +70,11 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    pub(super) fn new(endpoints: &Endpoints<'_>, uses: Uses, site: Site<'_>) -> Self {
+    pub(super) fn new(endpoints: &[Entry<'_>], uses: Uses, site: Site<'_>) -> Self {
         let cluster = if uses.cluster { cluster_list(endpoints, site) } else { Vec::new() };
         let local = if uses.local { local_list(endpoints, site) } else { Vec::new() };
-        let has_any = !cluster.is_empty() || (uses.local && endpoints.values().any(|endpoint| usable(endpoint)));
+        // A cluster list that is used is empty only if nothing is usable, so which lists are used does not matter here.
+        let has_any = endpoints.iter().any(|(_, endpoint)| usable(endpoint));
         let reachable =
             |address: &SocketAddr| [&cluster, &local].iter().any(|list| list.binary_search(address).is_ok());
         let here = endpoints.iter().filter(|(_, endpoint)| site.holds(endpoint));
@@ -78,27 +83,27 @@ impl Lists {
     }
 }
 
-/// The Ready endpoints that the hints allow; if none, those that still serve while they terminate, whatever their hints.
-fn cluster_list(endpoints: &Endpoints<'_>, site: Site<'_>) -> Vec<SocketAddr> {
-    let topology = Topology::of(endpoints.values().copied().filter(|endpoint| endpoint.conditions.ready), site);
-    ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, site), |_| true)
+/// The Ready endpoints that the hints allow; if none, those that still serve while they terminate.
+///
+/// Hints allow at least one Ready endpoint, and everything when there is none: the fall-back ignores them.
+fn cluster_list(endpoints: &[Entry<'_>], site: Site<'_>) -> Vec<SocketAddr> {
+    let ready = endpoints.iter().map(|(_, endpoint)| *endpoint).filter(|endpoint| endpoint.conditions.ready);
+    let topology = Topology::of(ready, site);
+    ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, site))
 }
 
-/// The Ready endpoints on this node; if none, those on this node that still serve while they terminate.
-fn local_list(endpoints: &Endpoints<'_>, site: Site<'_>) -> Vec<SocketAddr> {
-    ready_or_terminating(endpoints, |endpoint| site.holds(endpoint), |endpoint| site.holds(endpoint))
+/// The Ready endpoints on this node; if none, those on this node that still serve while they terminate. Hints do not
+/// count.
+fn local_list(endpoints: &[Entry<'_>], site: Site<'_>) -> Vec<SocketAddr> {
+    ready_or_terminating(endpoints, |endpoint| site.holds(endpoint))
 }
 
-fn ready_or_terminating(
-    endpoints: &Endpoints<'_>,
-    ready_if: impl Fn(&Endpoint) -> bool,
-    terminating_if: impl Fn(&Endpoint) -> bool,
-) -> Vec<SocketAddr> {
-    let ready = addresses(endpoints, |endpoint| endpoint.conditions.ready && ready_if(endpoint));
+fn ready_or_terminating(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
+    let ready = addresses(endpoints, |endpoint| endpoint.conditions.ready && wanted(endpoint));
     if !ready.is_empty() {
         return ready;
     }
-    addresses(endpoints, |endpoint| endpoint.conditions.serving_terminating() && terminating_if(endpoint))
+    addresses(endpoints, |endpoint| endpoint.conditions.serving_terminating() && wanted(endpoint))
 }
 
 /// Whether an endpoint may be used by anybody (C8).
@@ -106,6 +111,6 @@ const fn usable(endpoint: &Endpoint) -> bool {
     endpoint.conditions.ready || endpoint.conditions.serving_terminating()
 }
 
-fn addresses(endpoints: &Endpoints<'_>, wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
+fn addresses(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
     endpoints.iter().filter(|(_, endpoint)| wanted(endpoint)).map(|(address, _)| *address).collect()
 }

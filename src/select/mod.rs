@@ -1,11 +1,11 @@
 //! Which endpoints each front of a Service uses, and what becomes of traffic that has none.
 //!
-//! Takes the [`State`] and a Service's name, gives a [`ServiceSelection`]. Pure, and blind to how traffic is steered: nothing
-//! here knows of chains, maps or marks.
+//! Takes the [`State`] and a Service's name, gives a [`ServiceSelection`]. Pure, and blind to how traffic is steered:
+//! nothing here knows of chains, maps or marks.
 //!
-//! Invariants: the result depends only on the Service, its slices, the node's name and zone, and on who owns the Service's
-//! fronts; every list is sorted and free of duplicates; an [`Action`] that uses the cluster list finds it non-empty; the
-//! families never mix (D24).
+//! Invariants: the result depends only on the Service, its slices, the node's name and zone, and on who owns the
+//! Service's fronts; every list is sorted and free of duplicates; an [`Action`] that uses the cluster list finds it
+//! non-empty; the families never mix (D24).
 
 mod endpoints;
 mod topology;
@@ -74,8 +74,8 @@ pub enum Action {
     },
     /// It goes to a member of the local list, which is not empty (D1).
     Local,
-    /// External policy Local (D6): from a pod or the host it goes to the cluster list, from elsewhere to the local list;
-    /// where that is empty it is dropped (D3).
+    /// External policy Local (D6): from a pod or the host it goes to the cluster list, from elsewhere to the local
+    /// list; where that is empty it is dropped (D3).
     ByOrigin,
     /// It is rejected: there is no endpoint at all (D2, D3).
     Reject,

@@ -1,5 +1,5 @@
-//! Properties of the model and the selection together: what is selected depends on the last content of each object and on
-//! nothing else, and the dirty set leaves nothing out.
+//! Properties of the model and the selection together: what is selected depends on the last content of each object and
+//! on nothing else, and the dirty set leaves nothing out.
 
 mod world;
 
@@ -59,7 +59,8 @@ fn last_events(history: &[Event]) -> Vec<Event> {
     last.into_values().cloned().collect()
 }
 
-/// A history and the last event of each of its objects, some of them repeated, in any order among deletions of unknown objects.
+/// A history and the last event of each of its objects, some of them repeated, in any order among deletions of unknown
+/// objects.
 fn history_and_disturbed_end() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)> {
     world::history().prop_flat_map(|history| {
         let last = last_events(&history);
