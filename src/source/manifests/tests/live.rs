@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::{TempDir, tempdir};
 
-use super::super::task::{Handle, Mode, spawn, spawn_with};
+use super::super::task::{Handle, Noticing, spawn, spawn_with};
 use super::*;
 
 /// Longer than any change takes to arrive, even on a busy machine.
@@ -258,8 +258,8 @@ fn looking_now_and_then_finds_the_same() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
     let (sink, events) = sync_channel(16);
-    let mode = Mode::Poll(Duration::from_millis(20));
-    let handle = spawn_with(dir.path().into(), ConvertOptions::default(), sink, mode).unwrap();
+    let noticing = Noticing { inotify: false, period: Duration::from_millis(20) };
+    let handle = spawn_with(dir.path().into(), ConvertOptions::default(), sink, noticing).unwrap();
     let live = Live { dir, events, handle };
     assert_eq!(live.until("done").len(), 2);
     fs::write(live.path("a.yaml"), service("a", "10.96.0.2")).unwrap();
