@@ -100,11 +100,13 @@ fn changes_arrive_as_they_happen() {
 fn a_file_is_not_read_while_it_is_written() {
     use std::io::Write;
     let (live, _) = Live::start(|dir| fs::write(dir.join("a.yaml"), service("a", "10.96.0.1")).unwrap());
-    let mut file = fs::File::create(live.path("a.yaml")).unwrap();
-    live.assert_quiet();
-    file.write_all(service("a", "10.96.0.2").as_bytes()).unwrap();
-    drop(file);
-    assert_eq!(live.next(), "+demo/a 10.96.0.2");
+    for (name, ip) in [("a", "10.96.0.2"), ("new", "10.96.0.3")] {
+        let mut file = fs::File::create(live.path(&format!("{name}.yaml"))).unwrap();
+        file.write_all(service(name, ip).as_bytes()).unwrap();
+        live.assert_quiet();
+        drop(file);
+        assert_eq!(live.next(), format!("+demo/{name} {ip}"));
+    }
 }
 
 #[test]
