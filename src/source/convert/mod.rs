@@ -1,7 +1,7 @@
 //! Kubernetes objects to model events.
 //!
 //! Takes k8s-openapi objects, gives [`Converted`]: the [`Event`] an object amounts to and a [`Notice`] for each part of it that
-//! cannot be used. One file a kind; [`text`] reads the values they share.
+//! cannot be used. One file a kind; `text` reads the values they share.
 //!
 //! Invariants: pure, the result depends on the object and the options only; a bad item is dropped alone; an object that is
 //! not for this proxy gives the deletion event of its name, one without a valid name gives no event at all.

@@ -35,6 +35,8 @@ pub(super) struct Update {
     pub(super) problems: Vec<Problem>,
     /// The directory itself cannot be read; all objects stay as they were.
     pub(super) lost: bool,
+    /// The look ended before everything was read.
+    pub(super) interrupted: bool,
 }
 
 impl Update {
@@ -70,8 +72,8 @@ impl Directory {
         }
     }
 
-    /// Looks at everything. `visit` hears of each directory before it is read.
-    pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>)) -> Update {
+    /// Looks at everything while `go_on` says so. `visit` hears of each directory before it is read.
+    pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool) -> Update {
         let mut update = Update::default();
         let listing = match walk(&self.root, visit) {
             Ok(listing) => listing,
@@ -89,6 +91,10 @@ impl Directory {
             self.forget(&file, &mut update);
         }
         for file in listing.files {
+            if !go_on() {
+                update.interrupted = true;
+                break;
+            }
             let file: Arc<Path> = file.into();
             if !self.is_unchanged(&file) {
                 self.load(&file, &mut update);

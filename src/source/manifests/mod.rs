@@ -3,8 +3,8 @@
 //! Takes every `.yaml`, `.yml` and `.json` file below the directory; gives [`Event`]s in the order of their finding, then
 //! [`Event::InitialListDone`], then changes as they happen. What cannot be used becomes a [`Problem`].
 //!
-//! The stages: [`walk`] finds files, [`document`] cuts them, [`decode`] reads objects, [`store`] compares with what was
-//! there; [`directory`] ties these together, [`watch`] says when to look again, [`task`] runs it all on a thread.
+//! The stages: `walk` finds files, `document` cuts them, `decode` reads objects, `store` compares with what was
+//! there; `directory` ties these together, `watch` says when to look again, `task` runs it all on a thread.
 //!
 //! Invariants: what cannot be read deletes nothing; of an object in two places the one at the smallest path counts; an
 //! event is sent only for an object whose meaning changed.
@@ -36,7 +36,7 @@ pub use task::{Handle, spawn};
 /// # Errors
 /// The directory itself cannot be read. Problems below it are in the second part of the result.
 pub fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<Problem>)> {
-    let mut update = directory::Directory::new(dir, options).rescan(&mut |_| {});
+    let mut update = directory::Directory::new(dir, options).rescan(&mut |_| {}, &|| true);
     if update.lost {
         match update.problems.first() {
             Some(problem) => bail!("{problem}"),

@@ -22,13 +22,14 @@ use tracing::{error, warn};
 
 use super::directory::{Directory, Update};
 use super::problem::{Problem, Severity};
+use super::walk::Visit;
 use super::watch::Watch;
 use crate::model::Event;
 use crate::source::convert::ConvertOptions;
 
 /// How long changes are collected once one was noticed: editors and tools make several.
 const FOLD: Duration = Duration::from_millis(5);
-/// How often the directory is looked at while it cannot be watched.
+/// How often a directory is looked at that cannot be watched.
 const POLL: Duration = Duration::from_secs(2);
 /// How long to wait while the receiver is behind.
 const FULL: Duration = Duration::from_millis(1);
@@ -41,7 +42,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Stops the watch and waits for its thread, which takes no longer than reading one change.
+    /// Stops the watch and waits for its thread, which takes no longer than reading one file.
     pub fn stop(self) {
         drop(self);
     }
@@ -64,17 +65,16 @@ impl Drop for Handle {
 /// # Errors
 /// The directory cannot be read, or there is no thread or eventfd to be had.
 pub fn spawn(dir: PathBuf, options: ConvertOptions, sink: SyncSender<Event>) -> anyhow::Result<Handle> {
-    spawn_with(dir, options, sink, Mode::Watch)
+    spawn_with(dir, options, sink, Noticing { inotify: true, period: POLL })
 }
 
 /// How changes are noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
-    /// Through inotify, every [`POLL`] where that is not possible.
-    Watch,
-    /// By looking this often.
-    #[cfg(test)]
-    Poll(Duration),
+pub(super) struct Noticing {
+    /// Through inotify, where that is possible.
+    pub(super) inotify: bool,
+    /// Otherwise by looking this often.
+    pub(super) period: Duration,
 }
 
 /// [`spawn`] with a choice of how changes are noticed.
@@ -82,7 +82,7 @@ pub(super) fn spawn_with(
     dir: PathBuf,
     options: ConvertOptions,
     sink: SyncSender<Event>,
-    mode: Mode,
+    noticing: Noticing,
 ) -> anyhow::Result<Handle> {
     fs::read_dir(&dir).with_context(|| format!("manifest directory {}", dir.display()))?;
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?);
@@ -91,7 +91,7 @@ pub(super) fn spawn_with(
         dir,
         sink,
         stop: Arc::clone(&stop),
-        mode,
+        noticing,
         listed: false,
         unwatched: false,
     };
@@ -115,7 +115,7 @@ struct Worker {
     dir: PathBuf,
     sink: SyncSender<Event>,
     stop: Arc<OwnedFd>,
-    mode: Mode,
+    noticing: Noticing,
     /// The initial list was sent.
     listed: bool,
     /// The kernel would not watch at the last try.
@@ -126,7 +126,7 @@ impl Worker {
     fn run(mut self) -> Result<Infallible, Stopped> {
         let mut watch = self.rescan()?;
         loop {
-            let timeout = if watch.is_some() { None } else { Some(self.poll_period()) };
+            let timeout = if watch.is_some() { None } else { Some(self.noticing.period) };
             match (self.wait(watch.as_ref(), timeout)?, &watch) {
                 (Wake::Events, Some(ready)) => {
                     self.wait(None, Some(FOLD))?;
@@ -139,22 +139,18 @@ impl Worker {
         }
     }
 
-    fn poll_period(&self) -> Duration {
-        match self.mode {
-            Mode::Watch => POLL,
-            #[cfg(test)]
-            Mode::Poll(period) => period,
-        }
-    }
-
     /// Looks at everything; gives the watch over it if there can be one.
     fn rescan(&mut self) -> Result<Option<Watch>, Stopped> {
         let mut watch = self.new_watch();
-        let update = self.directory.rescan(&mut |visit| {
+        let mut visit = |visit: Visit<'_>| {
             if let Some(watch) = &mut watch {
                 watch.add(visit);
             }
-        });
+        };
+        let update = self.directory.rescan(&mut visit, &|| !is_signalled(&self.stop));
+        if update.interrupted {
+            return Err(Stopped);
+        }
         let lost = update.lost;
         self.hand_over(update)?;
         if lost {
@@ -173,7 +169,7 @@ impl Worker {
     }
 
     fn new_watch(&mut self) -> Option<Watch> {
-        if self.mode != Mode::Watch {
+        if !self.noticing.inotify {
             return None;
         }
         Watch::new().inspect_err(|error| self.say_unwatched(&self.dir.clone(), *error)).ok()
@@ -182,7 +178,7 @@ impl Worker {
     /// Says that changes are found by looking, once until watching works again.
     fn say_unwatched(&mut self, path: &Path, error: Errno) {
         if !self.unwatched {
-            warn!(file = %path.display(), "cannot be watched: {error}; looking every {POLL:?} instead");
+            warn!(file = %path.display(), "cannot be watched: {error}; looking every {:?}", self.noticing.period);
         }
         self.unwatched = true;
     }
@@ -223,7 +219,7 @@ impl Worker {
 
     /// Waits until the watch has events or the time is up.
     fn wait(&self, watch: Option<&Watch>, timeout: Option<Duration>) -> Result<Wake, Stopped> {
-        // All time-outs are seconds, so the conversion cannot fail; waiting for ever would be wrong if it did.
+        // The time-outs are short enough for the conversion; were one not, looking at once is the safe side.
         let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or_default());
         let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN)];
         fds.extend(watch.map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
@@ -240,6 +236,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// Whether a file descriptor has something to read, without waiting.
+fn is_signalled(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Says a problem to the log.

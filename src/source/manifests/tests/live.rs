@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::{TempDir, tempdir};
 
-use super::super::task::{Handle, Mode, spawn, spawn_with};
+use super::super::task::{Handle, Noticing, spawn, spawn_with};
 use super::*;
 
 /// Longer than any change takes to arrive, even on a busy machine.
@@ -100,11 +100,13 @@ fn changes_arrive_as_they_happen() {
 fn a_file_is_not_read_while_it_is_written() {
     use std::io::Write;
     let (live, _) = Live::start(|dir| fs::write(dir.join("a.yaml"), service("a", "10.96.0.1")).unwrap());
-    let mut file = fs::File::create(live.path("a.yaml")).unwrap();
-    live.assert_quiet();
-    file.write_all(service("a", "10.96.0.2").as_bytes()).unwrap();
-    drop(file);
-    assert_eq!(live.next(), "+demo/a 10.96.0.2");
+    for (name, ip) in [("a", "10.96.0.2"), ("new", "10.96.0.3")] {
+        let mut file = fs::File::create(live.path(&format!("{name}.yaml"))).unwrap();
+        file.write_all(service(name, ip).as_bytes()).unwrap();
+        live.assert_quiet();
+        drop(file);
+        assert_eq!(live.next(), format!("+demo/{name} {ip}"));
+    }
 }
 
 #[test]
@@ -258,8 +260,8 @@ fn looking_now_and_then_finds_the_same() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
     let (sink, events) = sync_channel(16);
-    let mode = Mode::Poll(Duration::from_millis(20));
-    let handle = spawn_with(dir.path().into(), ConvertOptions::default(), sink, mode).unwrap();
+    let noticing = Noticing { inotify: false, period: Duration::from_millis(20) };
+    let handle = spawn_with(dir.path().into(), ConvertOptions::default(), sink, noticing).unwrap();
     let live = Live { dir, events, handle };
     assert_eq!(live.until("done").len(), 2);
     fs::write(live.path("a.yaml"), service("a", "10.96.0.2")).unwrap();

@@ -10,7 +10,7 @@ use super::super::read_once;
 use super::*;
 
 fn rescan(directory: &mut Directory) -> (Vec<String>, Vec<String>) {
-    let update = directory.rescan(&mut |_| {});
+    let update = directory.rescan(&mut |_| {}, &|| true);
     (words(&update.events), texts(&update.problems))
 }
 
@@ -106,7 +106,7 @@ fn what_cannot_be_read_keeps_its_objects() {
     // Files without their directory are out of sight, not deleted.
     let away = dir.path().with_extension("away");
     fs::rename(dir.path(), &away).unwrap();
-    let update = directory.rescan(&mut |_| {});
+    let update = directory.rescan(&mut |_| {}, &|| true);
     assert!(update.lost && update.events.is_empty() && update.problems.len() == 1);
     let update = directory.refresh([dir.path().join("b.yaml")].into());
     assert!(update.lost && update.events.is_empty() && update.problems.is_empty());
@@ -125,4 +125,17 @@ fn a_removed_subdirectory_removes_its_objects() {
     assert_eq!(rescan(&mut directory).0, ["+demo/a 10.96.0.1"]);
     fs::remove_dir_all(dir.path().join("x")).unwrap();
     assert_eq!(rescan(&mut directory), (vec!["-demo/a".into()], vec![]));
+}
+
+#[test]
+fn a_look_that_is_interrupted_goes_on_at_the_next() {
+    let dir = tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
+    fs::write(dir.path().join("b.yaml"), service("b", "10.96.0.2")).unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    let left = std::cell::Cell::new(2);
+    let update = directory.rescan(&mut |_| {}, &|| left.replace(left.get() - 1) > 1);
+    assert!(update.interrupted);
+    assert_eq!(words(&update.events), ["+demo/a 10.96.0.1"]);
+    assert_eq!(rescan(&mut directory).0, ["+demo/b 10.96.0.2"]);
 }
