@@ -165,7 +165,7 @@ fn write_clock(f: &mut fmt::Formatter<'_>, nanos: u64) -> fmt::Result {
 /// Writes `value / unit` with just the decimals it needs.
 fn write_decimal(f: &mut fmt::Formatter<'_>, value: u64, unit: u64, name: &str) -> fmt::Result {
     write!(f, "{}", value / unit)?;
-    if value % unit != 0 {
+    if !value.is_multiple_of(unit) {
         // `unit + remainder` has a leading 1 before the zeros that the decimals need.
         let decimals = (unit + value % unit).to_string();
         write!(f, ".{}", decimals[1..].trim_end_matches('0'))?;

@@ -19,7 +19,7 @@ pub use engine::{Engine, NoKernel, Report, SyncError};
 pub use schedule::Schedule;
 
 use crate::kernel::Kernel;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Transaction};
 use crate::model::Event;
 use crate::ruleset::Layout;
 
@@ -81,6 +81,11 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     }
 
     fn take(&mut self, event: Event) {
+        match &event {
+            Event::ServiceApplied(_) | Event::ServiceDeleted(_) => self.metrics.service_change(),
+            Event::SliceApplied(_) | Event::SliceDeleted(_) => self.metrics.endpoint_change(),
+            _ => {}
+        }
         if self.engine.apply(event) {
             self.request();
         }
@@ -126,7 +131,12 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         match committed {
             None => debug!(?took, full, services, "synced, nothing to change"),
             Some(committed) => {
-                self.metrics.transaction(added, removed, committed.bytes);
+                let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+                self.metrics.transaction(Transaction {
+                    added: number(added),
+                    removed: number(removed),
+                    bytes: number(committed.bytes),
+                });
                 debug!(?took, full, services, added, removed, bytes = committed.bytes, "synced");
             }
         }

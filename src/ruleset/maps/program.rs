@@ -204,33 +204,31 @@ impl Rules<'_> {
         if self.settings.masquerade_all {
             rules.push(Rule::new([self.to_cluster_ip(), mark]));
         } else if let Some(local) = &self.settings.local_traffic {
-            rules.push(Rule::new([self.to_cluster_ip(), self.from_elsewhere(local), mark]));
+            rules.push(Rule::new([self.to_cluster_ip(), self.local_pod(local, false), mark]));
         }
         rules.push(self.vmap(Side::Address, Side::Address.dispatch()));
         rules.push(Rule::new([self.to_node_port_address(), vec![goto("KUBE-NODEPORTS")]].concat()));
         rules
     }
 
-    fn from_local_pod(&self, local: &LocalTraffic) -> Statement {
+    /// Matches packets of local pods, or all others (I1 to I3).
+    fn local_pod(&self, local: &LocalTraffic, is_local: bool) -> Statement {
         match local {
             LocalTraffic::Source(range) => {
-                Statement::Match(vec![self.fields.source], Operand::InPrefix(range.network(), range.prefix_len()))
+                let (network, len) = (range.network(), range.prefix_len());
+                let operand =
+                    if is_local { Operand::InPrefix(network, len) } else { Operand::NotInPrefix(network, len) };
+                Statement::Match(vec![self.fields.source], operand)
             }
-            LocalTraffic::Interface(name) => Statement::Match(vec![Field::IifName], Operand::Is(interface(name))),
+            LocalTraffic::Interface(name) => {
+                let name = interface(name);
+                let operand = if is_local { Operand::Is(name) } else { Operand::IsNot(name) };
+                Statement::Match(vec![Field::IifName], operand)
+            }
             LocalTraffic::InterfacePrefix(prefix) => {
-                Statement::Match(vec![Field::IifName], Operand::StartsWith(Arc::clone(prefix)))
-            }
-        }
-    }
-
-    fn from_elsewhere(&self, local: &LocalTraffic) -> Statement {
-        match local {
-            LocalTraffic::Source(range) => {
-                Statement::Match(vec![self.fields.source], Operand::NotInPrefix(range.network(), range.prefix_len()))
-            }
-            LocalTraffic::Interface(name) => Statement::Match(vec![Field::IifName], Operand::IsNot(interface(name))),
-            LocalTraffic::InterfacePrefix(prefix) => {
-                Statement::Match(vec![Field::IifName], Operand::StartsNotWith(Arc::clone(prefix)))
+                let prefix = Arc::clone(prefix);
+                let operand = if is_local { Operand::StartsWith(prefix) } else { Operand::StartsNotWith(prefix) };
+                Statement::Match(vec![Field::IifName], operand)
             }
         }
     }
@@ -255,7 +253,7 @@ impl Rules<'_> {
         let mut rules = Vec::new();
         if let Some(local) = &self.settings.local_traffic {
             let to_cluster = Statement::Vmap(self.fields.key(side), side.cluster_policy().into());
-            rules.push(Rule::new([self.from_local_pod(local), to_cluster]));
+            rules.push(Rule::new([self.local_pod(local, true), to_cluster]));
         }
         rules.push(Rule::new([Statement::FibLocal(FibAddress::Source), goto(side.external_local_host())]));
         rules.push(self.vmap(side, side.local_policy()));
