@@ -39,7 +39,16 @@ const WALLS: &[Wall] = &[
     Wall {
         module: "source",
         modules: &["source", "model"],
-        words: &["k8s_openapi", "kube::", "tokio", "rustix", "std::fs", "std::thread", "Instant::now"],
+        words: &[
+            "k8s_openapi",
+            "kube::",
+            "tokio",
+            "rustix",
+            "std::fs",
+            "std::thread",
+            "Instant::now",
+            "SystemTime::now",
+        ],
     },
     Wall { module: "model", modules: &["model"], words: &[] },
     Wall { module: "select", modules: &["select", "model"], words: &[] },
