@@ -200,11 +200,19 @@ impl State {
         if node.name != self.node_name || self.node.as_ref() == Some(&node) {
             return;
         }
-        let old = self.node.replace(node);
+        let old = self.node.as_ref();
+        let zone_changed = old.and_then(|old| old.zone.as_ref()) != node.zone.as_ref();
+        let ips_changed = old.is_none_or(|old| old.ips != node.ips);
+        self.node = Some(node);
         self.dirty.node = true;
-        // Zone hints mean something else now (C9).
-        if old.and_then(|node| node.zone) != self.node.as_ref().and_then(|node| node.zone.clone()) {
+        if zone_changed {
+            // Zone hints mean something else now (C9).
             self.dirty.services.extend(self.slices.keys().cloned());
+        }
+        if ips_changed {
+            // A source range may hold the node's address now, or no longer (D18).
+            let restricted = self.services.values().filter(|service| !service.source_ranges.is_empty());
+            self.dirty.services.extend(restricted.map(|service| service.name.clone()));
         }
     }
 

@@ -8,6 +8,7 @@
 //! non-empty; the families never mix (D24).
 
 mod endpoints;
+mod sources;
 mod topology;
 
 #[cfg(test)]
@@ -18,7 +19,11 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::model::{Family, Front, FrontKind, ObjectName, Protocol, Service, ServicePort, State, TrafficPolicy};
+use ipnet::IpNet;
+
+use crate::model::{
+    Destination, Family, Front, FrontKind, ObjectName, Protocol, Service, ServicePort, State, TrafficPolicy,
+};
 
 use endpoints::{Lists, Uses};
 use topology::Site;
@@ -62,6 +67,8 @@ pub struct FrontSelection {
     pub kind: FrontKind,
     /// What becomes of the traffic.
     pub action: Action,
+    /// Who may connect at all, whatever the action is (D17); `None` for everybody.
+    pub sources: Option<Vec<IpNet>>,
 }
 
 /// What becomes of a new connection to a front.
@@ -99,7 +106,11 @@ fn select_port(state: &State, service: &Service, index: usize, port: &ServicePor
     let endpoints = endpoints::merge(state.slices_of(&service.name), port, family);
     let lists = Lists::new(&endpoints, Uses::of(service, port, family), Site::of(state));
     let owned = service.fronts(port, family).into_iter().filter(|(_, front)| state.owns(&service.name, index, front));
-    let fronts = owned.map(|(kind, front)| FrontSelection { front, kind, action: action(kind, service, &lists) });
+    let restricted = sources::allowed_sources(service, family, state.node());
+    let fronts = owned.map(|(kind, front)| {
+        let sources = restricted.clone().filter(|_| is_load_balancer(service, &front));
+        FrontSelection { front, kind, action: action(kind, service, &lists), sources }
+    });
     PortSelection {
         family,
         label: label(&service.name, port),
@@ -109,6 +120,14 @@ fn select_port(state: &State, service: &Service, index: usize, port: &ServicePor
         local: lists.local,
         hairpin: lists.hairpin,
         affinity_seconds: service.affinity_seconds,
+    }
+}
+
+/// Whether a front has a load balancer IP, also when the same address is listed as an external IP.
+fn is_load_balancer(service: &Service, front: &Front) -> bool {
+    match front.destination {
+        Destination::Address(ip) => service.load_balancer_ips.contains(&ip),
+        Destination::NodePort(_) => false,
     }
 }
 

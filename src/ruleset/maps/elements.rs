@@ -38,6 +38,9 @@ pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment 
         let mut writer = Writer { fragment: &mut fragment, port, comment: comment(&port.label) };
         for front in &port.fronts {
             writer.front(&front.front, &front.action);
+            if let Some(sources) = &front.sources {
+                writer.restrict(&front.front, sources);
+            }
         }
         fragment.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
     }
@@ -100,6 +103,17 @@ impl Writer<'_> {
             Action::Drop => self.verdict(side.dispatch(), key, Verdict::Drop),
             Action::Reject => self.verdict(side.no_endpoints(), key, Verdict::Goto(chain::REJECT.into())),
         }
+    }
+
+    /// D17: an allowed source is a range of keys from the front with its first address to the front with its last.
+    fn restrict(&mut self, front: &Front, sources: &[IpNet]) {
+        let (_, key) = key(front);
+        self.fragment.extend(set::RESTRICTED, [Element::new(key)]);
+        let ranges = sources.iter().map(|range| Element {
+            key_end: Some(key.then(range.broadcast())),
+            ..Element::new(key.then(range.network()))
+        });
+        self.fragment.extend(set::SOURCES, ranges);
     }
 
     /// D6: pods and this host use all endpoints, everybody else the local ones or none.

@@ -43,6 +43,8 @@ mod set {
     pub(super) const NODEPORT_IPS: &str = "nodeport-ips";
     pub(super) const SERVICE_CIDRS: &str = "service-cidrs";
     pub(super) const HAIRPIN: &str = "hairpin";
+    pub(super) const RESTRICTED: &str = "lb-restricted";
+    pub(super) const SOURCES: &str = "lb-sources";
     pub(super) const NO_ENDPOINTS: &str = "no-endpoints";
     pub(super) const NO_ENDPOINTS_NODEPORTS: &str = "no-endpoints-nodeports";
 }

@@ -93,10 +93,23 @@ fn sets(family: Family) -> Vec<Set> {
         commented(ranges, "ServiceCIDRs"),
         commented(Set::new(set::HAIRPIN, hairpin_type(&fields)), "Local endpoints that may reach themselves"),
     ];
+    sets.extend(source_sets(&fields));
     for side in Side::BOTH {
         sets.extend(side_maps(&fields, side));
     }
     sets
+}
+
+/// Fronts that not everybody may use, and who may (D17).
+fn source_sets(fields: &Fields) -> [Set; 2] {
+    let front = [fields.address, DataType::InetProto, DataType::InetService];
+    let source = front.into_iter().chain([fields.address]).collect();
+    let mut sources = Set::new(set::SOURCES, Types::Named(source));
+    sources.flags = SetFlags { interval: true, ..SetFlags::default() };
+    [
+        commented(Set::new(set::RESTRICTED, Types::Named(front.to_vec())), "Fronts with source ranges"),
+        commented(sources, "Front . source range that may use it"),
+    ]
 }
 
 fn hairpin_type(fields: &Fields) -> Types {
@@ -197,9 +210,14 @@ impl Rules<'_> {
         self.match_destination(Operand::InSet(set::CLUSTER_IPS.into()))
     }
 
-    /// D1, D3, D8, D19.
+    /// D1, D3, D8, D17, D19.
     fn services(&self) -> Vec<Rule> {
-        let mut rules = Vec::new();
+        let front_and_source = self.fields.front().into_iter().chain([self.fields.source]).collect();
+        let mut rules = vec![Rule::new([
+            Statement::Match(self.fields.front(), Operand::InSet(set::RESTRICTED.into())),
+            Statement::Match(front_and_source, Operand::NotInSet(set::SOURCES.into())),
+            Statement::Verdict(Verdict::Drop),
+        ])];
         let mark = jump(chain::MARK_MASQ);
         if self.settings.masquerade_all {
             rules.push(Rule::new([self.to_cluster_ip(), mark]));
