@@ -162,3 +162,14 @@ fn services_come_in_order_of_name() {
     let names: Vec<String> = state.services().map(|service| service.name.to_string()).collect();
     assert_eq!(names, ["a/a", "a/b", "b/a"]);
 }
+
+#[test]
+fn a_change_of_the_nodes_address_dirties_services_with_source_ranges() {
+    // D18
+    let restricted = Service { source_ranges: ranges(&["192.168.0.0/24"]), ..web() };
+    let other = Service { name: name("default/other"), ..web() };
+    let mut state = state([Event::ServiceApplied(restricted), Event::ServiceApplied(other)]);
+    let moved = Node { ips: vec!["192.168.0.9".parse().unwrap()], ..node(None) };
+    let expected = Dirty { node: true, ..dirty_services(&["default/web"]) };
+    assert_eq!(dirty_after(&mut state, Event::NodeApplied(moved)), expected);
+}
