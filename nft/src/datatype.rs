@@ -24,15 +24,8 @@ pub enum DataType {
 
 impl DataType {
     /// Every data type.
-    pub const ALL: [Self; 7] = [
-        Self::Integer,
-        Self::Ipv4Addr,
-        Self::Ipv6Addr,
-        Self::InetProto,
-        Self::InetService,
-        Self::Mark,
-        Self::IfName,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Integer, Self::Ipv4Addr, Self::Ipv6Addr, Self::InetProto, Self::InetService, Self::Mark, Self::IfName];
 
     /// nft's number of the type.
     #[must_use]
@@ -90,7 +83,9 @@ impl DataType {
     pub fn format(self, bytes: &[u8]) -> String {
         match (self, bytes) {
             (Self::Ipv4Addr, &[a, b, c, d]) => Ipv4Addr::new(a, b, c, d).to_string(),
-            (Self::Ipv6Addr, _) => <[u8; 16]>::try_from(bytes).map_or_else(|_| hex(bytes), |b| Ipv6Addr::from(b).to_string()),
+            (Self::Ipv6Addr, _) => {
+                <[u8; 16]>::try_from(bytes).map_or_else(|_| hex(bytes), |b| Ipv6Addr::from(b).to_string())
+            }
             (Self::InetProto, &[number]) => protocol_name(number).map_or_else(|| number.to_string(), str::to_owned),
             (Self::InetService, &[high, low]) => u16::from_be_bytes([high, low]).to_string(),
             (Self::Integer, &[a, b, c, d]) => u32::from_ne_bytes([a, b, c, d]).to_string(),

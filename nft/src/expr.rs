@@ -165,24 +165,83 @@ pub const NAT_FULLY_RANDOM: u32 = 1 << 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, named alike")]
 pub enum Expr {
-    Payload { base: PayloadBase, offset: u32, len: u32, dreg: Register },
-    MetaLoad { key: MetaKey, dreg: Register },
-    MetaSet { key: MetaKey, sreg: Register },
-    Ct { key: CtKey, dreg: Register },
-    Fib { address: FibAddress, dreg: Register },
-    Cmp { op: CmpOp, sreg: Register, data: Data },
+    Payload {
+        base: PayloadBase,
+        offset: u32,
+        len: u32,
+        dreg: Register,
+    },
+    MetaLoad {
+        key: MetaKey,
+        dreg: Register,
+    },
+    MetaSet {
+        key: MetaKey,
+        sreg: Register,
+    },
+    Ct {
+        key: CtKey,
+        dreg: Register,
+    },
+    Fib {
+        address: FibAddress,
+        dreg: Register,
+    },
+    Cmp {
+        op: CmpOp,
+        sreg: Register,
+        data: Data,
+    },
     /// `dreg = (sreg & mask) ^ xor`.
-    Bitwise { sreg: Register, dreg: Register, mask: Data, xor: Data },
-    Immediate { dreg: Register, data: Data },
+    Bitwise {
+        sreg: Register,
+        dreg: Register,
+        mask: Data,
+        xor: Data,
+    },
+    Immediate {
+        dreg: Register,
+        data: Data,
+    },
     ImmediateVerdict(Verdict),
-    Lookup { set: Arc<str>, sreg: Register, result: LookupResult },
-    Numgen { dreg: Register, modulus: u32, random: bool },
-    Jhash { sreg: Register, dreg: Register, len: u32, modulus: u32, seed: u32 },
-    Dynset { set: Arc<str>, op: DynsetOp, key: Register, data: Option<Register>, timeout_ms: Option<u64> },
-    Nat { kind: NatType, family: crate::object::Family, address: Register, port: Option<Register>, flags: u32 },
-    Masquerade { flags: u32 },
+    Lookup {
+        set: Arc<str>,
+        sreg: Register,
+        result: LookupResult,
+    },
+    Numgen {
+        dreg: Register,
+        modulus: u32,
+        random: bool,
+    },
+    Jhash {
+        sreg: Register,
+        dreg: Register,
+        len: u32,
+        modulus: u32,
+        seed: u32,
+    },
+    Dynset {
+        set: Arc<str>,
+        op: DynsetOp,
+        key: Register,
+        data: Option<Register>,
+        timeout_ms: Option<u64>,
+    },
+    Nat {
+        kind: NatType,
+        family: crate::object::Family,
+        address: Register,
+        port: Option<Register>,
+        flags: u32,
+    },
+    Masquerade {
+        flags: u32,
+    },
     Reject(RejectWith),
     Counter,
+    /// An expression of this name that the other variants cannot express; only from a dump, never sent.
+    Unknown(Arc<str>),
 }
 
 #[cfg(test)]

@@ -17,10 +17,13 @@
 
 pub mod data;
 pub mod datatype;
+pub mod decode;
 pub mod expr;
 pub mod field;
 pub mod object;
+pub mod ruleset;
 pub mod statement;
+pub mod text;
 mod userdata;
 mod wire;
 
@@ -32,4 +35,5 @@ pub use object::{
     BaseChain, Chain, ChainType, Element, Family, Hook, Rule, RuleDump, Set, SetFlags, Table, TableName, Types, Value,
     ValueType, Verdict,
 };
+pub use ruleset::{Ruleset, SetContent, TableContent};
 pub use statement::{Operand, Statement};

@@ -96,6 +96,18 @@ pub enum ChainType {
     Route,
 }
 
+impl ChainType {
+    /// Its name, in nft's language and on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+            Self::Route => "route",
+        }
+    }
+}
+
 /// A netfilter hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
@@ -222,7 +234,15 @@ impl Set {
     /// A set of keys.
     #[must_use]
     pub fn new(name: &str, key: Types) -> Self {
-        Self { name: name.into(), key, value: None, flags: SetFlags::default(), timeout: None, size: None, comment: None }
+        Self {
+            name: name.into(),
+            key,
+            value: None,
+            flags: SetFlags::default(),
+            timeout: None,
+            size: None,
+            comment: None,
+        }
     }
 
     /// A map.

@@ -3,6 +3,8 @@
 //! It carries comments, and the types of a set that have no number. Codes are those of libnftnl's `udata.h` and of nft's own
 //! sources; a set typed with `typeof` cannot be listed and loaded again without them.
 
+use std::sync::Arc;
+
 use crate::field::Field;
 use crate::object::{Set, Types, ValueType};
 
@@ -48,13 +50,18 @@ fn number(kind: u8, value: u32) -> Vec<u8> {
     entry(kind, &value.to_ne_bytes())
 }
 
-/// A comment, cut at a character's end to what nft reads back.
-pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
+/// A comment's text, cut at a character's end to what nft reads back.
+pub(crate) fn cut(text: &str) -> &str {
     let mut end = text.len().min(crate::Element::MAX_COMMENT);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let mut bytes = text.as_bytes()[..end].to_vec();
+    &text[..end]
+}
+
+/// A comment.
+pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
+    let mut bytes = cut(text).as_bytes().to_vec();
     bytes.push(0);
     entry(kind, &bytes)
 }
@@ -96,8 +103,7 @@ fn typed(fields: &[Field]) -> Vec<u8> {
     match fields {
         [one] => typed_field(*one),
         many => {
-            let parts: Vec<u8> =
-                (0_u8..).zip(many).flat_map(|(i, field)| entry(i, &typed_field(*field))).collect();
+            let parts: Vec<u8> = (0_u8..).zip(many).flat_map(|(i, field)| entry(i, &typed_field(*field))).collect();
             expression(expression::CONCAT, &parts)
         }
     }
@@ -138,5 +144,105 @@ fn typed_field(field: Field) -> Vec<u8> {
             let random = 1;
             expression(expression::NUMGEN, &[number(0, random), number(1, modulus), number(2, 0)].concat())
         }
+    }
+}
+
+/// The entries of user data, or of an entry that holds entries; ends at the first that does not fit.
+struct Entries<'a>(&'a [u8]);
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let ([kind, len], rest) = self.0.split_first_chunk::<2>()?;
+        let (value, rest) = rest.split_at_checked(usize::from(*len))?;
+        self.0 = rest;
+        Some((*kind, value))
+    }
+}
+
+fn find(bytes: &[u8], kind: u8) -> Option<&[u8]> {
+    Entries(bytes).find_map(|(k, value)| (k == kind).then_some(value))
+}
+
+/// The comment in the user data of a table, chain, rule or element.
+pub(crate) fn read_comment(bytes: &[u8]) -> Option<Arc<str>> {
+    text(find(bytes, COMMENT)?)
+}
+
+/// The comment in the user data of a set.
+pub(crate) fn read_set_comment(bytes: &[u8]) -> Option<Arc<str>> {
+    text(find(bytes, set::COMMENT)?)
+}
+
+fn text(bytes: &[u8]) -> Option<Arc<str>> {
+    let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+    std::str::from_utf8(text).ok().map(Arc::from)
+}
+
+/// The fields of a set's key, when it was declared with `typeof` and of fields that this crate knows.
+pub(crate) fn read_key(bytes: &[u8]) -> Option<Vec<Field>> {
+    read_typed(find(bytes, set::KEY_TYPEOF)?)
+}
+
+/// The fields of a map's value; as [`read_key`].
+pub(crate) fn read_value(bytes: &[u8]) -> Option<Vec<Field>> {
+    read_typed(find(bytes, set::DATA_TYPEOF)?)
+}
+
+/// The inverse of [`typed`].
+fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
+    if find(bytes, type_of::EXPRESSION)? != expression::CONCAT.to_ne_bytes() {
+        return Some(vec![read_field(bytes)?]);
+    }
+    Entries(find(bytes, type_of::DETAIL)?).map(|(_, field)| read_field(field)).collect()
+}
+
+/// The inverse of [`typed_field`]; of fields with the same user data, the one that nft prints.
+fn read_field(bytes: &[u8]) -> Option<Field> {
+    const FIXED: [Field; 10] = [
+        Field::IpSaddr,
+        Field::IpDaddr,
+        Field::Ip6Saddr,
+        Field::Ip6Daddr,
+        Field::L4Proto,
+        Field::ThSport,
+        Field::ThDport,
+        Field::Mark,
+        Field::IifName,
+        Field::OifName,
+    ];
+    let numgen = || {
+        let modulus = find(find(bytes, type_of::DETAIL)?, 1)?;
+        Some(Field::NumgenRandom(u32::from_ne_bytes(modulus.try_into().ok()?)))
+    };
+    FIXED.into_iter().chain(numgen()).find(|field| typed_field(*field) == bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typeof_key_is_read_back() {
+        let key = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(65536)];
+        for fields in [key, vec![Field::Mark], vec![Field::NumgenRandom(3)], vec![Field::Ip6Saddr, Field::IifName]] {
+            let bytes = of_set(&Set::new("s", Types::Of(fields.clone())));
+            assert_eq!(read_key(&bytes), Some(fields));
+        }
+        assert_eq!(read_key(&of_set(&Set::new("s", Types::Named(Vec::new())))), None);
+    }
+
+    #[test]
+    fn an_expression_of_another_kind_is_no_field() {
+        let symhash = entry(set::KEY_TYPEOF, &expression(24, &number(1, 7)));
+        assert_eq!(read_key(&symhash), None);
+    }
+
+    #[test]
+    fn comments_are_read_back() {
+        assert_eq!(read_comment(&comment(COMMENT, "ns/web:http")).as_deref(), Some("ns/web:http"));
+        assert_eq!(read_comment(&[COMMENT, 200, b'x']), None, "a length beyond the end");
+        assert_eq!(read_comment(&[]), None);
     }
 }

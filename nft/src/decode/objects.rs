@@ -1,0 +1,209 @@
+//! Tables, chains, rules, sets and the generation number.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::exprs::expr;
+use super::{DecodeError, Decoded, Object};
+use crate::datatype::DataType;
+use crate::object::{
+    BaseChain, Chain, ChainType, Family, Hook, RuleDump, Set, SetFlags, Table, TableName, Types, ValueType,
+};
+use crate::userdata;
+use crate::wire::{Attr, Attrs};
+
+pub(super) fn generation(attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const ID: u16 = 1;
+    let object = Object { attrs, object: "generation", name: None };
+    Ok(Decoded::Generation(object.need(ID, "id", |attr| attr.u32())?))
+}
+
+pub(super) fn table(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const NAME: u16 = 1;
+    const FLAGS: u16 = 2;
+    const HANDLE: u16 = 4;
+    const USERDATA: u16 = 6;
+    let object = Object::new("table", attrs, NAME);
+    let table = Table {
+        name: TableName { family, name: object.name()? },
+        comment: userdata::read_comment(object.bytes(USERDATA)),
+    };
+    Ok(Decoded::Table { table, flags: object.number(FLAGS), handle: object.handle(HANDLE) })
+}
+
+pub(super) fn chain(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const TABLE: u16 = 1;
+    const HANDLE: u16 = 2;
+    const NAME: u16 = 3;
+    const HOOK: u16 = 4;
+    const USERDATA: u16 = 12;
+    let object = Object::new("chain", attrs, NAME);
+    let chain = Chain {
+        name: object.name()?,
+        base: object.find(HOOK).map(|hook| base_chain(&object, hook)).transpose()?,
+        comment: userdata::read_comment(object.bytes(USERDATA)),
+    };
+    Ok(Decoded::Chain { table: object.table(family, TABLE)?, chain, handle: object.handle(HANDLE) })
+}
+
+/// A base chain with the policy drop is an error: this crate's base chains accept.
+fn base_chain(object: &Object<'_>, hook: Attr<'_>) -> Result<BaseChain, DecodeError> {
+    const POLICY: u16 = 5;
+    const TYPE: u16 = 7;
+    const HOOK_NUMBER: u16 = 1;
+    const HOOK_PRIORITY: u16 = 2;
+    const ACCEPT: u32 = 1;
+    if object.find(POLICY).is_some_and(|policy| policy.u32() != Some(ACCEPT)) {
+        return Err(object.error("policy"));
+    }
+    let hook = Object { attrs: hook.nested(), ..*object };
+    Ok(BaseChain {
+        kind: object.need(TYPE, "type", chain_type)?,
+        hook: hook.need(HOOK_NUMBER, "hook", |attr| hook_of(attr.u32()?))?,
+        priority: hook.need(HOOK_PRIORITY, "priority", |attr| Some(attr.u32()?.cast_signed()))?,
+    })
+}
+
+fn chain_type(attr: Attr<'_>) -> Option<ChainType> {
+    let name = attr.str()?;
+    [ChainType::Filter, ChainType::Nat, ChainType::Route].into_iter().find(|kind| kind.name() == name)
+}
+
+/// The hook of an `NF_INET_*` number.
+const fn hook_of(number: u32) -> Option<Hook> {
+    match number {
+        0 => Some(Hook::Prerouting),
+        1 => Some(Hook::Input),
+        2 => Some(Hook::Forward),
+        3 => Some(Hook::Output),
+        4 => Some(Hook::Postrouting),
+        _ => None,
+    }
+}
+
+pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const TABLE: u16 = 1;
+    const CHAIN: u16 = 2;
+    const HANDLE: u16 = 3;
+    const EXPRESSIONS: u16 = 4;
+    const USERDATA: u16 = 7;
+    let object = Object::new("rule", attrs, CHAIN);
+    let exprs = object.find(EXPRESSIONS).into_iter().flat_map(|list| list.nested());
+    let rule = RuleDump {
+        exprs: exprs
+            .map(|item| expr(item.nested()).ok_or_else(|| object.error("expression")))
+            .collect::<Result<_, _>>()?,
+        comment: userdata::read_comment(object.bytes(USERDATA)),
+    };
+    Ok(Decoded::Rule {
+        table: object.table(family, TABLE)?,
+        chain: object.name()?,
+        rule,
+        handle: object.handle(HANDLE),
+    })
+}
+
+/// Attributes of a set.
+mod set_attr {
+    pub(super) const TABLE: u16 = 1;
+    pub(super) const NAME: u16 = 2;
+    pub(super) const FLAGS: u16 = 3;
+    pub(super) const KEY_TYPE: u16 = 4;
+    pub(super) const KEY_LEN: u16 = 5;
+    pub(super) const DATA_TYPE: u16 = 6;
+    pub(super) const DATA_LEN: u16 = 7;
+    pub(super) const DESCRIPTION: u16 = 9;
+    pub(super) const DESCRIPTION_SIZE: u16 = 1;
+    pub(super) const TIMEOUT: u16 = 11;
+    pub(super) const USERDATA: u16 = 13;
+    pub(super) const HANDLE: u16 = 16;
+}
+
+/// `NFT_SET_*`.
+mod set_flag {
+    pub(super) const ANONYMOUS: u32 = 0x1;
+    pub(super) const CONSTANT: u32 = 0x2;
+    pub(super) const INTERVAL: u32 = 0x4;
+    pub(super) const MAP: u32 = 0x8;
+    pub(super) const TIMEOUT: u32 = 0x10;
+    pub(super) const DYNAMIC: u32 = 0x20;
+    /// Follows from an interval key with several fields.
+    pub(super) const CONCAT: u32 = 0x80;
+    pub(super) const KNOWN: u32 = ANONYMOUS | CONSTANT | INTERVAL | MAP | TIMEOUT | DYNAMIC | CONCAT;
+}
+
+pub(super) fn set(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    let object = Object::new("set", attrs, set_attr::NAME);
+    let flags = object.number(set_attr::FLAGS);
+    if flags & !set_flag::KNOWN != 0 {
+        return Err(object.error("flags"));
+    }
+    let userdata = object.bytes(set_attr::USERDATA);
+    let (key, value) = types(&object, flags & set_flag::MAP != 0, userdata)?;
+    let size = object.find(set_attr::DESCRIPTION).and_then(|d| d.nested().find(set_attr::DESCRIPTION_SIZE));
+    let set = Set {
+        name: object.name()?,
+        key,
+        value,
+        flags: set_flags(flags),
+        timeout: milliseconds(object.find(set_attr::TIMEOUT)).filter(|timeout| !timeout.is_zero()),
+        size: size.and_then(|size| size.u32()),
+        comment: userdata::read_set_comment(userdata),
+    };
+    Ok(Decoded::Set { table: object.table(family, set_attr::TABLE)?, set, handle: object.handle(set_attr::HANDLE) })
+}
+
+const fn set_flags(flags: u32) -> SetFlags {
+    SetFlags {
+        interval: flags & set_flag::INTERVAL != 0,
+        dynamic: flags & set_flag::DYNAMIC != 0,
+        timeout: flags & set_flag::TIMEOUT != 0,
+        constant: flags & set_flag::CONSTANT != 0,
+        anonymous: flags & set_flag::ANONYMOUS != 0,
+    }
+}
+
+pub(super) fn milliseconds(attr: Option<Attr<'_>>) -> Option<Duration> {
+    attr?.u64().map(Duration::from_millis)
+}
+
+/// Types of key and value. The user data's `typeof` counts only where it agrees with the type numbers, for key and value alike.
+fn types(object: &Object<'_>, is_map: bool, userdata: &[u8]) -> Result<(Types, Option<ValueType>), DecodeError> {
+    const VERDICT: u32 = 0xffff_ff00;
+    let named_key = named(object, set_attr::KEY_TYPE, set_attr::KEY_LEN).ok_or_else(|| object.error("key type"))?;
+    let key_fields = userdata::read_key(userdata).filter(|fields| agrees(fields, &named_key));
+    if !is_map || object.number(set_attr::DATA_TYPE) == VERDICT {
+        let key = key_fields.map_or(Types::Named(named_key), Types::Of);
+        return Ok((key, is_map.then_some(ValueType::Verdict)));
+    }
+    let named_value =
+        named(object, set_attr::DATA_TYPE, set_attr::DATA_LEN).ok_or_else(|| object.error("value type"))?;
+    let value_fields = userdata::read_value(userdata).filter(|fields| agrees(fields, &named_value));
+    let (key, value) = match (key_fields, value_fields) {
+        (Some(key), Some(value)) => (Types::Of(key), Types::Of(value)),
+        _ => (Types::Named(named_key), Types::Named(named_value)),
+    };
+    Ok((key, Some(ValueType::Data(value))))
+}
+
+fn agrees(fields: &[crate::Field], types: &[DataType]) -> bool {
+    fields.iter().map(|field| field.data_type()).eq(types.iter().copied())
+}
+
+/// The types in a type number: six bits a field, the last field lowest. They must add up to the length.
+fn named(object: &Object<'_>, kind: u16, len: u16) -> Option<Vec<DataType>> {
+    const BITS: u32 = 6;
+    let mut number = object.find(kind)?.u32()?;
+    let mut types = Vec::new();
+    while number != 0 {
+        types.insert(0, DataType::from_id(number & ((1 << BITS) - 1))?);
+        number >>= BITS;
+    }
+    let len = usize::try_from(object.find(len)?.u32()?).ok()?;
+    (!types.is_empty() && Types::Named(types.clone()).data_len() == len).then_some(types)
+}
+
+/// A name in a nested attribute.
+pub(super) fn name(attr: Option<Attr<'_>>) -> Option<Arc<str>> {
+    attr?.str().map(Arc::from)
+}

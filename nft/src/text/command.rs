@@ -1,0 +1,86 @@
+//! Single commands, each a line of `nft -f` input.
+
+use crate::object::{Chain, Element, Rule, Set, Table, TableName};
+use crate::ruleset::SetContent;
+use crate::text::element::ElementText;
+use crate::text::statement::Scope;
+use crate::text::{chain, quoted, set};
+
+/// `add table ip kube-proxy { comment "..."; }`.
+#[must_use]
+pub fn add_table(table: &Table) -> String {
+    match &table.comment {
+        Some(text) => format!("add table {} {{ comment {}; }}", table.name, quoted(text)),
+        None => format!("add table {}", table.name),
+    }
+}
+
+/// `delete table ip kube-proxy`.
+#[must_use]
+pub fn delete_table(table: &TableName) -> String {
+    format!("delete table {table}")
+}
+
+/// `add chain ip kube-proxy KUBE-SERVICES { type nat hook prerouting priority dstnat; policy accept; }`.
+#[must_use]
+pub fn add_chain(table: &TableName, chain: &Chain) -> String {
+    format!("add chain {table} {}{}", chain.name, block(&chain::properties(chain)))
+}
+
+/// `flush chain ip kube-proxy KUBE-SERVICES`.
+#[must_use]
+pub fn flush_chain(table: &TableName, chain: &str) -> String {
+    format!("flush chain {table} {chain}")
+}
+
+/// `delete chain ip kube-proxy KUBE-SERVICES`.
+#[must_use]
+pub fn delete_chain(table: &TableName, chain: &str) -> String {
+    format!("delete chain {table} {chain}")
+}
+
+/// `add rule ip kube-proxy KUBE-SERVICES ...`. Anonymous sets that the rule refers to are written in it.
+#[must_use]
+pub fn add_rule(table: &TableName, chain: &str, rule: &Rule, anonymous: &[SetContent]) -> String {
+    format!("add rule {table} {chain} {}", Scope::table(table.family, anonymous).rule(rule))
+}
+
+/// `add set ip kube-proxy nodeport-ips { type ipv4_addr; }`, or `add map`.
+#[must_use]
+pub fn add_set(table: &TableName, set: &Set) -> String {
+    format!("add {} {table} {}{}", set::keyword(set), set.name, block(&set::properties(set)))
+}
+
+/// `delete set ip kube-proxy nodeport-ips`, or `delete map`.
+#[must_use]
+pub fn delete_set(table: &TableName, set: &Set) -> String {
+    format!("delete {} {table} {}", set::keyword(set), set.name)
+}
+
+/// `add element ip kube-proxy services { 10.96.0.10 . tcp . 80 comment "x" : goto lb-2 }`. At least one element.
+#[must_use]
+pub fn add_elements(table: &TableName, set: &Set, elements: &[Element]) -> String {
+    let text = ElementText::of(set);
+    elements_command("add", table, set, elements.iter().map(|element| text.element(element)))
+}
+
+/// `delete element ip kube-proxy services { 10.96.0.10 . tcp . 80 }`: the keys only. At least one element.
+#[must_use]
+pub fn delete_elements(table: &TableName, set: &Set, elements: &[Element]) -> String {
+    let text = ElementText::of(set);
+    elements_command("delete", table, set, elements.iter().map(|element| text.key(element)))
+}
+
+fn elements_command(verb: &str, table: &TableName, set: &Set, elements: impl Iterator<Item = String>) -> String {
+    let elements: Vec<String> = elements.collect();
+    format!("{verb} element {table} {} {{ {} }}", set.name, elements.join(", "))
+}
+
+/// ` { a; b; }`, or nothing.
+fn block(lines: &[String]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim_end_matches(';')).collect();
+    format!(" {{ {}; }}", lines.join("; "))
+}

@@ -1,0 +1,72 @@
+//! Declarations of sets and maps.
+
+use std::fmt;
+
+use crate::datatype::DataType;
+use crate::field::Field;
+use crate::object::{Element, Set, SetFlags, Types, ValueType};
+use crate::text::element::ElementText;
+use crate::text::{duration, quoted};
+
+/// A set with its elements, as it stands in a listing.
+pub(super) fn write(f: &mut fmt::Formatter<'_>, set: &Set, elements: &[Element]) -> fmt::Result {
+    writeln!(f, "\t{} {} {{", keyword(set), set.name)?;
+    properties(set).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
+    if let Some((first, rest)) = elements.split_first() {
+        let text = ElementText::of(set);
+        write!(f, "\t\telements = {{ {}", text.element(first))?;
+        rest.iter().try_for_each(|element| write!(f, ",\n\t\t\t     {}", text.element(element)))?;
+        f.write_str(" }\n")?;
+    }
+    f.write_str("\t}\n")
+}
+
+pub(super) const fn keyword(set: &Set) -> &'static str {
+    if set.value.is_some() { "map" } else { "set" }
+}
+
+/// The lines of a declaration.
+pub(super) fn properties(set: &Set) -> Vec<String> {
+    let mut lines = vec![types(set)];
+    // nft does not say the size of a set that cannot grow.
+    lines.extend(set.size.filter(|_| !set.flags.constant).map(|size| format!("size {size}")));
+    let flags = flags(set.flags);
+    if !flags.is_empty() {
+        lines.push(format!("flags {}", flags.join(",")));
+    }
+    lines.extend(set.timeout.map(|timeout| format!("timeout {}", duration(timeout))));
+    lines.extend(set.comment.as_deref().map(|text| format!("comment {}", quoted(text))));
+    lines
+}
+
+fn flags(flags: SetFlags) -> Vec<&'static str> {
+    let all = [
+        (flags.constant, "constant"),
+        (flags.dynamic, "dynamic"),
+        (flags.interval, "interval"),
+        (flags.timeout, "timeout"),
+    ];
+    all.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect()
+}
+
+fn types(set: &Set) -> String {
+    let keyword = match set.key {
+        Types::Named(_) => "type",
+        Types::Of(_) => "typeof",
+    };
+    match &set.value {
+        None => format!("{keyword} {}", set.key),
+        Some(ValueType::Verdict) => format!("{keyword} {} : verdict", set.key),
+        Some(ValueType::Data(value)) => format!("{keyword} {} : {value}", set.key),
+    }
+}
+
+impl fmt::Display for Types {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = match self {
+            Self::Named(types) => types.iter().map(DataType::to_string).collect(),
+            Self::Of(fields) => fields.iter().map(Field::to_string).collect(),
+        };
+        f.write_str(&names.join(" . "))
+    }
+}

@@ -1,0 +1,213 @@
+//! Statements and rules, in the words in which nft lists them.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::data::Data;
+use crate::datatype::DataType;
+use crate::expr::FibAddress;
+use crate::field::Field;
+use crate::object::{Family, Rule};
+use crate::ruleset::SetContent;
+use crate::statement::{CtBit, Operand, Statement};
+use crate::text::element::{ElementText, values};
+use crate::text::{anonymous, comment, duration};
+
+/// What a statement's text depends on besides the statement.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    /// The table's family, where it is known.
+    family: Option<Family>,
+    /// The table's sets; rules show the anonymous ones in place.
+    sets: &'a [SetContent],
+    /// The transport header's name: `th` until the rule has matched a protocol.
+    transport: &'static str,
+}
+
+impl Default for Scope<'_> {
+    fn default() -> Self {
+        Self { family: None, sets: &[], transport: "th" }
+    }
+}
+
+/// The statement as nft lists it in an `ip` or `ip6` table.
+impl fmt::Display for Statement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&Scope::default().statement(self))
+    }
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn table(family: Family, sets: &'a [SetContent]) -> Self {
+        Self { family: Some(family), sets, ..Self::default() }
+    }
+
+    /// The rule with its comment. As in nft's listings, `meta l4proto tcp th dport 80` becomes `tcp dport 80`.
+    pub(super) fn rule(mut self, rule: &Rule) -> String {
+        let mut words = Vec::new();
+        for (i, statement) in rule.statements.iter().enumerate() {
+            if let Some(name) = matched_transport(statement) {
+                self.transport = name;
+                if is_implied(&rule.statements[i + 1..]) {
+                    continue;
+                }
+            }
+            words.push(self.statement(statement));
+        }
+        words.join(" ") + &comment(rule.comment.as_deref())
+    }
+
+    fn statement(&self, statement: &Statement) -> String {
+        match statement {
+            Statement::Match(fields, operand) => self.comparison(fields, operand),
+            Statement::FibLocal(FibAddress::Source) => "fib saddr type local".to_owned(),
+            Statement::FibLocal(FibAddress::Destination) => "fib daddr type local".to_owned(),
+            Statement::CtBit(bit) => ct_bit(*bit).to_owned(),
+            Statement::MarkBits { mask, set } => {
+                let operator = if *set { "!=" } else { "==" };
+                format!("meta mark & {} {operator} {}", mark(*mask), mark(0))
+            }
+            Statement::SetMarkBits(bits) => format!("meta mark set meta mark | {}", mark(*bits)),
+            Statement::ClearMarkBits(bits) => format!("meta mark set meta mark & {}", mark(!*bits)),
+            Statement::Vmap(fields, map) => format!("{} vmap {}", self.fields(fields), self.set(map)),
+            Statement::DnatToMap(fields, map) => {
+                let family = self.address_family(fields);
+                format!("dnat {family} to {} map {}", self.fields(fields), self.set(map))
+            }
+            Statement::Dnat(to) => self.dnat(*to),
+            Statement::MasqueradeFullyRandom => "masquerade fully-random".to_owned(),
+            Statement::Reject => "reject".to_owned(),
+            Statement::RejectWithTcpReset => "reject with tcp reset".to_owned(),
+            Statement::Update { set, key, value, timeout } => {
+                let timeout = timeout.map_or_else(String::new, |t| format!(" timeout {}", duration(t)));
+                let value = if value.is_empty() { String::new() } else { format!(" : {}", self.fields(value)) };
+                format!("update @{set} {{ {}{timeout}{value} }}", self.fields(key))
+            }
+            Statement::Counter => "counter".to_owned(),
+            Statement::Verdict(verdict) => verdict.to_string(),
+        }
+    }
+
+    /// nft names the family only where the table leaves it open.
+    fn dnat(&self, to: SocketAddr) -> String {
+        match (self.family, to) {
+            (Some(Family::Inet), SocketAddr::V4(_)) => format!("dnat ip to {to}"),
+            (Some(Family::Inet), SocketAddr::V6(_)) => format!("dnat ip6 to {to}"),
+            _ => format!("dnat to {to}"),
+        }
+    }
+
+    fn comparison(&self, fields: &[Field], operand: &Operand) -> String {
+        let operand = match operand {
+            Operand::Is(data) => value(fields, data),
+            Operand::IsNot(data) => format!("!= {}", value(fields, data)),
+            Operand::InPrefix(ip, len) => prefix(*ip, *len),
+            Operand::NotInPrefix(ip, len) => format!("!= {}", prefix(*ip, *len)),
+            Operand::StartsWith(start) => format!("\"{start}*\""),
+            Operand::StartsNotWith(start) => format!("!= \"{start}*\""),
+            Operand::InSet(set) => self.set(set),
+            Operand::NotInSet(set) => format!("!= {}", self.set(set)),
+        };
+        format!("{} {operand}", self.fields(fields))
+    }
+
+    /// A concatenation.
+    fn fields(&self, fields: &[Field]) -> String {
+        let names: Vec<String> = fields.iter().map(|field| self.field(*field)).collect();
+        names.join(" . ")
+    }
+
+    fn field(&self, field: Field) -> String {
+        match field {
+            Field::ThSport => format!("{} sport", self.transport),
+            Field::ThDport => format!("{} dport", self.transport),
+            other => other.to_string(),
+        }
+    }
+
+    /// `@name`, or an anonymous set's elements.
+    fn set(&self, name: &str) -> String {
+        let Some((set, elements)) = anonymous(self.sets, name) else { return format!("@{name}") };
+        let text = ElementText::of(set);
+        let elements: Vec<String> = elements.iter().map(|element| text.element(element)).collect();
+        format!("{{ {} }}", elements.join(", "))
+    }
+
+    /// The family of the addresses that a map gives: the table's, or that of the fields it is looked up with.
+    fn address_family(&self, fields: &[Field]) -> Family {
+        let is_ipv6 = fields.iter().any(|field| field.data_type() == DataType::Ipv6Addr);
+        match self.family {
+            Some(family @ (Family::Ip | Family::Ip6)) => family,
+            _ if is_ipv6 => Family::Ip6,
+            _ => Family::Ip,
+        }
+    }
+}
+
+const fn ct_bit(bit: CtBit) -> &'static str {
+    match bit {
+        CtBit::StateNew => "ct state new",
+        CtBit::StateInvalid => "ct state invalid",
+        CtBit::StatusDnat => "ct status dnat",
+    }
+}
+
+fn mark(number: u32) -> String {
+    DataType::Mark.format(&number.to_ne_bytes())
+}
+
+fn value(fields: &[Field], data: &Data) -> String {
+    match fields {
+        // Comparing fewer bytes than a name has is how the kernel matches the start of a name.
+        [Field::IifName | Field::OifName] if data.len() < DataType::IfName.size() => {
+            format!("\"{}*\"", String::from_utf8_lossy(data.as_slice()))
+        }
+        _ => {
+            let types: Vec<DataType> = fields.iter().map(|field| field.data_type()).collect();
+            values(&types, data)
+        }
+    }
+}
+
+/// nft leaves out the length of a whole address.
+fn prefix(ip: std::net::IpAddr, len: u8) -> String {
+    let whole = if ip.is_ipv4() { 32 } else { 128 };
+    if len >= whole { ip.to_string() } else { format!("{ip}/{len}") }
+}
+
+/// The transport protocol that a statement matches, when nft has a header name for it.
+fn matched_transport(statement: &Statement) -> Option<&'static str> {
+    let Statement::Match(fields, Operand::Is(protocol)) = statement else { return None };
+    match (fields.as_slice(), protocol.as_slice()) {
+        ([Field::L4Proto], [6]) => Some("tcp"),
+        ([Field::L4Proto], [17]) => Some("udp"),
+        ([Field::L4Proto], [132]) => Some("sctp"),
+        _ => None,
+    }
+}
+
+/// Whether nft leaves out a protocol match because of what follows: the first statement that is more than a comparison, or one
+/// before it, names the protocol itself.
+fn is_implied(following: &[Statement]) -> bool {
+    let comparisons = following.iter().take_while(|statement| is_comparison(statement)).count();
+    following.iter().take(comparisons + 1).any(names_transport)
+}
+
+const fn is_comparison(statement: &Statement) -> bool {
+    matches!(
+        statement,
+        Statement::Match(..) | Statement::FibLocal(_) | Statement::CtBit(_) | Statement::MarkBits { .. }
+    )
+}
+
+fn names_transport(statement: &Statement) -> bool {
+    let is_port = |field: &Field| matches!(field, Field::ThSport | Field::ThDport);
+    match statement {
+        Statement::Match(fields, _) | Statement::Vmap(fields, _) | Statement::DnatToMap(fields, _) => {
+            fields.iter().any(is_port)
+        }
+        Statement::Update { key, value, .. } => key.iter().chain(value).any(is_port),
+        Statement::RejectWithTcpReset => true,
+        _ => false,
+    }
+}
