@@ -6,10 +6,34 @@ mod text_fixture;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use nft::statement::CtBit;
 use nft::text::command;
-use nft::{Ruleset, TableContent};
-use text_fixture::tables;
+use nft::{Chain, Field, Operand, Rule, Ruleset, Statement, TableContent};
+
+/// The fixture, and rules that nft lowers in another way than this crate but lists alike.
+fn tables() -> Vec<TableContent> {
+    let mut tables = text_fixture::tables();
+    let aligned = Statement::Match(vec![Field::IpSaddr], Operand::NotInPrefix([10, 244, 0, 0].into(), 16));
+    let protocol = |number: u8| Statement::Match(vec![Field::L4Proto], Operand::Is(number.into()));
+    let port = Statement::Match(vec![Field::ThDport], Operand::Is(53_u16.into()));
+    let update = Statement::Update {
+        set: "affinity-x".into(),
+        key: vec![Field::IpSaddr],
+        value: vec![Field::IpDaddr, Field::ThDport],
+        timeout: Some(Duration::from_secs(5400)),
+    };
+    let dnat = Statement::Dnat(([10, 0, 0, 1], 80).into());
+    let rules = vec![
+        Rule::new([aligned]),
+        Rule::new([protocol(17), Statement::CtBit(CtBit::StateNew), port]),
+        Rule::new([protocol(6), dnat]),
+        Rule::new([update]),
+    ];
+    tables[0].chains.push((Chain { name: "lowered-otherwise".into(), base: None, comment: None }, rules));
+    tables
+}
 
 /// Loads the input into a fresh network namespace and gives nft's listing of it.
 fn load_and_list(input: &str) -> String {
@@ -98,12 +122,12 @@ fn commands_make_the_same_ruleset() {
 
 #[test]
 fn deleting_commands_leave_empty_tables() {
-    let tables = tables();
+    let content = tables();
     let mut input: Vec<String> =
-        tables.iter().flat_map(commands).chain(tables.iter().flat_map(inverse_commands)).collect();
-    let empty = tables.into_iter().map(|content| TableContent::new(content.table)).collect();
+        content.iter().flat_map(commands).chain(content.iter().flat_map(inverse_commands)).collect();
+    let empty = content.into_iter().map(|content| TableContent::new(content.table)).collect();
     assert_same(&Ruleset { tables: empty }.to_string(), &load_and_list(&input.join("\n")));
-    input.extend(text_fixture::tables().iter().map(|content| command::delete_table(&content.table.name)));
+    input.extend(tables().iter().map(|content| command::delete_table(&content.table.name)));
     assert_eq!(load_and_list(&input.join("\n")), "");
 }
 

@@ -61,3 +61,65 @@ pub fn done(bytes: &[u8]) -> Option<i32> {
 fn host_order(attr: Attr<'_>) -> Option<u32> {
     Some(u32::from_ne_bytes(*attr.payload.first_chunk::<4>()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Writer;
+
+    /// A message with its header.
+    fn framed(kind: u16, flags: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(HEADER + payload.len()).unwrap();
+        let header = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &seq.to_ne_bytes(), &[0; 4]];
+        [header.concat().as_slice(), payload].concat()
+    }
+
+    /// An answer to a request of type 0xa0c, which is quoted up to `quoted` bytes.
+    fn answer(flags: u16, errno: i32, quoted: usize, attrs: &[u8]) -> Vec<u8> {
+        let request = framed(0xa0c, 0, 9, &[1; 24]);
+        let payload = [&errno.wrapping_neg().to_ne_bytes(), &request[..quoted], attrs].concat();
+        framed(NLMSG_ERROR, flags, 9, &payload)
+    }
+
+    fn reason() -> Vec<u8> {
+        let mut attrs = Writer::default();
+        attrs.str(ATTR_MESSAGE, "chain is in use");
+        attrs.attr(ATTR_OFFSET, &36_u32.to_ne_bytes());
+        attrs.bytes().to_vec()
+    }
+
+    #[test]
+    fn success() {
+        let expected = Ack { seq: 9, errno: 0, message: None, offset: None, request_type: 0xa0c };
+        assert_eq!(ack(&answer(CAPPED, 0, 16, &[])), Some(expected));
+    }
+
+    #[test]
+    fn the_reason_stands_behind_the_quoted_request() {
+        let expected = Ack {
+            seq: 9,
+            errno: libc::EBUSY,
+            message: Some("chain is in use".to_owned()),
+            offset: Some(36),
+            request_type: 0xa0c,
+        };
+        assert_eq!(ack(&answer(ACK_TLVS, libc::EBUSY, 40, &reason())), Some(expected.clone()));
+        assert_eq!(ack(&answer(ACK_TLVS | CAPPED, libc::EBUSY, 16, &reason())), Some(expected));
+    }
+
+    #[test]
+    fn what_is_not_flagged_is_not_read() {
+        let ack = ack(&answer(0, libc::EBUSY, 40, &reason())).unwrap();
+        assert_eq!((ack.message, ack.offset), (None, None));
+    }
+
+    #[test]
+    fn odd_answers() {
+        assert_eq!(ack(&answer(0, 1, 8, &[])), None, "less than the request's header");
+        assert_eq!(ack(&framed(NLMSG_DONE, 0, 9, &[0; 20])), None);
+        assert_eq!(ack(&answer(0, i32::MIN, 40, &[])).map(|ack| ack.errno), Some(i32::MAX));
+        assert_eq!(done(&framed(NLMSG_DONE, 0, 9, &(-libc::EINTR).to_ne_bytes())), Some(libc::EINTR));
+        assert_eq!(done(&framed(NLMSG_DONE, 0, 9, &[])), Some(0));
+        assert_eq!(done(&answer(0, 1, 40, &[])), None);
+    }
+}

@@ -197,6 +197,3 @@ impl<'a> Object<'a> {
         self.find(kind).map_or(&[], |attr| attr.payload)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -16,7 +16,7 @@ use Field::{CtOriginalIpDaddr, CtOriginalProtoDst, IifName, IpDaddr, IpSaddr, L4
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-pub fn tables() -> Vec<TableContent> {
+pub(crate) fn tables() -> Vec<TableContent> {
     vec![ipv4(), ipv6()]
 }
 
@@ -207,11 +207,10 @@ fn transport() -> Vec<Rule> {
     let udp = Statement::Match(vec![L4Proto], Operand::Is(UDP.into()));
     vec![
         rule(vec![tcp(), port(80)]),
-        rule(vec![udp, Statement::CtBit(CtBit::StateNew), port(53)]),
+        rule(vec![udp, port(53)]),
         rule(vec![tcp(), Statement::Counter, port(80)]),
         rule(vec![tcp(), Statement::RejectWithTcpReset]),
         rule(vec![tcp(), Statement::Counter, Statement::RejectWithTcpReset]),
-        rule(vec![tcp(), Statement::Dnat("10.0.0.1:80".parse().expect("an address"))]),
         rule(vec![tcp(), Statement::Vmap(vec![IpDaddr, L4Proto, ThDport], "services".into())]),
         rule(vec![tcp(), Statement::Match(vec![CtOriginalProtoDst], Operand::Is(80_u16.into()))]),
         rule(vec![
@@ -223,19 +222,13 @@ fn transport() -> Vec<Rule> {
 }
 
 fn actions() -> Vec<Rule> {
-    let update = |set: &str, value: Vec<Field>, timeout| Statement::Update {
-        set: set.into(),
-        key: vec![IpSaddr],
-        value,
-        timeout,
-    };
+    let update = |timeout| Statement::Update { set: "seen".into(), key: vec![IpSaddr], value: vec![], timeout };
     vec![
         rule(vec![Statement::SetMarkBits(0x4000)]),
         rule(vec![Statement::ClearMarkBits(0x4000)]),
         rule(vec![Statement::Reject]),
-        rule(vec![update("seen", vec![], None)]),
-        rule(vec![update("seen", vec![], Some(Duration::from_secs(60)))]),
-        rule(vec![update("affinity-x", vec![IpDaddr, ThDport], Some(Duration::from_secs(5400)))]),
+        rule(vec![update(None)]),
+        rule(vec![update(Some(Duration::from_secs(60)))]),
         rule(vec![Statement::Counter, Statement::Verdict(Verdict::Jump("lb-1".into()))]),
         Rule { comment: Some("the end, as it were".into()), ..rule(vec![Statement::Verdict(Verdict::Accept)]) },
     ]
