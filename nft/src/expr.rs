@@ -240,7 +240,7 @@ pub enum Expr {
     },
     Reject(RejectWith),
     Counter,
-    /// An expression that this crate cannot express; its name.
+    /// An expression of this name that the other variants cannot express; only from a dump, never sent.
     Unknown(Arc<str>),
 }
 

@@ -109,7 +109,7 @@ pub enum ChainType {
 }
 
 impl ChainType {
-    /// The type's name in nft and on the wire.
+    /// Its name, in nft's language and on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -9,6 +9,7 @@
 mod chain;
 pub mod command;
 mod element;
+mod expr;
 mod set;
 mod statement;
 

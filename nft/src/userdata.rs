@@ -50,7 +50,7 @@ fn number(kind: u8, value: u32) -> Vec<u8> {
     entry(kind, &value.to_ne_bytes())
 }
 
-/// A comment cut, at a character's end, to what nft reads back.
+/// A comment's text, cut at a character's end to what nft reads back.
 pub(crate) fn cut(text: &str) -> &str {
     let mut end = text.len().min(crate::Element::MAX_COMMENT);
     while !text.is_char_boundary(end) {
@@ -147,7 +147,7 @@ fn typed_field(field: Field) -> Vec<u8> {
     }
 }
 
-/// Entries of user data. Ends at the first that does not fit.
+/// The entries of user data, or of an entry that holds entries; ends at the first that does not fit.
 struct Entries<'a>(&'a [u8]);
 
 impl<'a> Iterator for Entries<'a> {
@@ -161,67 +161,62 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-fn find(bytes: &[u8], wanted: u8) -> Option<&[u8]> {
-    Entries(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value))
+fn find(bytes: &[u8], kind: u8) -> Option<&[u8]> {
+    Entries(bytes).find_map(|(k, value)| (k == kind).then_some(value))
 }
 
-/// The comment in user data.
-pub(crate) fn find_comment(kind: u8, bytes: &[u8]) -> Option<Arc<str>> {
-    let text = find(bytes, kind)?;
-    let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-    std::str::from_utf8(&text[..end]).ok().map(Arc::from)
+/// The comment in the user data of a table, chain, rule or element.
+pub(crate) fn read_comment(bytes: &[u8]) -> Option<Arc<str>> {
+    text(find(bytes, COMMENT)?)
 }
 
-/// What a set's user data says.
-#[derive(Debug, Default)]
-pub(crate) struct SetData {
-    /// The fields of a `typeof` key.
-    pub(crate) key: Option<Vec<Field>>,
-    /// The fields of a `typeof` value.
-    pub(crate) value: Option<Vec<Field>>,
-    pub(crate) comment: Option<Arc<str>>,
+/// The comment in the user data of a set.
+pub(crate) fn read_set_comment(bytes: &[u8]) -> Option<Arc<str>> {
+    text(find(bytes, set::COMMENT)?)
 }
 
-impl SetData {
-    pub(crate) fn parse(bytes: &[u8]) -> Self {
-        Self {
-            key: find(bytes, set::KEY_TYPEOF).and_then(fields),
-            value: find(bytes, set::DATA_TYPEOF).and_then(fields),
-            comment: find_comment(set::COMMENT, bytes),
-        }
+fn text(bytes: &[u8]) -> Option<Arc<str>> {
+    let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+    std::str::from_utf8(text).ok().map(Arc::from)
+}
+
+/// The fields of a set's key, when it was declared with `typeof` and of fields that this crate knows.
+pub(crate) fn read_key(bytes: &[u8]) -> Option<Vec<Field>> {
+    read_typed(find(bytes, set::KEY_TYPEOF)?)
+}
+
+/// The fields of a map's value; as [`read_key`].
+pub(crate) fn read_value(bytes: &[u8]) -> Option<Vec<Field>> {
+    read_typed(find(bytes, set::DATA_TYPEOF)?)
+}
+
+/// The inverse of [`typed`].
+fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
+    if find(bytes, type_of::EXPRESSION)? != expression::CONCAT.to_ne_bytes() {
+        return Some(vec![read_field(bytes)?]);
     }
+    Entries(find(bytes, type_of::DETAIL)?).map(|(_, field)| read_field(field)).collect()
 }
 
-fn find_number(bytes: &[u8], kind: u8) -> Option<u32> {
-    Some(u32::from_ne_bytes(find(bytes, kind)?.try_into().ok()?))
-}
-
-/// The fields of a typed expression; `None` when one is not known here.
-fn fields(bytes: &[u8]) -> Option<Vec<Field>> {
-    if find_number(bytes, type_of::EXPRESSION)? != expression::CONCAT {
-        return field(bytes).map(|one| vec![one]);
-    }
-    Entries(find(bytes, type_of::DETAIL)?).map(|(_, part)| field(part)).collect()
-}
-
-/// The field that [`typed_field`] writes like this; fields of a connection are written like those of its packets.
-fn field(bytes: &[u8]) -> Option<Field> {
-    const PLAIN: [Field; 10] = [
+/// The inverse of [`typed_field`]; of fields with the same user data, the one that nft prints.
+fn read_field(bytes: &[u8]) -> Option<Field> {
+    const FIXED: [Field; 10] = [
         Field::IpSaddr,
         Field::IpDaddr,
         Field::Ip6Saddr,
         Field::Ip6Daddr,
+        Field::L4Proto,
         Field::ThSport,
         Field::ThDport,
-        Field::L4Proto,
         Field::Mark,
         Field::IifName,
         Field::OifName,
     ];
-    if find_number(bytes, type_of::EXPRESSION)? == expression::NUMGEN {
-        return find_number(find(bytes, type_of::DETAIL)?, 1).map(Field::NumgenRandom);
-    }
-    PLAIN.into_iter().find(|known| typed_field(*known) == bytes)
+    let numgen = || {
+        let modulus = find(find(bytes, type_of::DETAIL)?, 1)?;
+        Some(Field::NumgenRandom(u32::from_ne_bytes(modulus.try_into().ok()?)))
+    };
+    FIXED.into_iter().chain(numgen()).find(|field| typed_field(*field) == bytes)
 }
 
 #[cfg(test)]
@@ -229,32 +224,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_type_of_a_slotted_map_as_nft_sends_it() {
-        // nft 1.0.6, `typeof ip daddr . meta l4proto . th dport . numgen random mod 1 : ip daddr . th dport`
-        const SENT: &str = "0004000000000104000000000360\
-            00040d00000001580014000407000000010c00040c00000001040c000000010e000409000000010600041000000002140004\
-            07000000010c00040b000000010402000000031a0004170000000112000401000000010401000000020400000000\
-            043400040d000000012c0014000407000000010c00040c00000001040c0000000114000407000000010c00040b000000010402000000";
-        let fields = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(1)];
-        let endpoint = vec![Field::IpDaddr, Field::ThDport];
-        let set = Set::map("endpoints", Types::Of(fields.clone()), ValueType::Data(Types::Of(endpoint.clone())));
-        let bytes = of_set(&set);
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, SENT);
-        let parsed = SetData::parse(&bytes);
-        assert_eq!((parsed.key, parsed.value), (Some(fields), Some(endpoint)));
+    fn a_typeof_key_is_read_back() {
+        let key = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(65536)];
+        for fields in [key, vec![Field::Mark], vec![Field::NumgenRandom(3)], vec![Field::Ip6Saddr, Field::IifName]] {
+            let bytes = of_set(&Set::new("s", Types::Of(fields.clone())));
+            assert_eq!(read_key(&bytes), Some(fields));
+        }
+        assert_eq!(read_key(&of_set(&Set::new("s", Types::Named(Vec::new())))), None);
     }
 
     #[test]
-    fn comments_are_cut_between_characters() {
-        let bytes = comment(COMMENT, &"\u{e9}".repeat(100));
-        let back = find_comment(COMMENT, &bytes).unwrap();
-        assert_eq!(back.chars().count(), crate::Element::MAX_COMMENT / 2);
+    fn an_expression_of_another_kind_is_no_field() {
+        let symhash = entry(set::KEY_TYPEOF, &expression(24, &number(1, 7)));
+        assert_eq!(read_key(&symhash), None);
     }
 
     #[test]
-    fn entries_that_lie_about_their_length_end_the_walk() {
-        assert_eq!(Entries(&[7, 200, 1]).count(), 0);
-        assert_eq!(Entries(&[7]).count(), 0);
+    fn comments_are_read_back() {
+        assert_eq!(read_comment(&comment(COMMENT, "ns/web:http")).as_deref(), Some("ns/web:http"));
+        assert_eq!(read_comment(&[COMMENT, 200, b'x']), None, "a length beyond the end");
+        assert_eq!(read_comment(&[]), None);
     }
 }

@@ -1,108 +1,122 @@
-//! Elements of sets and maps.
+//! Elements of sets, and the pairing of the half-ranges in which the kernel keeps intervals.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::DecodeError;
+use super::exprs::value;
+use super::objects::milliseconds;
+use super::{DecodeError, Decoded, Object};
 use crate::data::Data;
-use crate::object::{Element, Set, Value, Verdict};
+use crate::object::{Element, Family, Set, Value};
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
 
-/// An element as it travels: a range of one field is two of them.
+/// An element as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawElement {
-    pub(super) element: Element,
-    /// The key is the first one behind a range.
-    pub(super) ends_range: bool,
+    /// Its parts. The time-out is the configured one, absent when it is the set's own.
+    pub element: Element,
+    /// Whether the key is the first one behind a range, in an interval set of one field.
+    pub interval_end: bool,
+    /// How long the element still lives.
+    pub expires: Option<Duration>,
 }
 
-/// The elements of a message (`enum nft_set_elem_list_attributes`).
-pub(super) fn elements(attrs: Attrs<'_>) -> Result<Vec<RawElement>, DecodeError> {
-    let list = attrs.find(3).map_or(Attrs::new(&[]), |list| list.nested());
-    list.map(|item| element(item.nested())).collect()
+pub(super) fn elements(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const TABLE: u16 = 1;
+    const SET: u16 = 2;
+    const ELEMENTS: u16 = 3;
+    let object = Object::new("elements", attrs, SET);
+    let list = object.find(ELEMENTS).into_iter().flat_map(|list| list.nested());
+    let elements = list.map(|item| element(&Object { attrs: item.nested(), ..object })).collect::<Result<_, _>>()?;
+    Ok(Decoded::Elements { table: object.table(family, TABLE)?, set: object.name()?, elements })
 }
 
-/// `enum nft_set_elem_attributes`. Of the time-outs the configured one is kept, not what is left of it.
-fn element(attrs: Attrs<'_>) -> Result<RawElement, DecodeError> {
+fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
+    const KEY: u16 = 1;
+    const DATA: u16 = 2;
+    const FLAGS: u16 = 3;
+    const TIMEOUT: u16 = 4;
+    const EXPIRATION: u16 = 5;
+    const USERDATA: u16 = 6;
+    const KEY_END: u16 = 10;
     const INTERVAL_END: u32 = 1;
-    const CATCH_ALL: u32 = 2;
-    let flags = attrs.find(3).and_then(|attr| attr.u32()).unwrap_or_default();
-    let key = match attrs.find(1) {
-        Some(attr) => data(attr).ok_or(DecodeError::new("element", "key"))?,
-        None if flags & CATCH_ALL != 0 => Data::EMPTY,
-        None => return Err(DecodeError::new("element", "key")),
+    let flags = object.number(FLAGS);
+    if flags & !INTERVAL_END != 0 {
+        return Err(object.error("element flags"));
+    }
+    let element = Element {
+        key: object.need(KEY, "element key", data)?,
+        key_end: object.find(KEY_END).map(|_| object.need(KEY_END, "element key end", data)).transpose()?,
+        value: object.find(DATA).map_or(Some(Value::None), value).ok_or_else(|| object.error("element value"))?,
+        timeout: milliseconds(object.find(TIMEOUT)),
+        comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    let key_end = attrs.find(10).map(|attr| data(attr).ok_or(DecodeError::new("element", "end of key"))).transpose()?;
-    let value = match attrs.find(2) {
-        None => Value::None,
-        Some(attr) => value(attr).ok_or(DecodeError::new("element", "value"))?,
-    };
-    let timeout = attrs.find(4).and_then(|attr| attr.u64()).map(Duration::from_millis);
-    let comment = attrs.find(6).and_then(|attr| userdata::find_comment(userdata::COMMENT, attr.payload));
-    let element = Element { key, key_end, value, timeout, comment };
-    Ok(RawElement { element, ends_range: flags & INTERVAL_END != 0 })
+    Ok(RawElement { element, interval_end: flags & INTERVAL_END != 0, expires: milliseconds(object.find(EXPIRATION)) })
 }
 
-/// The bytes of `NFTA_DATA_VALUE` within an attribute.
-pub(super) fn data(attr: Attr<'_>) -> Option<Data> {
-    Data::from_bytes(attr.nested().find(1)?.payload)
-}
-
-/// The verdict of `NFTA_DATA_VERDICT` within an attribute.
-pub(super) fn verdict(attr: Attr<'_>) -> Option<Verdict> {
-    let attrs = attr.nested().find(2)?.nested();
-    let chain = || attrs.find(2).and_then(|attr| attr.str()).map(Arc::from);
-    match attrs.find(1)?.u32()?.cast_signed() {
-        0 => Some(Verdict::Drop),
-        1 => Some(Verdict::Accept),
-        -3 => chain().map(Verdict::Jump),
-        -4 => chain().map(Verdict::Goto),
-        -5 => Some(Verdict::Return),
-        _ => None,
+fn data(attr: Attr<'_>) -> Option<Data> {
+    match value(attr)? {
+        Value::Data(data) => Some(data),
+        Value::Verdict(_) | Value::None => None,
     }
 }
 
-fn value(attr: Attr<'_>) -> Option<Value> {
-    data(attr).map(Value::Data).or_else(|| verdict(attr).map(Value::Verdict))
-}
-
-/// The elements of a set from all its raw elements: the two halves of each single-field range become one.
+/// The elements of a set from the whole list of what the kernel keeps for it, over all messages of the dump.
+///
+/// In an interval set of one field a range is an element with its first key, and an end with the key behind its last; the end is
+/// missing when the range is open. The elements come back as ranges, ordered by key. In other sets the list is taken as it is; an
+/// interval of several fields that has no end is a single key.
 #[must_use]
-pub fn pair_elements(set: &Set, raw: Vec<RawElement>) -> Vec<Element> {
-    if !set.flags.interval || set.is_concat_interval() {
+pub fn pair(set: &Set, raw: Vec<RawElement>) -> Vec<Element> {
+    if !set.flags.interval {
         return raw.into_iter().map(|raw| raw.element).collect();
     }
-    let mut raw = raw;
-    // Where one range ends and the next begins, the end comes first.
-    raw.sort_by_key(|raw| (raw.element.key, !raw.ends_range));
-    let mut elements: Vec<Element> = Vec::new();
-    let mut open = false;
-    for item in raw {
-        if !item.ends_range {
-            // A range that begins where another is still open, or that nothing ends, reaches to the highest key.
-            elements.push(Element { key_end: Some(highest(&item.element.key)), ..item.element });
-            open = true;
-        } else if let Some(last) = elements.last_mut().filter(|_| open) {
-            last.key_end = predecessor(&item.element.key);
-            open = false;
+    if set.is_concat_interval() {
+        return raw.into_iter().map(|raw| with_end(raw.element, None)).collect();
+    }
+    pair_ranges(raw)
+}
+
+fn pair_ranges(mut raw: Vec<RawElement>) -> Vec<Element> {
+    // Where one range ends and the next starts, the end comes first.
+    raw.sort_by_key(|raw| (raw.element.key, !raw.interval_end));
+    let mut elements = Vec::with_capacity(raw.len() / 2 + 1);
+    let mut raw = raw.into_iter().peekable();
+    while let Some(RawElement { element, interval_end, .. }) = raw.next() {
+        if !interval_end {
+            let end = raw.peek().map_or_else(|| greatest(element.key), |next| before(next.element.key));
+            elements.push(with_end(element, Some(end)));
         }
     }
     elements
 }
 
-fn highest(key: &Data) -> Data {
-    Data::from_bytes(&vec![0xff; key.len()]).unwrap_or(Data::EMPTY)
+/// The element with a last key: what it has already, else the one given, else its only key.
+fn with_end(element: Element, end: Option<Data>) -> Element {
+    let key_end = element.key_end.or(end).or(Some(element.key));
+    Element { key_end, ..element }
 }
 
-/// The key before, as a number in network order.
-fn predecessor(key: &Data) -> Option<Data> {
-    let mut bytes = key.as_slice().to_vec();
-    for byte in bytes.iter_mut().rev() {
-        *byte = byte.wrapping_sub(1);
-        if *byte != 0xff {
-            break;
+/// The key with every bit set.
+fn greatest(key: Data) -> Data {
+    map_bytes(key, |bytes| bytes.fill(0xff))
+}
+
+/// The key before one, both taken as numbers in network order.
+fn before(key: Data) -> Data {
+    map_bytes(key, |bytes| {
+        for byte in bytes.iter_mut().rev() {
+            let (less, borrow) = byte.overflowing_sub(1);
+            *byte = less;
+            if !borrow {
+                break;
+            }
         }
-    }
-    Data::from_bytes(&bytes)
+    })
+}
+
+fn map_bytes(key: Data, change: impl FnOnce(&mut [u8])) -> Data {
+    let mut bytes = key.as_slice().to_vec();
+    change(&mut bytes);
+    Data::from_bytes(&bytes).unwrap_or(key)
 }

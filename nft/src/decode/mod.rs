@@ -1,152 +1,30 @@
-//! Netlink messages -> objects.
+//! Foreign bytes to values: what the kernel answers to a dump, a request or a batch.
 //!
-//! Takes what the kernel sends, gives values that equal those that were sent to it: registers in the kernel's form, without the
-//! defaults that it fills in, without counters' readings. Never panics, whatever the bytes are: lengths are checked, attributes may
-//! be missing, and what this crate does not know comes out as such.
+//! Takes single netlink messages (split a receive buffer with [`Messages`]) and gives values of this crate. Never panics, whatever
+//! the bytes are. The values are canonical: [`crate::Rule::to_dump`] of a rule that was sent equals the decoded rule, and a set or
+//! a (paired, see [`pair`]) element that was sent equals the decoded one. What this crate cannot express in a rule becomes
+//! [`crate::Expr::Unknown`], which equals nothing that is ever sent; in other objects it is a [`DecodeError`] for that message only.
 
+mod ack;
 mod elements;
 mod exprs;
+mod messages;
 mod objects;
 
 use std::sync::Arc;
 
-use crate::object::{Chain, RuleDump, Set, Table, TableName};
-use crate::wire::Attrs;
+use crate::object::{Chain, Family, RuleDump, Set, Table, TableName};
+use crate::wire::{Attr, Attrs};
 
-pub use elements::{RawElement, pair_elements};
+pub use ack::{Ack, ack, done};
+pub use elements::{RawElement, pair};
+pub use messages::{Messages, dump_interrupted, sequence};
 
-/// Length of `nlmsghdr`.
-const HEADER: usize = 16;
-/// Length of `nlmsghdr` and `nfgenmsg`.
-const HEADERS: usize = 20;
+/// `NFNL_SUBSYS_NFTABLES`.
+const SUBSYSTEM: u16 = 10;
 
-/// The messages of a datagram, each with its header. Ends at the first that does not fit.
-#[derive(Clone, Debug)]
-pub struct Messages<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Messages<'a> {
-    /// The messages in these bytes.
-    #[must_use]
-    pub fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
-    }
-}
-
-impl<'a> Iterator for Messages<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let len = usize::try_from(u32_at(self.rest, 0)?).ok()?;
-        if len < HEADER {
-            return None;
-        }
-        let message = self.rest.get(..len)?;
-        self.rest = self.rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some(message)
-    }
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-/// An answer that is no object: acknowledgement, error, or the end of a dump.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ack {
-    /// Sequence number of the request.
-    pub seq: u32,
-    /// Error number, positive; 0 for success.
-    pub errno: i32,
-    /// The kernel's own words.
-    pub message: Option<String>,
-    /// Offset in the request of the attribute that the error is about.
-    pub offset: Option<u32>,
-}
-
-/// The answer in a message; `None` when it is an object.
-#[must_use]
-pub fn ack(message: &[u8]) -> Option<Ack> {
-    const NLMSG_ERROR: u16 = 2;
-    const NLMSG_DONE: u16 = 3;
-    let kind = u16_at(message, 4)?;
-    if kind != NLMSG_ERROR && kind != NLMSG_DONE {
-        return None;
-    }
-    // A datagram that ends a dump has an error number; one without it is success.
-    let errno = u32_at(message, HEADER).map_or(0, |number| number.cast_signed().wrapping_neg());
-    let mut ack = Ack { seq: u32_at(message, 8)?, errno, message: None, offset: None };
-    for attr in extended(message, kind == NLMSG_ERROR) {
-        match attr.kind {
-            1 => ack.message = attr.str().map(str::to_owned),
-            2 => ack.offset = u32_at(attr.payload, 0),
-            _ => {}
-        }
-    }
-    Some(ack)
-}
-
-/// The attributes of an extended acknowledgement.
-fn extended(message: &[u8], is_error: bool) -> Attrs<'_> {
-    const CAPPED: u16 = 0x100;
-    const HAS_ATTRIBUTES: u16 = 0x200;
-    const ERRNO: usize = 4;
-    let flags = u16_at(message, 6).unwrap_or_default();
-    let start = if !is_error {
-        Some(HEADER + ERRNO)
-    } else if flags & CAPPED != 0 {
-        Some(HEADER + ERRNO + HEADER)
-    } else {
-        let request = u32_at(message, HEADER + ERRNO).and_then(|len| usize::try_from(len).ok());
-        request.and_then(|len| len.checked_next_multiple_of(4)?.checked_add(HEADER + ERRNO))
-    };
-    let bytes = start.filter(|_| flags & HAS_ATTRIBUTES != 0).and_then(|start| message.get(start..));
-    Attrs::new(bytes.unwrap_or_default())
-}
-
-/// One object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decoded {
-    /// A table.
-    Table(Table),
-    /// A chain.
-    Chain(TableName, Chain),
-    /// A rule, with the name of its chain.
-    Rule(TableName, Arc<str>, RuleDump),
-    /// A set or map.
-    Set(TableName, Set),
-    /// Some elements of a set.
-    Elements(Vec<RawElement>),
-    /// The generation of all rules.
-    Generation(u32),
-    /// Something else; its message type.
-    Other(u16),
-}
-
-/// A message that makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel's message about a {object} has no valid {attribute}")]
-pub struct DecodeError {
-    /// What the message is about.
-    pub object: &'static str,
-    /// What is missing or malformed.
-    pub attribute: &'static str,
-}
-
-impl DecodeError {
-    fn new(object: &'static str, attribute: &'static str) -> Self {
-        Self { object, attribute }
-    }
-}
-
-/// Message types of nf_tables (`enum nf_tables_msg_types`).
+/// Message types, the lower byte.
 mod kind {
-    pub(super) const SUBSYSTEM: u16 = 10;
     pub(super) const NEW_TABLE: u16 = 0;
     pub(super) const NEW_CHAIN: u16 = 3;
     pub(super) const NEW_RULE: u16 = 6;
@@ -155,27 +33,167 @@ mod kind {
     pub(super) const NEW_GENERATION: u16 = 15;
 }
 
-/// The object in a message.
+/// What a message holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A table.
+    Table {
+        /// The table.
+        table: Table,
+        /// The kernel's `NFT_TABLE_F_*`: 1 dormant, 2 owner, 4 persist.
+        flags: u32,
+        /// The kernel's number of the table.
+        handle: u64,
+    },
+    /// A chain.
+    Chain {
+        /// Its table.
+        table: TableName,
+        /// The chain.
+        chain: Chain,
+        /// The kernel's number of the chain within the table.
+        handle: u64,
+    },
+    /// A rule.
+    Rule {
+        /// Its table.
+        table: TableName,
+        /// Its chain's name.
+        chain: Arc<str>,
+        /// The rule.
+        rule: RuleDump,
+        /// The kernel's number of the rule, by which it can be deleted.
+        handle: u64,
+    },
+    /// A set or map, without its elements.
+    Set {
+        /// Its table.
+        table: TableName,
+        /// The set.
+        set: Set,
+        /// The kernel's number of the set within the table.
+        handle: u64,
+    },
+    /// Some elements of a set; a set's elements come in several messages.
+    Elements {
+        /// The set's table.
+        table: TableName,
+        /// The set's name.
+        set: Arc<str>,
+        /// The elements as they come; [`pair`] makes [`crate::Element`]s of a set's whole list.
+        elements: Vec<RawElement>,
+    },
+    /// The number of the ruleset's generation.
+    Generation(u32),
+    /// A message of another type, or about a table of a family that this crate does not know.
+    Other(u16),
+}
+
+/// An object that this crate cannot express.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{object} {}: {attribute} is missing, malformed or unknown", name.as_deref().unwrap_or("of unknown name"))]
+pub struct DecodeError {
+    /// `message`, `table`, `chain`, `rule`, `set`, `elements` or `generation`.
+    pub object: &'static str,
+    /// The object's name where it has one: a rule's is its chain, an element's is its set.
+    pub name: Option<Arc<str>>,
+    /// The attribute.
+    pub attribute: &'static str,
+}
+
+/// What one message says, from its `nlmsghdr` on.
 ///
 /// # Errors
-/// When a message that should hold an object does not.
+/// When it is shorter than its headers, or about an object that this crate cannot express.
 pub fn message(bytes: &[u8]) -> Result<Decoded, DecodeError> {
-    let kind = u16_at(bytes, 4).ok_or(DecodeError::new("message", "header"))?;
-    let attrs = Attrs::new(bytes.get(HEADERS..).unwrap_or_default());
-    let family = bytes.get(HEADER).copied().unwrap_or_default();
-    if kind >> 8 != kind::SUBSYSTEM {
-        return Ok(Decoded::Other(kind));
+    let malformed = |attribute| DecodeError { object: "message", name: None, attribute };
+    let header = messages::Header::read(bytes).ok_or(malformed("header"))?;
+    if header.kind >> 8 != SUBSYSTEM {
+        return Ok(Decoded::Other(header.kind));
     }
-    match kind & 0xff {
+    let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>().ok_or(malformed("family"))?;
+    let (attrs, kind) = (Attrs::new(attrs), header.kind & 0xff);
+    if kind == kind::NEW_GENERATION {
+        return objects::generation(attrs);
+    }
+    let Some(family) = family(nfgenmsg[0]) else { return Ok(Decoded::Other(header.kind)) };
+    match kind {
         kind::NEW_TABLE => objects::table(family, attrs),
         kind::NEW_CHAIN => objects::chain(family, attrs),
         kind::NEW_RULE => objects::rule(family, attrs),
         kind::NEW_SET => objects::set(family, attrs),
-        kind::NEW_ELEMENTS => elements::elements(attrs).map(Decoded::Elements),
-        kind::NEW_GENERATION => {
-            let id = attrs.find(1).and_then(|attr| attr.u32());
-            id.map(Decoded::Generation).ok_or(DecodeError::new("generation", "number"))
-        }
-        _ => Ok(Decoded::Other(kind)),
+        kind::NEW_ELEMENTS => elements::elements(family, attrs),
+        _ => Ok(Decoded::Other(header.kind)),
+    }
+}
+
+/// The family of an `NFPROTO_*` number.
+fn family(number: u8) -> Option<Family> {
+    [Family::Inet, Family::Ip, Family::Ip6].into_iter().find(|family| family_number(*family) == number)
+}
+
+/// `NFPROTO_INET`, `NFPROTO_IPV4`, `NFPROTO_IPV6`.
+const fn family_number(family: Family) -> u8 {
+    match family {
+        Family::Inet => 1,
+        Family::Ip => 2,
+        Family::Ip6 => 10,
+    }
+}
+
+/// The attributes of one object, and what an error says about it.
+#[derive(Clone, Copy)]
+struct Object<'a> {
+    attrs: Attrs<'a>,
+    object: &'static str,
+    name: Option<&'a str>,
+}
+
+impl<'a> Object<'a> {
+    /// An object whose name is in the attribute of a kind.
+    fn new(object: &'static str, attrs: Attrs<'a>, name: u16) -> Self {
+        Self { attrs, object, name: attrs.find(name).and_then(|attr| attr.str()) }
+    }
+
+    fn error(&self, attribute: &'static str) -> DecodeError {
+        DecodeError { object: self.object, name: self.name.map(Arc::from), attribute }
+    }
+
+    fn find(&self, kind: u16) -> Option<Attr<'a>> {
+        self.attrs.find(kind)
+    }
+
+    /// An attribute that every such object has.
+    fn need<T>(
+        &self,
+        kind: u16,
+        attribute: &'static str,
+        read: impl FnOnce(Attr<'a>) -> Option<T>,
+    ) -> Result<T, DecodeError> {
+        self.find(kind).and_then(read).ok_or_else(|| self.error(attribute))
+    }
+
+    /// The name.
+    fn name(&self) -> Result<Arc<str>, DecodeError> {
+        self.name.map(Arc::from).ok_or_else(|| self.error("name"))
+    }
+
+    /// The table that the object lives in.
+    fn table(&self, family: Family, kind: u16) -> Result<TableName, DecodeError> {
+        Ok(TableName::new(family, self.need(kind, "table", |attr| attr.str())?))
+    }
+
+    /// An attribute's number, 0 when it is absent.
+    fn number(&self, kind: u16) -> u32 {
+        self.find(kind).and_then(|attr| attr.u32()).unwrap_or(0)
+    }
+
+    fn handle(&self, kind: u16) -> u64 {
+        self.find(kind).and_then(|attr| attr.u64()).unwrap_or(0)
+    }
+
+    /// The payload of an attribute, empty when it is absent.
+    fn bytes(&self, kind: u16) -> &'a [u8] {
+        self.find(kind).map_or(&[], |attr| attr.payload)
     }
 }

@@ -1,9 +1,10 @@
-//! Tables, chains, rules and sets.
+//! Tables, chains, rules, sets and the generation number.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DecodeError, Decoded, exprs};
+use super::exprs::expr;
+use super::{DecodeError, Decoded, Object};
 use crate::datatype::DataType;
 use crate::object::{
     BaseChain, Chain, ChainType, Family, Hook, RuleDump, Set, SetFlags, Table, TableName, Types, ValueType,
@@ -11,116 +12,198 @@ use crate::object::{
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
 
-fn table_name(object: &'static str, family: u8, attr: Option<Attr<'_>>) -> Result<TableName, DecodeError> {
-    let family = match family {
-        1 => Family::Inet,
-        2 => Family::Ip,
-        10 => Family::Ip6,
-        _ => return Err(DecodeError::new(object, "family")),
+pub(super) fn generation(attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const ID: u16 = 1;
+    let object = Object { attrs, object: "generation", name: None };
+    Ok(Decoded::Generation(object.need(ID, "id", |attr| attr.u32())?))
+}
+
+pub(super) fn table(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const NAME: u16 = 1;
+    const FLAGS: u16 = 2;
+    const HANDLE: u16 = 4;
+    const USERDATA: u16 = 6;
+    let object = Object::new("table", attrs, NAME);
+    let table = Table {
+        name: TableName { family, name: object.name()? },
+        comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    let name = attr.and_then(|attr| attr.str()).ok_or(DecodeError::new(object, "table name"))?;
-    Ok(TableName::new(family, name))
+    Ok(Decoded::Table { table, flags: object.number(FLAGS), handle: object.handle(HANDLE) })
 }
 
-fn name(object: &'static str, attr: Option<Attr<'_>>) -> Result<Arc<str>, DecodeError> {
-    attr.and_then(|attr| attr.str()).map(Arc::from).ok_or(DecodeError::new(object, "name"))
-}
-
-fn comment(kind: u8, attr: Option<Attr<'_>>) -> Option<Arc<str>> {
-    userdata::find_comment(kind, attr?.payload)
-}
-
-/// `enum nft_table_attributes`.
-pub(super) fn table(family: u8, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
-    let name = table_name("table", family, attrs.find(1))?;
-    Ok(Decoded::Table(Table { name, comment: comment(userdata::COMMENT, attrs.find(6)) }))
-}
-
-/// `enum nft_chain_attributes`.
-pub(super) fn chain(family: u8, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
-    let table = table_name("chain", family, attrs.find(1))?;
-    let name = name("chain", attrs.find(3))?;
-    let base = match attrs.find(4) {
-        Some(hook) => Some(base_chain(hook.nested(), attrs.find(7)).ok_or(DecodeError::new("chain", "hook"))?),
-        None => None,
+pub(super) fn chain(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const TABLE: u16 = 1;
+    const HANDLE: u16 = 2;
+    const NAME: u16 = 3;
+    const HOOK: u16 = 4;
+    const USERDATA: u16 = 12;
+    let object = Object::new("chain", attrs, NAME);
+    let chain = Chain {
+        name: object.name()?,
+        base: object.find(HOOK).map(|hook| base_chain(&object, hook)).transpose()?,
+        comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    Ok(Decoded::Chain(table, Chain { name, base, comment: comment(userdata::COMMENT, attrs.find(12)) }))
+    Ok(Decoded::Chain { table: object.table(family, TABLE)?, chain, handle: object.handle(HANDLE) })
 }
 
-fn base_chain(hook: Attrs<'_>, kind: Option<Attr<'_>>) -> Option<BaseChain> {
-    let priority = hook.find(2)?.u32()?.cast_signed();
-    let hook = match hook.find(1)?.u32()? {
-        0 => Hook::Prerouting,
-        1 => Hook::Input,
-        2 => Hook::Forward,
-        3 => Hook::Output,
-        4 => Hook::Postrouting,
-        _ => return None,
+/// A base chain with the policy drop is an error: this crate's base chains accept.
+fn base_chain(object: &Object<'_>, hook: Attr<'_>) -> Result<BaseChain, DecodeError> {
+    const POLICY: u16 = 5;
+    const TYPE: u16 = 7;
+    const HOOK_NUMBER: u16 = 1;
+    const HOOK_PRIORITY: u16 = 2;
+    const ACCEPT: u32 = 1;
+    if object.find(POLICY).is_some_and(|policy| policy.u32() != Some(ACCEPT)) {
+        return Err(object.error("policy"));
+    }
+    let hook = Object { attrs: hook.nested(), ..*object };
+    Ok(BaseChain {
+        kind: object.need(TYPE, "type", chain_type)?,
+        hook: hook.need(HOOK_NUMBER, "hook", |attr| hook_of(attr.u32()?))?,
+        priority: hook.need(HOOK_PRIORITY, "priority", |attr| Some(attr.u32()?.cast_signed()))?,
+    })
+}
+
+fn chain_type(attr: Attr<'_>) -> Option<ChainType> {
+    let name = attr.str()?;
+    [ChainType::Filter, ChainType::Nat, ChainType::Route].into_iter().find(|kind| kind.name() == name)
+}
+
+/// The hook of an `NF_INET_*` number.
+const fn hook_of(number: u32) -> Option<Hook> {
+    match number {
+        0 => Some(Hook::Prerouting),
+        1 => Some(Hook::Input),
+        2 => Some(Hook::Forward),
+        3 => Some(Hook::Output),
+        4 => Some(Hook::Postrouting),
+        _ => None,
+    }
+}
+
+pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const TABLE: u16 = 1;
+    const CHAIN: u16 = 2;
+    const HANDLE: u16 = 3;
+    const EXPRESSIONS: u16 = 4;
+    const USERDATA: u16 = 7;
+    let object = Object::new("rule", attrs, CHAIN);
+    let exprs = object.find(EXPRESSIONS).into_iter().flat_map(|list| list.nested());
+    let rule = RuleDump {
+        exprs: exprs
+            .map(|item| expr(item.nested()).ok_or_else(|| object.error("expression")))
+            .collect::<Result<_, _>>()?,
+        comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    let kind = match kind?.str()? {
-        "filter" => ChainType::Filter,
-        "nat" => ChainType::Nat,
-        "route" => ChainType::Route,
-        _ => return None,
+    Ok(Decoded::Rule {
+        table: object.table(family, TABLE)?,
+        chain: object.name()?,
+        rule,
+        handle: object.handle(HANDLE),
+    })
+}
+
+/// Attributes of a set.
+mod set_attr {
+    pub(super) const TABLE: u16 = 1;
+    pub(super) const NAME: u16 = 2;
+    pub(super) const FLAGS: u16 = 3;
+    pub(super) const KEY_TYPE: u16 = 4;
+    pub(super) const KEY_LEN: u16 = 5;
+    pub(super) const DATA_TYPE: u16 = 6;
+    pub(super) const DATA_LEN: u16 = 7;
+    pub(super) const DESCRIPTION: u16 = 9;
+    pub(super) const DESCRIPTION_SIZE: u16 = 1;
+    pub(super) const TIMEOUT: u16 = 11;
+    pub(super) const USERDATA: u16 = 13;
+    pub(super) const HANDLE: u16 = 16;
+}
+
+/// `NFT_SET_*`.
+mod set_flag {
+    pub(super) const ANONYMOUS: u32 = 0x1;
+    pub(super) const CONSTANT: u32 = 0x2;
+    pub(super) const INTERVAL: u32 = 0x4;
+    pub(super) const MAP: u32 = 0x8;
+    pub(super) const TIMEOUT: u32 = 0x10;
+    pub(super) const DYNAMIC: u32 = 0x20;
+    /// Follows from an interval key with several fields.
+    pub(super) const CONCAT: u32 = 0x80;
+    pub(super) const KNOWN: u32 = ANONYMOUS | CONSTANT | INTERVAL | MAP | TIMEOUT | DYNAMIC | CONCAT;
+}
+
+pub(super) fn set(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    let object = Object::new("set", attrs, set_attr::NAME);
+    let flags = object.number(set_attr::FLAGS);
+    if flags & !set_flag::KNOWN != 0 {
+        return Err(object.error("flags"));
+    }
+    let userdata = object.bytes(set_attr::USERDATA);
+    let (key, value) = types(&object, flags & set_flag::MAP != 0, userdata)?;
+    let size = object.find(set_attr::DESCRIPTION).and_then(|d| d.nested().find(set_attr::DESCRIPTION_SIZE));
+    let set = Set {
+        name: object.name()?,
+        key,
+        value,
+        flags: set_flags(flags),
+        timeout: milliseconds(object.find(set_attr::TIMEOUT)).filter(|timeout| !timeout.is_zero()),
+        size: size.and_then(|size| size.u32()),
+        comment: userdata::read_set_comment(userdata),
     };
-    Some(BaseChain { kind, hook, priority })
+    Ok(Decoded::Set { table: object.table(family, set_attr::TABLE)?, set, handle: object.handle(set_attr::HANDLE) })
 }
 
-/// `enum nft_rule_attributes`.
-pub(super) fn rule(family: u8, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
-    let table = table_name("rule", family, attrs.find(1))?;
-    let chain = name("rule", attrs.find(2))?;
-    let list = attrs.find(4).map(|list| list.nested());
-    let exprs = list.map(|list| list.map(exprs::expr).collect()).transpose()?.unwrap_or_default();
-    Ok(Decoded::Rule(table, chain, RuleDump { exprs, comment: comment(userdata::COMMENT, attrs.find(7)) }))
-}
-
-/// Bits of `enum nft_set_flags`.
-const fn flags(bits: u32) -> SetFlags {
+const fn set_flags(flags: u32) -> SetFlags {
     SetFlags {
-        anonymous: bits & 1 != 0,
-        constant: bits & (1 << 1) != 0,
-        interval: bits & (1 << 2) != 0,
-        timeout: bits & (1 << 4) != 0,
-        dynamic: bits & (1 << 5) != 0,
+        interval: flags & set_flag::INTERVAL != 0,
+        dynamic: flags & set_flag::DYNAMIC != 0,
+        timeout: flags & set_flag::TIMEOUT != 0,
+        constant: flags & set_flag::CONSTANT != 0,
+        anonymous: flags & set_flag::ANONYMOUS != 0,
     }
 }
 
-/// `NFT_DATA_VERDICT`.
-const DATA_VERDICT: u32 = 0xffff_ff00;
+pub(super) fn milliseconds(attr: Option<Attr<'_>>) -> Option<Duration> {
+    attr?.u64().map(Duration::from_millis)
+}
 
-/// `enum nft_set_attributes`.
-pub(super) fn set(family: u8, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
-    const MAP: u32 = 1 << 3;
-    let table = table_name("set", family, attrs.find(1))?;
-    let name = name("set", attrs.find(2))?;
-    let number = |kind| attrs.find(kind).and_then(|attr: Attr<'_>| attr.u32());
-    let bits = number(3).unwrap_or_default();
-    let data = userdata::SetData::parse(attrs.find(13).map_or(&[][..], |attr| attr.payload));
-    let key = types(data.key, number(4)).ok_or(DecodeError::new("set", "key type"))?;
-    let value = match number(6).filter(|_| bits & MAP != 0) {
-        None => None,
-        Some(DATA_VERDICT) => Some(ValueType::Verdict),
-        Some(packed) => {
-            Some(ValueType::Data(types(data.value, Some(packed)).ok_or(DecodeError::new("set", "value type"))?))
-        }
+/// Types of key and value. The user data's `typeof` counts only where it agrees with the type numbers, for key and value alike.
+fn types(object: &Object<'_>, is_map: bool, userdata: &[u8]) -> Result<(Types, Option<ValueType>), DecodeError> {
+    const VERDICT: u32 = 0xffff_ff00;
+    let named_key = named(object, set_attr::KEY_TYPE, set_attr::KEY_LEN).ok_or_else(|| object.error("key type"))?;
+    let key_fields = userdata::read_key(userdata).filter(|fields| agrees(fields, &named_key));
+    if !is_map || object.number(set_attr::DATA_TYPE) == VERDICT {
+        let key = key_fields.map_or(Types::Named(named_key), Types::Of);
+        return Ok((key, is_map.then_some(ValueType::Verdict)));
+    }
+    let named_value =
+        named(object, set_attr::DATA_TYPE, set_attr::DATA_LEN).ok_or_else(|| object.error("value type"))?;
+    let value_fields = userdata::read_value(userdata).filter(|fields| agrees(fields, &named_value));
+    let (key, value) = match (key_fields, value_fields) {
+        (Some(key), Some(value)) => (Types::Of(key), Types::Of(value)),
+        _ => (Types::Named(named_key), Types::Named(named_value)),
     };
-    let timeout = attrs.find(11).and_then(|attr| attr.u64()).filter(|ms| *ms > 0).map(Duration::from_millis);
-    let size = attrs.find(9).and_then(|desc| desc.nested().find(1)?.u32());
-    Ok(Decoded::Set(table, Set { name, key, value, flags: flags(bits), timeout, size, comment: data.comment }))
+    Ok((key, Some(ValueType::Data(value))))
 }
 
-/// The types of a key or value: by `typeof` where user data has it, else by the packed number.
-fn types(fields: Option<Vec<crate::Field>>, packed: Option<u32>) -> Option<Types> {
-    if let Some(fields) = fields {
-        return Some(Types::Of(fields));
-    }
-    let mut packed = packed?;
+fn agrees(fields: &[crate::Field], types: &[DataType]) -> bool {
+    fields.iter().map(|field| field.data_type()).eq(types.iter().copied())
+}
+
+/// The types in a type number: six bits a field, the last field lowest. They must add up to the length.
+fn named(object: &Object<'_>, kind: u16, len: u16) -> Option<Vec<DataType>> {
+    const BITS: u32 = 6;
+    let mut number = object.find(kind)?.u32()?;
     let mut types = Vec::new();
-    while packed != 0 {
-        types.push(DataType::from_id(packed & 0x3f)?);
-        packed >>= 6;
+    while number != 0 {
+        types.insert(0, DataType::from_id(number & ((1 << BITS) - 1))?);
+        number >>= BITS;
     }
-    types.reverse();
-    (!types.is_empty()).then_some(Types::Named(types))
+    let len = usize::try_from(object.find(len)?.u32()?).ok()?;
+    (!types.is_empty() && Types::Named(types.clone()).data_len() == len).then_some(types)
+}
+
+/// A name in a nested attribute.
+pub(super) fn name(attr: Option<Attr<'_>>) -> Option<Arc<str>> {
+    attr?.str().map(Arc::from)
 }

@@ -1,6 +1,7 @@
 //! Statements and rules, in the words in which nft lists them.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use crate::data::Data;
 use crate::datatype::DataType;
@@ -61,9 +62,7 @@ impl<'a> Scope<'a> {
             Statement::Match(fields, operand) => self.comparison(fields, operand),
             Statement::FibLocal(FibAddress::Source) => "fib saddr type local".to_owned(),
             Statement::FibLocal(FibAddress::Destination) => "fib daddr type local".to_owned(),
-            Statement::CtBit(CtBit::StateNew) => "ct state new".to_owned(),
-            Statement::CtBit(CtBit::StateInvalid) => "ct state invalid".to_owned(),
-            Statement::CtBit(CtBit::StatusDnat) => "ct status dnat".to_owned(),
+            Statement::CtBit(bit) => ct_bit(*bit).to_owned(),
             Statement::MarkBits { mask, set } => {
                 let operator = if *set { "!=" } else { "==" };
                 format!("meta mark & {} {operator} {}", mark(*mask), mark(0))
@@ -75,17 +74,26 @@ impl<'a> Scope<'a> {
                 let family = self.address_family(fields);
                 format!("dnat {family} to {} map {}", self.fields(fields), self.set(map))
             }
-            Statement::Dnat(to) if self.family == Some(Family::Inet) => {
-                let family = if to.is_ipv4() { Family::Ip } else { Family::Ip6 };
-                format!("dnat {family} to {to}")
-            }
-            Statement::Dnat(to) => format!("dnat to {to}"),
+            Statement::Dnat(to) => self.dnat(*to),
             Statement::MasqueradeFullyRandom => "masquerade fully-random".to_owned(),
             Statement::Reject => "reject".to_owned(),
             Statement::RejectWithTcpReset => "reject with tcp reset".to_owned(),
-            Statement::Update { .. } => self.update(statement),
+            Statement::Update { set, key, value, timeout } => {
+                let timeout = timeout.map_or_else(String::new, |t| format!(" timeout {}", duration(t)));
+                let value = if value.is_empty() { String::new() } else { format!(" : {}", self.fields(value)) };
+                format!("update @{set} {{ {}{timeout}{value} }}", self.fields(key))
+            }
             Statement::Counter => "counter".to_owned(),
             Statement::Verdict(verdict) => verdict.to_string(),
+        }
+    }
+
+    /// nft names the family only where the table leaves it open.
+    fn dnat(&self, to: SocketAddr) -> String {
+        match (self.family, to) {
+            (Some(Family::Inet), SocketAddr::V4(_)) => format!("dnat ip to {to}"),
+            (Some(Family::Inet), SocketAddr::V6(_)) => format!("dnat ip6 to {to}"),
+            _ => format!("dnat to {to}"),
         }
     }
 
@@ -101,13 +109,6 @@ impl<'a> Scope<'a> {
             Operand::NotInSet(set) => format!("!= {}", self.set(set)),
         };
         format!("{} {operand}", self.fields(fields))
-    }
-
-    fn update(&self, statement: &Statement) -> String {
-        let Statement::Update { set, key, value, timeout } = statement else { return String::new() };
-        let timeout = timeout.map_or_else(String::new, |t| format!(" timeout {}", duration(t)));
-        let value = if value.is_empty() { String::new() } else { format!(" : {}", self.fields(value)) };
-        format!("update @{set} {{ {}{timeout}{value} }}", self.fields(key))
     }
 
     /// A concatenation.
@@ -140,6 +141,14 @@ impl<'a> Scope<'a> {
             _ if is_ipv6 => Family::Ip6,
             _ => Family::Ip,
         }
+    }
+}
+
+const fn ct_bit(bit: CtBit) -> &'static str {
+    match bit {
+        CtBit::StateNew => "ct state new",
+        CtBit::StateInvalid => "ct state invalid",
+        CtBit::StatusDnat => "ct status dnat",
     }
 }
 

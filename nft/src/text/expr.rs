@@ -1,0 +1,210 @@
+//! Expressions in the style of `nft --debug=netlink`, for logs about rules that come from the kernel.
+
+use std::fmt;
+
+use crate::data::Data;
+use crate::expr::{
+    CmpOp, CtKey, DynsetOp, Expr, FibAddress, LookupResult, MetaKey, NatType, PayloadBase, Register, RejectWith,
+};
+use crate::object::RuleDump;
+use crate::text::comment;
+
+/// `[ payload load 4b @ network header + 16 => reg 1 ]`.
+impl fmt::Display for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[ ")?;
+        self.write_words(f)?;
+        f.write_str(" ]")
+    }
+}
+
+/// The expressions, one after the other, and the comment.
+impl fmt::Display for RuleDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exprs: Vec<String> = self.exprs.iter().map(Expr::to_string).collect();
+        f.write_str(&exprs.join(" "))?;
+        f.write_str(&comment(self.comment.as_deref()))
+    }
+}
+
+impl Expr {
+    fn write_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Payload { base, offset, len, dreg } => {
+                write!(f, "payload load {len}b @ {base} header + {offset} => {dreg}")
+            }
+            Self::MetaLoad { key, dreg } => write!(f, "meta load {key} => {dreg}"),
+            Self::MetaSet { key, sreg } => write!(f, "meta set {key} with {sreg}"),
+            Self::Ct { key, dreg } => write!(f, "ct load {} => {dreg}{}", ct_name(*key), ct_direction(*key)),
+            Self::Fib { address, dreg } => write!(f, "fib {address} type => {dreg}"),
+            Self::Cmp { op, sreg, data } => write!(f, "cmp {op} {sreg} {}", Words(data)),
+            Self::Bitwise { sreg, dreg, mask, xor } => {
+                write!(f, "bitwise {dreg} = ( {sreg} & {} ) ^ {}", Words(mask), Words(xor))
+            }
+            Self::Immediate { dreg, data } => write!(f, "immediate {dreg} {}", Words(data)),
+            Self::ImmediateVerdict(verdict) => write!(f, "immediate reg 0 {verdict}"),
+            Self::Lookup { set, sreg, result } => write_lookup(f, set, *sreg, *result),
+            Self::Numgen { dreg, modulus, random } => {
+                write!(f, "numgen {dreg} = {} mod {modulus}", if *random { "random" } else { "inc" })
+            }
+            Self::Jhash { sreg, dreg, len, modulus, seed } => {
+                write!(f, "hash {dreg} = jhash({sreg}, {len}, 0x{seed:x}) % mod {modulus}")
+            }
+            Self::Dynset { set, op, key, data, timeout_ms } => write_dynset(f, set, *op, (*key, *data), *timeout_ms),
+            Self::Nat { kind, family, address, port, flags } => {
+                write!(f, "nat {kind} {family} addr_min {address}")?;
+                port.map_or(Ok(()), |port| write!(f, " proto_min {port}"))?;
+                write_flags(f, *flags)
+            }
+            Self::Masquerade { flags } => {
+                f.write_str("masq")?;
+                write_flags(f, *flags)
+            }
+            Self::Reject(RejectWith::Icmp(code)) => write!(f, "reject type 0 code {code}"),
+            Self::Reject(RejectWith::TcpReset) => f.write_str("reject type 1 code 0"),
+            Self::Reject(RejectWith::Icmpx(code)) => write!(f, "reject type 2 code {code}"),
+            Self::Counter => f.write_str("counter"),
+            Self::Unknown(name) => write!(f, "{name} ?"),
+        }
+    }
+}
+
+fn write_lookup(f: &mut fmt::Formatter<'_>, set: &str, sreg: Register, result: LookupResult) -> fmt::Result {
+    write!(f, "lookup {sreg} set {set}")?;
+    match result {
+        LookupResult::Member => Ok(()),
+        LookupResult::NotMember => f.write_str(" 0x1"),
+        LookupResult::Verdict => f.write_str(" dreg 0"),
+        LookupResult::Load(dreg) => write!(f, " d{dreg}"),
+    }
+}
+
+fn write_dynset(
+    f: &mut fmt::Formatter<'_>,
+    set: &str,
+    op: DynsetOp,
+    (key, data): (Register, Option<Register>),
+    timeout_ms: Option<u64>,
+) -> fmt::Result {
+    let op = match op {
+        DynsetOp::Add => "add",
+        DynsetOp::Update => "update",
+    };
+    write!(f, "dynset {op} reg_key {} set {set}", key.to_wire())?;
+    timeout_ms.map_or(Ok(()), |timeout| write!(f, " timeout {timeout}ms"))?;
+    data.map_or(Ok(()), |data| write!(f, " sreg_data {}", data.to_wire()))
+}
+
+fn write_flags(f: &mut fmt::Formatter<'_>, flags: u32) -> fmt::Result {
+    if flags == 0 { Ok(()) } else { write!(f, " flags 0x{flags:x}") }
+}
+
+/// Bytes as the register's 32-bit words in host order.
+struct Words<'a>(&'a Data);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = self.0.as_slice().chunks(4).map(|chunk| {
+            let mut word = [0; 4];
+            word[..chunk.len()].copy_from_slice(chunk);
+            format!("0x{:08x}", u32::from_ne_bytes(word))
+        });
+        f.write_str(&words.collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl fmt::Display for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reg {}", self.to_wire())
+    }
+}
+
+impl fmt::Display for PayloadBase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Network => "network",
+            Self::Transport => "transport",
+        })
+    }
+}
+
+impl fmt::Display for MetaKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mark => "mark",
+            Self::IifName => "iifname",
+            Self::OifName => "oifname",
+            Self::L4Proto => "l4proto",
+            Self::NfProto => "nfproto",
+        })
+    }
+}
+
+const fn ct_name(key: CtKey) -> &'static str {
+    match key {
+        CtKey::State => "state",
+        CtKey::Status => "status",
+        CtKey::Mark => "mark",
+        CtKey::OriginalDstIpv4 => "dst_ip",
+        CtKey::OriginalDstIpv6 => "dst_ip6",
+        CtKey::OriginalDstPort => "proto_dst",
+    }
+}
+
+const fn ct_direction(key: CtKey) -> &'static str {
+    match key {
+        CtKey::OriginalDstIpv4 | CtKey::OriginalDstIpv6 | CtKey::OriginalDstPort => " , dir original",
+        CtKey::State | CtKey::Status | CtKey::Mark => "",
+    }
+}
+
+impl fmt::Display for FibAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source => "saddr",
+            Self::Destination => "daddr",
+        })
+    }
+}
+
+impl fmt::Display for CmpOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Eq => "eq",
+            Self::Ne => "neq",
+        })
+    }
+}
+
+impl fmt::Display for NatType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source => "snat",
+            Self::Destination => "dnat",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::field::Field;
+    use crate::object::{Family, Rule};
+    use crate::statement::Statement;
+
+    #[test]
+    fn expressions_as_nft_debugs_them() {
+        let fields = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(2)];
+        let rule = Rule {
+            statements: vec![
+                Statement::MarkBits { mask: 0x4000, set: true },
+                Statement::DnatToMap(fields, "endpoints".into()),
+            ],
+            comment: Some("c".into()),
+        };
+        let expected = "[ meta load mark => reg 1 ] [ bitwise reg 1 = ( reg 1 & 0x00004000 ) ^ 0x00000000 ] \
+            [ cmp neq reg 1 0x00000000 ] [ payload load 4b @ network header + 16 => reg 1 ] [ meta load l4proto => reg 9 ] \
+            [ payload load 2b @ transport header + 2 => reg 10 ] [ numgen reg 11 = random mod 2 ] \
+            [ lookup reg 1 set endpoints dreg 1 ] [ nat dnat ip addr_min reg 1 proto_min reg 9 ] comment \"c\"";
+        assert_eq!(rule.to_dump(Family::Ip).to_string(), expected);
+    }
+}
