@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::batch::{Batch, Command, EncodeError, Origin};
-use crate::decode::{self, DecodeError, Decoded, Messages};
+use crate::decode::{self, DecodeError, Decoded, Messages, RawElement};
 use crate::object::{Chain, Element, Family, RuleDump, Set, Table, TableName};
 use crate::socket::{Bus, Socket};
 use crate::wire::Writer;
@@ -83,15 +83,20 @@ pub enum ReadError {
     Unstable,
 }
 
+/// Chains with their rules, by name.
+pub type ChainDumps = BTreeMap<Arc<str>, (Chain, Vec<RuleDump>)>;
+
 /// A table as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableDump {
     /// The table itself.
     pub table: Table,
     /// Its chains with their rules, by name.
-    pub chains: BTreeMap<Arc<str>, (Chain, Vec<RuleDump>)>,
+    pub chains: ChainDumps,
     /// Its sets and maps with their elements, by name. Elements that rules made are among them.
     pub sets: BTreeMap<Arc<str>, (Set, Vec<Element>)>,
+    /// What else is in the table but cannot be expressed here, so that it is not ours.
+    pub unreadable: Vec<DecodeError>,
 }
 
 /// A connection to nf_tables in one network namespace.
@@ -161,47 +166,75 @@ impl Connection {
 
     fn read_once(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
         let Some(table) = self.read_table_object(name)? else { return Ok(None) };
+        let chains = self.read_chains(name)?;
+        let mut dump = TableDump { table, chains, sets: BTreeMap::new(), unreadable: Vec::new() };
+        self.dump(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |item| match item {
+            Ok(Decoded::Rule { chain, rule, .. }) => {
+                if let Some((_, rules)) = dump.chains.get_mut(&chain) {
+                    rules.push(rule);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => dump.unreadable.push(error),
+        })?;
+        self.dump(request::SETS, name, &[(request::SET_TABLE, &name.name)], |item| match item {
+            Ok(Decoded::Set { set, .. }) => {
+                dump.sets.insert(Arc::clone(&set.name), (set, Vec::new()));
+            }
+            Ok(_) => {}
+            Err(error) => dump.unreadable.push(error),
+        })?;
+        for (set_name, (set, elements)) in &mut dump.sets {
+            *elements = decode::pair(set, self.read_elements(name, set_name, &mut dump.unreadable)?);
+        }
+        Ok(Some(dump))
+    }
+
+    /// The chains of a table. The kernel lists those of all tables; what of them cannot be read is taken for somebody else's.
+    fn read_chains(&mut self, name: &TableName) -> Result<ChainDumps, ReadError> {
         let mut chains = BTreeMap::new();
         self.dump(request::CHAINS, name, &[], |item| {
-            if let Decoded::Chain(table, chain) = item
+            if let Ok(Decoded::Chain { table, chain, .. }) = item
                 && table == *name
             {
                 chains.insert(Arc::clone(&chain.name), (chain, Vec::new()));
             }
         })?;
-        self.dump(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |item| {
-            if let Decoded::Rule(table, chain, rule) = item
-                && table == *name
-                && let Some((_, rules)) = chains.get_mut(&chain)
-            {
-                rules.push(rule);
-            }
+        Ok(chains)
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &TableName,
+        set: &str,
+        unreadable: &mut Vec<DecodeError>,
+    ) -> Result<Vec<RawElement>, ReadError> {
+        let filter = [(request::ELEMENTS_TABLE, &*table.name), (request::ELEMENTS_SET, set)];
+        let mut raw = Vec::new();
+        self.dump(request::ELEMENTS, table, &filter, |item| match item {
+            Ok(Decoded::Elements { elements, .. }) => raw.extend(elements),
+            Ok(_) => {}
+            Err(error) => unreadable.push(error),
         })?;
-        let mut sets = BTreeMap::new();
-        self.dump(request::SETS, name, &[(request::SET_TABLE, &name.name)], |item| {
-            if let Decoded::Set(table, set) = item
-                && table == *name
-            {
-                sets.insert(Arc::clone(&set.name), (set, Vec::new()));
-            }
-        })?;
-        for (set_name, (set, elements)) in &mut sets {
-            let filter = [(request::ELEMENTS_TABLE, &*name.name), (request::ELEMENTS_SET, set_name)];
-            let mut raw = Vec::new();
-            self.dump(request::ELEMENTS, name, &filter, |item| {
-                if let Decoded::Elements(elements) = item {
-                    raw.extend(elements);
-                }
-            })?;
-            *elements = decode::pair_elements(set, raw);
+        Ok(raw)
+    }
+
+    /// The elements of one set, or nothing when there is no such set.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_set(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
+        match self.read_elements(table, &set.name, &mut Vec::new()) {
+            Ok(raw) => Ok(decode::pair(set, raw)),
+            Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
+            Err(error) => Err(error),
         }
-        Ok(Some(TableDump { table, chains, sets }))
     }
 
     fn read_table_object(&mut self, name: &TableName) -> Result<Option<Table>, ReadError> {
         let mut found = None;
         self.dump(request::TABLES, name, &[], |item| {
-            if let Decoded::Table(table) = item
+            if let Ok(Decoded::Table { table, .. }) = item
                 && table.name == *name
             {
                 found = Some(table);
@@ -237,19 +270,20 @@ impl Connection {
         kind: u16,
         table: &TableName,
         filter: &[(u16, &str)],
-        mut each: impl FnMut(Decoded),
+        mut each: impl FnMut(Result<Decoded, DecodeError>),
     ) -> Result<(), ReadError> {
         self.socket.send(&request::message(kind, request::NLM_F_DUMP, Some(table.family), filter))?;
         loop {
             let bytes = self.socket.receive()?;
             for message in Messages::new(bytes) {
-                if let Some(ack) = decode::ack(message) {
-                    return match ack.errno {
+                // A request that is refused is answered by an error, any other by objects and the end of the dump.
+                if let Some(errno) = decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
+                    return match errno {
                         0 => Ok(()),
                         errno => Err(io::Error::from_raw_os_error(errno).into()),
                     };
                 }
-                each(decode::message(message)?);
+                each(decode::message(message));
             }
         }
     }

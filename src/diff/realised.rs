@@ -14,6 +14,8 @@ pub struct Realised {
     chains: HashMap<Arc<str>, (Chain, Vec<RuleDump>)>,
     sets: HashMap<Arc<str>, RealisedSet>,
     slotted: Vec<SetName>,
+    /// The table holds something that is not ours.
+    foreign: bool,
 }
 
 /// The present content of one set.
@@ -41,6 +43,7 @@ impl Realised {
         let mut realised = Self::absent(program);
         let Some(dump) = dump else { return realised };
         realised.table = Some(dump.table);
+        realised.foreign = !dump.unreadable.is_empty();
         realised.chains = dump.chains.into_iter().collect();
         for (name, (set, elements)) in dump.sets {
             let mut content = realised.new_set(set);
@@ -101,6 +104,11 @@ impl Realised {
     fn new_set(&self, set: Set) -> RealisedSet {
         let slotted = self.slotted.iter().any(|name| *name == *set.name);
         RealisedSet { set, elements: HashMap::new(), slots: slotted.then(HashMap::new) }
+    }
+
+    /// Whether the table holds something that is not ours.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     pub(super) fn table(&self) -> Option<&Table> {

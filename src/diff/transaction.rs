@@ -50,7 +50,10 @@ fn is_compatible(program: &Program, realised: &Realised) -> bool {
         let wanted = fixed.or_else(|| (program.on_demand)(&present.name).map(|content| content.chain));
         wanted.is_some_and(|wanted| wanted == *present)
     };
-    realised.table() == Some(&program.table) && realised.sets().all(known_set) && realised.chains().all(known_chain)
+    !realised.is_foreign()
+        && realised.table() == Some(&program.table)
+        && realised.sets().all(known_set)
+        && realised.chains().all(known_chain)
 }
 
 /// Commands by kind, put into order at the end.

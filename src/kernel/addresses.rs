@@ -29,9 +29,9 @@ pub fn list() -> io::Result<Vec<IpAddr>> {
     let mut addresses = Vec::new();
     loop {
         for message in Messages::new(socket.receive()?) {
-            if let Some(ack) = decode::ack(message) {
-                if ack.errno != 0 {
-                    return Err(io::Error::from_raw_os_error(ack.errno));
+            if let Some(errno) = decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
+                if errno != 0 {
+                    return Err(io::Error::from_raw_os_error(errno));
                 }
                 addresses.sort_unstable();
                 addresses.dedup();

@@ -1,10 +1,31 @@
 //! Single commands, each a line of `nft -f` input.
 
+use std::fmt;
+
+use crate::batch::Command;
 use crate::object::{Chain, Element, Rule, Set, Table, TableName};
 use crate::ruleset::SetContent;
 use crate::text::element::ElementText;
 use crate::text::statement::Scope;
 use crate::text::{chain, quoted, set};
+
+/// The line of `nft -f` input that does the same.
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&match self {
+            Self::AddTable(table) => add_table(table),
+            Self::DeleteTable(table) => delete_table(table),
+            Self::AddChain(table, chain) => add_chain(table, chain),
+            Self::DeleteChain(table, chain) => delete_chain(table, chain),
+            Self::FlushChain(table, chain) => flush_chain(table, chain),
+            Self::AddRule(table, chain, rule) => add_rule(table, chain, rule, &[]),
+            Self::AddSet(table, set) => add_set(table, set),
+            Self::DeleteSet(table, set) => delete_set(table, set),
+            Self::AddElements(table, set, elements) => add_elements(table, set, elements),
+            Self::DeleteElements(table, set, elements) => delete_elements(table, set, elements),
+        })
+    }
+}
 
 /// `add table ip kube-proxy { comment "..."; }`.
 #[must_use]
