@@ -196,7 +196,7 @@ fn everything_loaded_is_dumped_as_it_was() {
         load(&Ruleset { tables: tables() }.to_string());
         for content in tables() {
             let name = &content.table.name;
-            assert_eq!(dump_tables(name.family), [content.table.clone()]);
+            assert_eq!(dump_tables(name.family), std::slice::from_ref(&content.table));
             let chains: Vec<Chain> = content.chains.iter().map(|(chain, _)| chain.clone()).collect();
             assert_eq!(dump_chains(name), chains);
             assert_rules(&content);
