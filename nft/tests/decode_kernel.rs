@@ -266,13 +266,13 @@ fn foreign_rules_and_sets_decode_to_what_never_equals_ours() {
     in_namespace("foreign_rules_and_sets_decode_to_what_never_equals_ours", || {
         load(
             "table ip t { set l { type ether_addr; }\n set m { typeof tcp dport; }\n chain c {\n log prefix \"x\"\n \
-             meta length > 5\n ip saddr 1.1.1.1-1.1.1.5\n meta mark set meta mark << 2\n snat to 10.0.0.1-10.0.0.9\n }\n \
+             meta length > 5\n ip saddr 1.1.1.1-1.1.1.5\n jhash ip saddr mod 2 0\n meta mark set meta mark << 2\n snat to 10.0.0.1-10.0.0.9\n }\n \
              chain d { type filter hook input priority 0; policy drop; }\n }",
         );
         let rules = dump_rules(&TableName::new(Family::Ip, "t"));
         let text: Vec<String> = rules.iter().map(|(_, rule)| rule.to_string()).collect();
         let text = text.join("\n");
-        for unknown in ["[ log ? ]", "[ meta ? ]", "[ cmp ? ]", "[ bitwise ? ]", "[ nat ? ]"] {
+        for unknown in ["[ log ? ]", "[ meta ? ]", "[ cmp ? ]", "[ hash ? ]", "[ bitwise ? ]", "[ nat ? ]"] {
             assert!(text.contains(unknown), "{unknown} in {text}");
         }
         let sets = ask(&request(GET_SET, DUMP, Family::Ip, &[(1, "t")]));

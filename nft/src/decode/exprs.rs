@@ -210,7 +210,7 @@ fn numgen(a: Reader<'_>) -> Option<Expr> {
     Some(Expr::Numgen { dreg: a.register(1)?, modulus: a.number(2)?, random })
 }
 
-/// A rule without a seed has one that the kernel chose and does not tell; it counts as 0.
+/// Without a seed the kernel has chosen one that it does not tell, so that the hash equals no other.
 fn jhash(a: Reader<'_>) -> Option<Expr> {
     const OFFSET: u16 = 6;
     const TYPE: u16 = 7;
@@ -221,7 +221,7 @@ fn jhash(a: Reader<'_>) -> Option<Expr> {
         dreg: a.register(2)?,
         len: a.number(3)?,
         modulus: a.number(4)?,
-        seed: a.number_or_zero(5)?,
+        seed: a.number(5)?,
     })
 }
 

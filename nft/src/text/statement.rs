@@ -121,6 +121,8 @@ impl<'a> Scope<'a> {
         match field {
             Field::ThSport => format!("{} sport", self.transport),
             Field::ThDport => format!("{} dport", self.transport),
+            // The lowered form has the seed 0; without a seed the kernel would choose one.
+            Field::JhashSaddr(_) => format!("{field} seed 0x0"),
             other => other.to_string(),
         }
     }
