@@ -35,7 +35,7 @@ pub const METRICS_PORT: u16 = 10249;
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default = "KubeProxyConfiguration::unset")]
 pub struct KubeProxyConfiguration {
     /// [`API_VERSION`].
     pub api_version: String,
@@ -105,7 +105,16 @@ pub struct DetectLocalSection {
 
 impl Default for KubeProxyConfiguration {
     fn default() -> Self {
-        let mut config = Self {
+        let mut config = Self::unset();
+        config.fill_defaults();
+        config
+    }
+}
+
+impl KubeProxyConfiguration {
+    /// What a file without fields says. Defaults that depend on other fields are filled in when these are known.
+    fn unset() -> Self {
+        Self {
             api_version: API_VERSION.to_owned(),
             kind: KIND.to_owned(),
             feature_gates: BTreeMap::new(),
@@ -132,13 +141,9 @@ impl Default for KubeProxyConfiguration {
             config_sync_period: GoDuration::ZERO,
             port_range: String::new(),
             windows_run_as_service: false,
-        };
-        config.fill_defaults();
-        config
+        }
     }
-}
 
-impl KubeProxyConfiguration {
     /// Replaces what upstream takes for "not set": empty strings and zero numbers of some fields. Idempotent.
     pub fn fill_defaults(&mut self) {
         self.client_connection.fill_defaults();

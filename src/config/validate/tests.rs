@@ -24,7 +24,7 @@ fn good(body: &str) -> Config {
 #[test]
 fn all_errors_are_collected() {
     let errors =
-        validated("mode: ipvs\noomScoreAdj: 2000\nnodePortAddresses: [x, y]\nfeatureGates: {Nope: true}").unwrap_err();
+        validated("mode: ipvs\noomScoreAdj: 2000\nnodePortAddresses: [x, z]\nfeatureGates: {Nope: true}").unwrap_err();
     let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
     assert_eq!(fields, ["mode", "oomScoreAdj", "nodePortAddresses[0]", "nodePortAddresses[1]", "featureGates.Nope"]);
 }
