@@ -8,6 +8,7 @@
 //! families never mix (D24).
 
 mod endpoints;
+pub mod health;
 mod topology;
 
 #[cfg(test)]
