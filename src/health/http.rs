@@ -117,3 +117,8 @@ pub(super) fn answer(status: StatusCode, content_type: &'static str, body: Strin
 pub(super) const fn status(good: bool) -> StatusCode {
     if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
+
+#[cfg(test)]
+pub(super) mod testing;
+#[cfg(test)]
+mod tests;
