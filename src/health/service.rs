@@ -62,11 +62,15 @@ impl ServiceServers {
 
     /// Comes first, and waits for its end: another Service may want the port.
     async fn close_unwanted(&mut self, snapshot: &Snapshot) {
-        let is_wanted = |name: &CheckName, server: &mut Server| {
+        let is_wanted = |name: &CheckName, server: &Server| {
             let check = snapshot.checks.get(name);
             check.is_some_and(|check| server.addresses == addresses(snapshot, name.family, check.port))
         };
-        for (name, mut server) in self.open.extract_if(.., |name, server| !is_wanted(name, server)) {
+        let open = std::mem::take(&mut self.open).into_iter();
+        let (wanted, unwanted): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            open.partition(|(name, server)| is_wanted(name, server));
+        self.open = wanted;
+        for (name, mut server) in unwanted {
             debug!(service = %name.service, family = %name.family, "closing the health-check node port");
             server.listeners.shutdown().await;
         }
