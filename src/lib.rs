@@ -1,6 +1,6 @@
 //! A drop-in kube-proxy for Linux nodes that programs Services into nf_tables over netlink.
 //!
-//! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `metrics` and `logging`.
+//! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `health`, `metrics` and `logging`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
@@ -20,5 +20,6 @@ pub mod kernel;
 pub mod sync;
 
 pub mod config;
+pub mod health;
 pub mod logging;
 pub mod metrics;

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, bail};
 use kube_proxy::config::{self, Config, Invocation};
+use kube_proxy::health::{self, Reporter};
 use kube_proxy::kernel::{Netfilter, families};
 use kube_proxy::metrics::{self, Metrics};
 use kube_proxy::model::Event;
@@ -58,16 +59,20 @@ async fn serve(config: Config, families: &[Family]) -> Result<()> {
     let metrics = Metrics::new();
     let server = metrics::server::run(config.metrics_bind_address, config.file.bind_address_hard_fail, metrics.clone());
     let server = tokio::spawn(server);
+    // L3
+    let (reporter, health) = health::new(config.sync_period * 2);
+    let health = tokio::spawn(health.run(config.healthz_bind_address, config.file.bind_address_hard_fail));
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let dir = config.manifests.clone().context("no source of objects: give --manifests DIR")?;
     let source = manifests::spawn(dir, options(&config), sender)?;
     let (ended, sync_ended) = tokio::sync::oneshot::channel::<()>();
-    let sync = spawn_sync(config, families.to_vec(), metrics, events, ended)?;
+    let sync = spawn_sync(config, families.to_vec(), metrics, reporter, events, ended)?;
     let signalled = tokio::select! {
         _ = terminate.recv() => true,
         _ = interrupt.recv() => true,
         _ = sync_ended => false,
         Ok(Err(error)) = server => return Err(error.into()),
+        Ok(Err(error)) = health => return Err(error.into()),
     };
     // Without its source the loop runs out of events and ends.
     source.stop();
@@ -88,6 +93,7 @@ fn spawn_sync(
     config: Config,
     families: Vec<Family>,
     metrics: Metrics,
+    health: Reporter,
     events: Receiver<Event>,
     ended: tokio::sync::oneshot::Sender<()>,
 ) -> Result<JoinHandle<()>> {
@@ -97,7 +103,7 @@ fn spawn_sync(
                 let schedule = Schedule::new(config.min_sync_period, config.sync_period);
                 let check_interval = config.sync_period;
                 let engine = Engine::new(config, Maps, &families, kernel);
-                Sync::new(engine, schedule, metrics, check_interval).run(&events);
+                Sync::new(engine, schedule, metrics, health, check_interval).run(&events);
             }
             Err(error) => error!(%error, "cannot open a netfilter netlink socket"),
         }

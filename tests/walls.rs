@@ -57,11 +57,16 @@ const WALLS: &[Wall] = &[
     Wall { module: "kernel", modules: &["kernel", "model"], words: &["nft::", "std::fs"] },
     Wall {
         module: "sync",
-        modules: &["sync", "kernel", "diff", "ruleset", "select", "model", "config", "metrics"],
+        modules: &["sync", "kernel", "diff", "ruleset", "select", "model", "config", "metrics", "health"],
         words: &["nft::", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "config", modules: &["config"], words: &["clap", "rustix", "std::fs"] },
     Wall { module: "metrics", modules: &["metrics", "model"], words: &["tokio", "hyper", "prometheus_client"] },
+    Wall {
+        module: "health",
+        modules: &["health", "model"],
+        words: &["tokio", "hyper", "rustix", "Instant::now", "SystemTime::now"],
+    },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
 ];
 

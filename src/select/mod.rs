@@ -8,6 +8,7 @@
 //! non-empty; the families never mix (D24).
 
 mod endpoints;
+pub mod health;
 mod sources;
 mod topology;
 

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use nft::{Command, CommitError, Committed, ReadError};
 use tracing::warn;
 
+use super::health::HealthChecks;
 use super::tables::Tables;
 use crate::config::Config;
 use crate::diff::Scope;
+use crate::health::Snapshot;
 use crate::kernel::Kernel;
 use crate::model::{Dirty, Event, Family, State};
 use crate::ruleset::{Layout, NodeFacts};
@@ -19,6 +22,7 @@ pub struct Engine<K, L> {
     config: Config,
     state: State,
     tables: Tables<L>,
+    health_checks: HealthChecks,
     kernel: K,
     /// The kernel's generation after our last commit; another one means that somebody else wrote.
     generation: Option<u32>,
@@ -58,7 +62,8 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     pub fn new(config: Config, layout: L, families: &[Family], kernel: K) -> Self {
         let state = State::new(&config.node_name);
         let tables = Tables::new(layout, families, &config);
-        Self { config, state, tables, kernel, generation: None, interfaces: Vec::new(), first: true }
+        let health_checks = HealthChecks::default();
+        Self { config, state, tables, health_checks, kernel, generation: None, interfaces: Vec::new(), first: true }
     }
 
     /// Takes an event over. Says whether it asks for a sync.
@@ -78,6 +83,16 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     /// The families that are served.
     pub fn families(&self) -> impl Iterator<Item = Family> {
         self.tables.families()
+    }
+
+    /// Whether the node is eligible for traffic; `None` while it is unknown (L5).
+    pub fn node_eligible(&self) -> Option<bool> {
+        self.state.node().map(|node| node.eligible)
+    }
+
+    /// The health checks as of the last sync (K1).
+    pub fn health_checks(&self) -> Arc<Snapshot> {
+        self.health_checks.snapshot()
     }
 
     /// Makes the kernel hold what it should.
@@ -100,7 +115,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             self.refresh_node();
             self.first = false;
         }
+        let families: Vec<Family> = self.families().collect();
         for name in &services {
+            self.health_checks.set_service(&self.state, name, &families);
             self.tables.set_service(name, select(&self.state, name).as_ref());
         }
         services.len()
@@ -113,6 +130,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             Err(error) => warn!(%error, "cannot list the node's addresses; node ports keep those known before"),
         }
         let facts = NodeFacts { service_cidrs: self.state.service_cidrs(), ..NodeFacts::default() };
+        self.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
         self.tables.set_node(&self.config, self.state.node(), &self.interfaces, facts);
     }
 

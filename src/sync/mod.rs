@@ -6,6 +6,7 @@
 //! in place (O7).
 
 mod engine;
+mod health;
 mod schedule;
 mod settings;
 mod tables;
@@ -18,6 +19,7 @@ use tracing::{debug, error, info, warn};
 pub use engine::{Engine, NoKernel, Report, SyncError};
 pub use schedule::Schedule;
 
+use crate::health::Reporter;
 use crate::kernel::Kernel;
 use crate::metrics::{Metrics, Transaction};
 use crate::model::Event;
@@ -31,6 +33,7 @@ pub struct Sync<K, L> {
     engine: Engine<K, L>,
     schedule: Schedule,
     metrics: Metrics,
+    health: Reporter,
     /// How often to look whether somebody else wrote rules.
     check_interval: Duration,
     next_check: Instant,
@@ -38,12 +41,19 @@ pub struct Sync<K, L> {
 
 impl<K: Kernel, L: Layout> Sync<K, L> {
     /// A loop that has not begun.
-    pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, check_interval: Duration) -> Self {
-        Self { engine, schedule, metrics, check_interval, next_check: Instant::now() + check_interval }
+    pub fn new(
+        engine: Engine<K, L>,
+        schedule: Schedule,
+        metrics: Metrics,
+        health: Reporter,
+        check_interval: Duration,
+    ) -> Self {
+        Self { engine, schedule, metrics, health, check_interval, next_check: Instant::now() + check_interval }
     }
 
     /// Takes events and syncs until the sender of the events is gone.
     pub fn run(mut self, events: &Receiver<Event>) {
+        self.families_synced();
         loop {
             let now = Instant::now();
             let due = self.engine.is_ready().then(|| self.schedule.due(now));
@@ -56,6 +66,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
                 Ok(()) => {}
                 Err(Gone) => break,
             }
+            self.health.node(self.engine.node_eligible());
         }
         info!("no more events; the rules stay in force");
     }
@@ -95,6 +106,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self.schedule.request();
         for family in self.engine.families() {
             self.metrics.sync_queued(family, SystemTime::now());
+            self.health.queued(family, Instant::now());
         }
     }
 
@@ -121,9 +133,18 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
         }
         match result {
-            Ok(report) => self.report(&report, took),
+            Ok(report) => {
+                self.families_synced();
+                self.health.services(self.engine.health_checks());
+                self.report(&report, took);
+            }
             Err(error) => error!(%error, "sync failed; the rules from before stay in force"),
         }
+    }
+
+    /// The loop begins, or a sync succeeded (L1, L2).
+    fn families_synced(&self) {
+        self.engine.families().for_each(|family| self.health.synced(family, SystemTime::now()));
     }
 
     fn report(&self, report: &Report, took: Duration) {

@@ -40,7 +40,7 @@ fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> O
 }
 
 /// H2 to H4. A family that the list does not mention accepts node ports everywhere; `primary` never does.
-fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
+pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
     match addresses {
         NodePortAddresses::Primary => NodePorts::Listed,
         NodePortAddresses::Cidrs(ranges) => {
@@ -69,6 +69,7 @@ pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfac
     addresses
 }
 
-fn primary_addresses(node: &Node) -> Vec<IpAddr> {
+/// The node's primary IP of each family (H2).
+pub(super) fn primary_addresses(node: &Node) -> Vec<IpAddr> {
     node.ipv4().map(IpAddr::V4).into_iter().chain(node.ipv6().map(IpAddr::V6)).collect()
 }

@@ -1,0 +1,128 @@
+//! What this node tells those who ask how it is: `/healthz` and `/livez` about the proxy, and the health-check node ports about
+//! Services.
+//!
+//! Takes from the sync loop, through a [`Reporter`], when a sync was asked for and when one succeeded, whether the node is
+//! eligible for traffic, and a [`Snapshot`] of all health checks. Gives HTTP servers. The reporter never waits for the servers
+//! and is for any thread; the servers run on tokio.
+//!
+//! Invariants: a failing listener touches nobody else's; answers come from memory, so that no request costs more than its text;
+//! every server bounds the number and the age of its connections.
+
+mod http;
+pub mod proxy;
+mod service;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::model::{Family, ObjectName};
+use proxy::ProxyHealth;
+
+/// All health-check node ports of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Where the servers listen (K5). The unspecified address of a family stands for all addresses of that family; a family
+    /// without an address has no servers.
+    pub listen: Vec<IpAddr>,
+    /// One server each.
+    pub checks: BTreeMap<CheckName, Check>,
+}
+
+/// What identifies a server: a Service, in one family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CheckName {
+    /// The Service.
+    pub service: ObjectName,
+    /// The family.
+    pub family: Family,
+}
+
+/// What a server needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The health-check node port.
+    pub port: u16,
+    /// Ready endpoints on this node (K2).
+    pub local_endpoints: usize,
+}
+
+/// The health of the proxy, shared between the reporter and the servers.
+#[derive(Clone, Debug)]
+struct Shared(Arc<Mutex<ProxyHealth>>);
+
+impl Shared {
+    /// A panic elsewhere leaves a value that is whole: every change to it is one assignment.
+    fn lock(&self) -> MutexGuard<'_, ProxyHealth> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the sync loop tells how it goes. Cheap, and never waits for a server.
+#[derive(Debug)]
+pub struct Reporter {
+    proxy: Shared,
+    services: watch::Sender<Arc<Snapshot>>,
+}
+
+impl Reporter {
+    /// A sync of the family was asked for (L2).
+    pub fn queued(&self, family: Family, now: Instant) {
+        self.proxy.lock().queued(family, now);
+    }
+
+    /// The sync loop of the family begins (L1), or a sync succeeded (L2).
+    pub fn synced(&self, family: Family, now: SystemTime) {
+        self.proxy.lock().synced(family, now);
+    }
+
+    /// Whether the node is eligible for traffic; `None` while the node is unknown (L5).
+    pub fn node(&self, eligible: Option<bool>) {
+        self.proxy.lock().node(eligible);
+    }
+
+    /// A sync succeeded, and these are the health checks now (K1). Failed listeners are tried again, also if nothing changed (K4).
+    pub fn services(&self, snapshot: Arc<Snapshot>) {
+        self.services.send_replace(snapshot);
+    }
+}
+
+/// The servers, to be run.
+#[derive(Debug)]
+pub struct Servers {
+    proxy: Shared,
+    services: watch::Receiver<Arc<Snapshot>>,
+}
+
+/// The two ends. A request for a sync that is unserved for `timeout` makes the proxy unhealthy (L3).
+#[must_use]
+pub fn new(timeout: Duration) -> (Reporter, Servers) {
+    let proxy = Shared(Arc::new(Mutex::new(ProxyHealth::new(timeout))));
+    let (sender, services) = watch::channel(Arc::default());
+    (Reporter { proxy: proxy.clone(), services: sender }, Servers { proxy, services })
+}
+
+impl Servers {
+    /// Serves, the proxy's health only if there is an address for it. The servers of Services go on without it.
+    ///
+    /// # Errors
+    /// When the server for the proxy's health cannot listen and `hard_fail` is set (O8); otherwise it is tried again.
+    pub async fn run(self, healthz: Option<SocketAddr>, hard_fail: bool) -> io::Result<()> {
+        let proxy = self.proxy.clone();
+        let proxy = async move {
+            match healthz {
+                Some(address) => proxy::serve(address, hard_fail, proxy).await,
+                None => Ok(()),
+            }
+        };
+        let services = async {
+            service::run(self.services, self.proxy).await;
+            Ok(())
+        };
+        tokio::try_join!(proxy, services).map(|_| ())
+    }
+}

@@ -1,0 +1,168 @@
+//! The health of the proxy: does it keep up with what it is asked for?
+//!
+//! [`ProxyHealth`] is pure, the clocks are handed in: ages are measured with [`Instant`], which no clock change disturbs, and
+//! what is told to the outside is [`SystemTime`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant, SystemTime};
+
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
+use jiff::Timestamp;
+use serde::Serialize;
+use tracing::{info, warn};
+
+use super::{Shared, http};
+use crate::model::Family;
+
+/// Time until the next try to listen.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What Go prints for a time that was never set.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+/// What is known about the sync loop and the node.
+#[derive(Clone, Debug)]
+pub struct ProxyHealth {
+    timeout: Duration,
+    families: BTreeMap<Family, FamilyHealth>,
+    eligible: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FamilyHealth {
+    /// The last success; at first the start of the sync loop (L1).
+    updated: SystemTime,
+    /// The oldest request that no sync has served (L2).
+    waiting_since: Option<Instant>,
+}
+
+impl ProxyHealth {
+    /// No family is registered yet, the node is unknown.
+    #[must_use]
+    pub const fn new(timeout: Duration) -> Self {
+        Self { timeout, families: BTreeMap::new(), eligible: false }
+    }
+
+    /// A sync of a registered family was asked for; only the oldest unserved request counts (L2).
+    pub fn queued(&mut self, family: Family, now: Instant) {
+        if let Some(health) = self.families.get_mut(&family) {
+            health.waiting_since.get_or_insert(now);
+        }
+    }
+
+    /// The family's loop begins, which registers it (L1), or a sync succeeded, which serves all its requests (L2).
+    pub fn synced(&mut self, family: Family, now: SystemTime) {
+        self.families.insert(family, FamilyHealth { updated: now, waiting_since: None });
+    }
+
+    /// Whether the node is eligible for traffic; an unknown one is not (L5).
+    pub fn node(&mut self, eligible: Option<bool>) {
+        self.eligible = eligible.unwrap_or(false);
+    }
+
+    /// Whether every family keeps up (L3).
+    #[must_use]
+    pub fn is_healthy(&self, now: Instant) -> bool {
+        self.families.values().all(|family| self.keeps_up(family, now))
+    }
+
+    fn keeps_up(&self, family: &FamilyHealth, now: Instant) -> bool {
+        family.waiting_since.is_none_or(|since| now.saturating_duration_since(since) < self.timeout)
+    }
+
+    /// The answer to `/livez`, and whether it is a good one (L4).
+    #[must_use]
+    pub fn livez(&self, now: Instant, clock: SystemTime) -> (bool, String) {
+        let healthy = self.is_healthy(now);
+        (healthy, self.body(healthy, None, now, clock))
+    }
+
+    /// The answer to `/healthz`, and whether it is a good one (L4).
+    #[must_use]
+    pub fn healthz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
+        let good = self.is_healthy(now) && self.eligible;
+        (good, self.body(good, Some(self.eligible), now, clock))
+    }
+
+    /// A good answer says that all is up to date now; a bad one, when it last was.
+    fn body(&self, good: bool, node_eligible: Option<bool>, now: Instant, clock: SystemTime) -> String {
+        let newest = self.families.values().map(|family| family.updated).max();
+        let status = self.families.iter().map(|(name, family)| {
+            let status = FamilyBody { last_updated: rfc3339(family.updated), healthy: self.keeps_up(family, now) };
+            (name.to_string(), status)
+        });
+        let body = Body {
+            last_updated: if good { rfc3339(clock) } else { newest.map_or_else(|| NEVER.to_owned(), rfc3339) },
+            current_time: rfc3339(clock),
+            node_eligible,
+            healthy: self.is_healthy(now),
+            status: status.collect(),
+        };
+        // Text, truth values and maps of them always serialize.
+        serde_json::to_string(&body).unwrap_or_default()
+    }
+}
+
+/// The order of the fields is that of the answer.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status: BTreeMap<String, FamilyBody>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyBody {
+    last_updated: String,
+    healthy: bool,
+}
+
+/// As Go prints it: in UTC, with as many digits of the second as it takes.
+fn rfc3339(time: SystemTime) -> String {
+    Timestamp::try_from(time).map_or_else(|_| NEVER.to_owned(), |time| time.to_string())
+}
+
+/// Serves `/healthz` and `/livez`.
+///
+/// # Errors
+/// When it cannot listen and `hard_fail` is set; otherwise it tries again every 5 s (O8).
+pub(super) async fn serve(address: SocketAddr, hard_fail: bool, health: Shared) -> io::Result<()> {
+    let listener = loop {
+        match http::bind_like_go(address) {
+            Ok(listener) => break listener,
+            Err(error) if hard_fail => {
+                return Err(io::Error::new(error.kind(), format!("cannot listen for healthz on {address}: {error}")));
+            }
+            Err(error) => warn!(%address, %error, "cannot listen for healthz; trying again in {RETRY:?}"),
+        }
+        tokio::time::sleep(RETRY).await;
+    };
+    info!(%address, "serving healthz");
+    http::serve(listener, move |request| answer(&health, request)).await;
+    Ok(())
+}
+
+fn answer(health: &Shared, request: &Request<Incoming>) -> http::Answer {
+    let (now, clock) = (Instant::now(), SystemTime::now());
+    let (good, body) = match request.uri().path() {
+        "/healthz" => health.lock().healthz(now, clock),
+        "/livez" => health.lock().livez(now, clock),
+        _ => {
+            let body = "404 page not found\n".to_owned();
+            return http::answer(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", body);
+        }
+    };
+    http::answer(http::status(good), "application/json", body)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::health::http::testing::{free_port, get, without_date};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// 2026-01-01T00:00:00Z, and so many milliseconds.
+fn clock(millis: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600) + Duration::from_millis(millis)
+}
+
+fn registered(families: &[Family]) -> (ProxyHealth, Instant) {
+    let mut health = ProxyHealth::new(TIMEOUT);
+    health.node(Some(true));
+    families.iter().for_each(|family| health.synced(*family, clock(0)));
+    (health, Instant::now())
+}
+
+// L1
+#[test]
+fn before_any_family_is_registered_the_status_is_empty_and_healthy() {
+    let health = ProxyHealth::new(TIMEOUT);
+    let (good, body) = health.livez(Instant::now(), clock(500));
+    assert!(good);
+    let time = "2026-01-01T00:00:00.5Z";
+    assert_eq!(body, format!(r#"{{"lastUpdated":"{time}","currentTime":"{time}","healthy":true}}"#));
+    let (good, body) = health.healthz(Instant::now(), clock(500));
+    assert!(!good, "the node is unknown");
+    let expected = r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-01-01T00:00:00.5Z","nodeEligible":false,"healthy":true}"#;
+    assert_eq!(body, expected);
+}
+
+// L1
+#[test]
+fn registration_counts_as_updated_now() {
+    let (health, now) = registered(&Family::BOTH);
+    let (good, body) = health.healthz(now, clock(1234));
+    assert!(good);
+    let time = "2026-01-01T00:00:01.234Z";
+    let expected = format!(
+        r#"{{"lastUpdated":"{time}","currentTime":"{time}","nodeEligible":true,"healthy":true,"status":{{"IPv4":{{"lastUpdated":"2026-01-01T00:00:00Z","healthy":true}},"IPv6":{{"lastUpdated":"2026-01-01T00:00:00Z","healthy":true}}}}}}"#
+    );
+    assert_eq!(body, expected);
+}
+
+// L2
+#[test]
+fn only_the_oldest_unserved_request_counts_and_a_success_serves_all() {
+    let (mut health, start) = registered(&[Family::V4]);
+    health.queued(Family::V4, start);
+    health.queued(Family::V4, start + TIMEOUT / 2);
+    assert!(!health.is_healthy(start + TIMEOUT));
+    health.synced(Family::V4, clock(60_000));
+    assert!(health.is_healthy(start + 10 * TIMEOUT), "nothing is waiting");
+    health.queued(Family::V4, start + 10 * TIMEOUT);
+    assert!(health.is_healthy(start + 10 * TIMEOUT + TIMEOUT / 2));
+}
+
+// L3, L7
+#[test]
+fn a_request_may_stay_unserved_until_the_timeout_and_not_longer() {
+    let (mut health, start) = registered(&[Family::V4]);
+    health.queued(Family::V4, start);
+    assert!(health.is_healthy(start + TIMEOUT - Duration::from_nanos(1)));
+    assert!(!health.is_healthy(start + TIMEOUT));
+}
+
+// L3
+#[test]
+fn one_family_that_falls_behind_makes_the_proxy_unhealthy() {
+    let (mut health, start) = registered(&Family::BOTH);
+    health.queued(Family::V4, start);
+    health.queued(Family::V6, start);
+    health.synced(Family::V4, clock(1000));
+    let (good, body) = health.livez(start + TIMEOUT, clock(60_000));
+    assert!(!good);
+    let expected = r#"{"lastUpdated":"2026-01-01T00:00:01Z","currentTime":"2026-01-01T00:01:00Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T00:00:01Z","healthy":true},"IPv6":{"lastUpdated":"2026-01-01T00:00:00Z","healthy":false}}}"#;
+    assert_eq!(body, expected);
+}
+
+// L4, L5
+#[test]
+fn only_healthz_asks_whether_the_node_is_eligible() {
+    let (mut health, now) = registered(&[Family::V4]);
+    for (eligible, good) in [(Some(true), true), (Some(false), false), (None, false)] {
+        health.node(eligible);
+        assert_eq!(health.healthz(now, clock(0)).0, good);
+        assert!(health.livez(now, clock(0)).0);
+    }
+    let (_, body) = health.healthz(now, clock(9));
+    assert!(body.starts_with(r#"{"lastUpdated":"2026-01-01T00:00:00Z","currentTime":"2026-01-01T00:00:00.009Z","nodeEligible":false,"healthy":true,"#));
+}
+
+#[test]
+fn times_are_printed_as_go_does() {
+    let at = |nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos);
+    assert_eq!(rfc3339(at(0)), "1970-01-01T00:00:00Z");
+    assert_eq!(rfc3339(at(120_000_000)), "1970-01-01T00:00:00.12Z");
+    assert_eq!(rfc3339(at(123_456_789)), "1970-01-01T00:00:00.123456789Z");
+}
+
+/// The body with every time that a server took itself replaced.
+fn without_times(answer: &str) -> String {
+    answer
+        .split('"')
+        .map(|part| if part.starts_with("20") && part.ends_with('Z') { "NOW" } else { part })
+        .collect::<Vec<_>>()
+        .join("\"")
+}
+
+// L4
+#[tokio::test]
+async fn answers_over_a_socket() {
+    let (mut health, _) = registered(&[Family::V4]);
+    health.node(Some(false));
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let server = tokio::spawn(serve(address, true, Shared(Arc::new(Mutex::new(health)))));
+    let headers = "Content-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n";
+    let rest = r#""healthy":true,"status":{"IPv4":{"lastUpdated":"NOW","healthy":true}}}"#;
+    for (path, status, fields) in
+        [("livez", "200 OK", ""), ("healthz", "503 Service Unavailable", r#""nodeEligible":false,"#)]
+    {
+        let answer = get(address, &format!("/{path}")).await;
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        let expected = format!(
+            "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{{\"lastUpdated\":\"NOW\",\"currentTime\":\"NOW\",{fields}{rest}",
+            body.len()
+        );
+        assert_eq!(without_times(&without_date(&answer)), expected);
+    }
+    let expected = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: 19\r\n\r\n404 page not found\n";
+    assert_eq!(without_date(&get(address, "/metrics").await), expected);
+    server.abort();
+}
+
+// O8
+#[tokio::test]
+async fn an_address_in_use_is_fatal_only_with_hard_fail() {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let taken = std::net::TcpListener::bind(address).unwrap();
+    let health = || Shared(Arc::new(Mutex::new(ProxyHealth::new(TIMEOUT))));
+    let error = serve(address, true, health()).await.unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot listen for healthz on {address}: ")), "{error}");
+    let server = tokio::spawn(serve(address, false, health()));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!server.is_finished());
+    drop(taken);
+    tokio::time::sleep(RETRY).await;
+    assert!(get(address, "/livez").await.starts_with("HTTP/1.1 200 OK"));
+    server.abort();
+}

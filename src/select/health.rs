@@ -1,0 +1,105 @@
+//! What the health-check node port of a Service tells load balancers (K2).
+
+use std::collections::BTreeSet;
+
+use crate::model::{Family, ObjectName, Service, State};
+
+use super::endpoints;
+use super::topology::Site;
+
+/// What the health-check node port of a Service says in one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The family.
+    pub family: Family,
+    /// The port, on the node's addresses.
+    pub port: u16,
+    /// Distinct addresses of Ready endpoints on this node, over all ports of the Service (K2).
+    pub local_endpoints: usize,
+}
+
+/// One health check for each family in which the Service exists (A4), IPv4 first; none for a Service that has no
+/// health-check node port (A13) or is unknown.
+#[must_use]
+pub fn health_checks(state: &State, name: &ObjectName) -> Vec<HealthCheck> {
+    let Some((service, port)) =
+        state.service(name).and_then(|service| Some((service, service.health_check_node_port?)))
+    else {
+        return Vec::new();
+    };
+    let families = Family::BOTH.into_iter().filter(|family| service.cluster_ips.get(*family).is_some());
+    let check = |family| HealthCheck { family, port, local_endpoints: local_endpoints(state, service, family) };
+    families.map(check).collect()
+}
+
+fn local_endpoints(state: &State, service: &Service, family: Family) -> usize {
+    let site = Site::of(state);
+    let mut addresses = BTreeSet::new();
+    for port in &service.ports {
+        let endpoints = endpoints::merge(state.slices_of(&service.name), port, family);
+        let counted = endpoints.values().filter(|endpoint| endpoint.conditions.ready && site.holds(endpoint));
+        addresses.extend(counted.map(|endpoint| endpoint.address));
+    }
+    addresses.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::testing::{name, port, service, slice, slice_port, state};
+    use crate::model::{EndpointSlice, Event};
+
+    const SERVICE: &str = "ns/web";
+
+    fn checks(cluster_ips: &[&str], slices: Vec<EndpointSlice>) -> Vec<(Family, u16, usize)> {
+        let mut web = service(SERVICE, cluster_ips);
+        web.health_check_node_port = Some(30000);
+        web.ports = vec![port("http", 80), port("dns/udp", 53)];
+        let events = slices.into_iter().map(Event::SliceApplied).chain([Event::ServiceApplied(web)]);
+        let checks = health_checks(&state(events), &name(SERVICE));
+        checks.iter().map(|check| (check.family, check.port, check.local_endpoints)).collect()
+    }
+
+    fn http(slice_name: &str, endpoints: &[&str]) -> EndpointSlice {
+        slice(slice_name, SERVICE, &[slice_port("http", 8080)], endpoints)
+    }
+
+    // K2
+    #[test]
+    fn only_ready_endpoints_on_this_node_count() {
+        let endpoints = ["10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3", "10.0.0.4 @here unready", "10.0.0.5 @here"];
+        assert_eq!(checks(&["172.30.0.1"], vec![http("ns/a", &endpoints)]), [(Family::V4, 30000, 2)]);
+    }
+
+    // K2
+    #[test]
+    fn terminating_endpoints_never_count_even_while_they_serve() {
+        let endpoints = ["10.0.0.1 @here terminating", "10.0.0.2 @here dead"];
+        assert_eq!(checks(&["172.30.0.1"], vec![http("ns/a", &endpoints)]), [(Family::V4, 30000, 0)]);
+    }
+
+    // K2
+    #[test]
+    fn an_address_counts_once_over_all_ports_and_slices() {
+        let dns = slice("ns/b", SERVICE, &[slice_port("dns/udp", 5353)], &["10.0.0.1 @here", "10.0.0.2 @here"]);
+        let slices = vec![http("ns/a", &["10.0.0.1 @here"]), dns];
+        assert_eq!(checks(&["172.30.0.1"], slices), [(Family::V4, 30000, 2)]);
+    }
+
+    // K2
+    #[test]
+    fn each_family_of_the_service_counts_its_own() {
+        let slices = vec![http("ns/a", &["10.0.0.1 @here", "10.0.0.2 @here"]), http("ns/b", &["fd00::1 @here"])];
+        let both = checks(&["172.30.0.1", "fd30::1"], slices.clone());
+        assert_eq!(both, [(Family::V4, 30000, 2), (Family::V6, 30000, 1)]);
+        assert_eq!(checks(&["fd30::1"], slices), [(Family::V6, 30000, 1)]);
+    }
+
+    // A13
+    #[test]
+    fn a_service_without_the_port_has_no_health_check() {
+        let state = state([Event::ServiceApplied(service(SERVICE, &["172.30.0.1"]))]);
+        assert_eq!(health_checks(&state, &name(SERVICE)), []);
+        assert_eq!(health_checks(&state, &name("ns/unknown")), []);
+    }
+}

@@ -1,0 +1,72 @@
+//! The part of the state that the health-check node ports show, kept as Services become dirty.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::config::{Config, NodePortAddresses};
+use crate::health::{Check, CheckName, Snapshot};
+use crate::model::{Family, Node, ObjectName, State};
+use crate::ruleset::NodePorts;
+use crate::select::health::health_checks;
+
+use super::settings;
+
+/// The health checks of all Services. Copied on write: a snapshot that was handed out does not change.
+#[derive(Debug, Default)]
+pub(super) struct HealthChecks(Arc<Snapshot>);
+
+impl HealthChecks {
+    /// The checks as they are now.
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.0)
+    }
+
+    /// Takes over a Service that became dirty, in the families that this node serves.
+    pub(super) fn set_service(&mut self, state: &State, service: &ObjectName, families: &[Family]) {
+        let wanted = health_checks(state, service);
+        for family in families {
+            let name = CheckName { service: service.clone(), family: *family };
+            let check = wanted.iter().find(|check| check.family == *family);
+            let check = check.map(|check| Check { port: check.port, local_endpoints: check.local_endpoints });
+            if self.0.checks.get(&name) == check.as_ref() {
+                continue;
+            }
+            let checks = &mut Arc::make_mut(&mut self.0).checks;
+            match check {
+                Some(check) => checks.insert(name, check),
+                None => checks.remove(&name),
+            };
+        }
+    }
+
+    /// Takes over the node's addresses.
+    pub(super) fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) {
+        let listen = Family::BOTH.into_iter().flat_map(|family| listen(config, node, interfaces, family)).collect();
+        if self.0.listen != listen {
+            Arc::make_mut(&mut self.0).listen = listen;
+        }
+    }
+}
+
+/// Where the servers of a family listen (K5): like node ports, but loopback counts. Every node has some address, so none at
+/// all means that they could not be listed.
+fn listen(config: &Config, node: Option<&Node>, interfaces: &[IpAddr], family: Family) -> Vec<IpAddr> {
+    let addresses = &config.node_port_addresses;
+    let unspecified = match family {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let mut listed: Vec<IpAddr> = match (settings::node_ports(addresses, family), addresses) {
+        (NodePorts::Everywhere, _) => vec![unspecified],
+        (NodePorts::Listed, NodePortAddresses::Cidrs(_)) if interfaces.is_empty() => vec![unspecified],
+        (NodePorts::Listed, NodePortAddresses::Cidrs(ranges)) => {
+            interfaces.iter().copied().filter(|ip| ranges.iter().any(|range| range.contains(ip))).collect()
+        }
+        (NodePorts::Listed, NodePortAddresses::Primary) => node.map(settings::primary_addresses).unwrap_or_default(),
+    };
+    listed.retain(|ip| Family::of(*ip) == family);
+    listed
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+use super::*;
+use crate::config::{self, Invocation};
+use crate::model::Event;
+use crate::model::testing::{name, node, port, service, slice, slice_port, state};
+
+fn config(node_port_addresses: &str) -> Config {
+    let arg = format!("--nodeport-addresses={node_port_addresses}");
+    let args = ["kube-proxy", "--manifests=/nowhere", "--hostname-override=here", "--proxy-mode=nftables", &arg];
+    match config::load(args.map(Into::into)).unwrap() {
+        Invocation::Run(config) => config,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn listens(node_port_addresses: &str, interfaces: &[&str]) -> Vec<String> {
+    let node = Node { ips: vec!["192.0.2.1".parse().unwrap()], ..node(None) };
+    let interfaces: Vec<IpAddr> = interfaces.iter().map(|ip| ip.parse().unwrap()).collect();
+    let mut checks = HealthChecks::default();
+    checks.set_node(&config(node_port_addresses), Some(&node), &interfaces);
+    checks.snapshot().listen.iter().map(ToString::to_string).collect()
+}
+
+const INTERFACES: &[&str] = &["127.0.0.1", "192.0.2.1", "198.51.100.1", "::1", "2001:db8::1"];
+
+// K5
+#[test]
+fn a_family_that_matches_everything_has_the_unspecified_address() {
+    assert_eq!(listens("0.0.0.0/0,::/0", INTERFACES), ["0.0.0.0", "::"]);
+    assert_eq!(listens("192.0.2.0/24", INTERFACES), ["192.0.2.1", "::"]);
+}
+
+// K5
+#[test]
+fn otherwise_it_has_the_local_addresses_inside_the_ranges_also_loopback() {
+    assert_eq!(
+        listens("127.0.0.0/8,192.0.2.0/24,2001:db8::/32", INTERFACES),
+        ["127.0.0.1", "192.0.2.1", "2001:db8::1"]
+    );
+    assert_eq!(listens("203.0.113.0/24,2001:db8:1::/48", INTERFACES), [""; 0]);
+}
+
+// K5
+#[test]
+fn addresses_that_cannot_be_listed_mean_all() {
+    assert_eq!(listens("192.0.2.0/24,2001:db8::/32", &[]), ["0.0.0.0", "::"]);
+}
+
+// K5
+#[test]
+fn primary_is_the_nodes_own_address() {
+    assert_eq!(listens("primary", INTERFACES), ["192.0.2.1"]);
+}
+
+// K1
+#[test]
+fn checks_come_change_and_go_with_their_service() {
+    let mut web = service("ns/web", &["172.30.0.1", "fd30::1"]);
+    web.health_check_node_port = Some(30000);
+    web.ports = vec![port("http", 80)];
+    let endpoints = slice("ns/a", "ns/web", &[slice_port("http", 8080)], &["10.0.0.1 @here"]);
+    let mut state = state([Event::ServiceApplied(web), Event::SliceApplied(endpoints)]);
+    let mut checks = HealthChecks::default();
+    let mut now = |state: &State| {
+        checks.set_service(state, &name("ns/web"), &[Family::V4]);
+        checks.snapshot()
+    };
+
+    let first = now(&state);
+    let key = CheckName { service: name("ns/web"), family: Family::V4 };
+    assert_eq!(first.checks, [(key, Check { port: 30000, local_endpoints: 1 })].into(), "only the families served");
+    assert!(Arc::ptr_eq(&first, &now(&state)), "nothing changed, nothing copied");
+    state.apply(Event::SliceDeleted(name("ns/a")));
+    assert_eq!(now(&state).checks.values().map(|check| check.local_endpoints).collect::<Vec<_>>(), [0]);
+    state.apply(Event::ServiceDeleted(name("ns/web")));
+    assert!(now(&state).checks.is_empty());
+    assert_eq!(first.checks.len(), 1, "what was handed out stays");
+}
+
+// L6
+#[test]
+fn a_deleted_node_stays_eligible() {
+    let mut engine =
+        crate::sync::Engine::new(config("primary"), crate::ruleset::maps::Maps, &[], crate::sync::NoKernel);
+    assert_eq!(engine.node_eligible(), None);
+    engine.apply(Event::NodeApplied(node(None)));
+    engine.apply(Event::NodeDeleted("here".into()));
+    assert_eq!(engine.node_eligible(), Some(true));
+    engine.apply(Event::NodeApplied(Node { eligible: false, ..node(None) }));
+    assert_eq!(engine.node_eligible(), Some(false));
+}
