@@ -4,7 +4,7 @@
 //! `nft --stateless list ruleset` does, [`command`] prints single lines of `nft -f` input, [`crate::Expr`] prints in the style of
 //! `nft --debug=netlink`.
 //!
-//! Names are written as they are; whoever makes them validates them. Comments are made harmless by [`comment`].
+//! Names are written as they are; whoever makes them validates them. Comments are made harmless.
 
 mod chain;
 pub mod command;

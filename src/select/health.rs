@@ -37,8 +37,8 @@ fn local_endpoints(state: &State, service: &Service, family: Family) -> usize {
     let mut addresses = BTreeSet::new();
     for port in &service.ports {
         let endpoints = endpoints::merge(state.slices_of(&service.name), port, family);
-        let counted = endpoints.values().filter(|endpoint| endpoint.conditions.ready && site.holds(endpoint));
-        addresses.extend(counted.map(|endpoint| endpoint.address));
+        let counted = endpoints.iter().filter(|(_, endpoint)| endpoint.conditions.ready && site.holds(endpoint));
+        addresses.extend(counted.map(|(_, endpoint)| endpoint.address));
     }
     addresses.len()
 }
