@@ -1,6 +1,6 @@
 //! Durations as Go prints and reads them: `1h0m0s`, `10ms`, `500µs`.
 //!
-//! Takes and gives text, also through serde, where a bare number counts nanoseconds. Invariant: what [`Display`] prints,
+//! Takes and gives text, also through serde, where a bare number counts nanoseconds. Invariant: what is printed,
 //! [`FromStr`] reads back to the same value. Parsing is exact in integers; no float is involved.
 
 use std::fmt;

@@ -1,12 +1,12 @@
 //! What a table should hold.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use nft::{Data, Element, Set};
 
-use super::{ChainContent, Fragment, Program, SetName};
+use super::{ChainContent, Fragment, LearnedMap, Program, SetName};
 
 /// The wanted content of one table, as the sum of parts. A part is replaced as a whole; only what that changes is touched.
 #[derive(Debug)]
@@ -14,6 +14,10 @@ pub struct Desired<Owner> {
     program: Program,
     sets: Vec<DesiredSet>,
     index: HashMap<SetName, usize>,
+    /// Maps that belong to parts, by name.
+    learned: HashMap<Arc<str>, Wanted<LearnedMap>>,
+    /// Chains that belong to parts, by name.
+    chains: HashMap<Arc<str>, Wanted<ChainContent>>,
     parts: HashMap<Owner, Footprint>,
     touched: Touched,
 }
@@ -37,13 +41,23 @@ struct Wanted<T> {
 struct Footprint {
     elements: Vec<(usize, Data)>,
     slots: Vec<(usize, Data)>,
+    learned: Vec<Arc<str>>,
+    chains: Vec<Arc<str>>,
 }
 
-/// Set and key of what changed since the last [`Desired::settle`].
+impl Footprint {
+    fn is_empty(&self) -> bool {
+        self.elements.is_empty() && self.slots.is_empty() && self.learned.is_empty() && self.chains.is_empty()
+    }
+}
+
+/// What changed since the last [`Desired::settle`]: sets and keys, and names.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     pub(super) elements: HashSet<(usize, Data)>,
     pub(super) slots: HashSet<(usize, Data)>,
+    pub(super) learned: BTreeSet<Arc<str>>,
+    pub(super) chains: BTreeSet<Arc<str>>,
 }
 
 impl<Owner: Eq + Hash> Desired<Owner> {
@@ -52,7 +66,15 @@ impl<Owner: Eq + Hash> Desired<Owner> {
     pub fn new(program: Program) -> Self {
         let sets = program.sets.iter().map(|_| DesiredSet::default()).collect();
         let index = program.sets.iter().enumerate().map(|(i, set)| (SetName::Owned(set.name.to_string()), i)).collect();
-        Self { program, sets, index, parts: HashMap::new(), touched: Touched::default() }
+        Self {
+            program,
+            sets,
+            index,
+            learned: HashMap::new(),
+            chains: HashMap::new(),
+            parts: HashMap::new(),
+            touched: Touched::default(),
+        }
     }
 
     /// Puts a fragment in the place of an owner's former one.
@@ -76,11 +98,21 @@ impl<Owner: Eq + Hash> Desired<Owner> {
                 self.touched.slots.insert((set, slots.prefix));
             }
         }
-        let former = if footprint.elements.is_empty() && footprint.slots.is_empty() {
-            self.parts.remove(&owner)
-        } else {
-            self.parts.insert(owner, footprint)
-        };
+        for map in fragment.learned {
+            let name = Arc::clone(&map.set.name);
+            footprint.learned.push(Arc::clone(&name));
+            if insert(&mut self.learned, Arc::clone(&name), map) {
+                self.touched.learned.insert(name);
+            }
+        }
+        for content in fragment.chains {
+            let name = Arc::clone(&content.chain.name);
+            footprint.chains.push(Arc::clone(&name));
+            if insert(&mut self.chains, Arc::clone(&name), content) {
+                self.touched.chains.insert(name);
+            }
+        }
+        let former = if footprint.is_empty() { self.parts.remove(&owner) } else { self.parts.insert(owner, footprint) };
         self.withdraw(former.unwrap_or_default());
     }
 
@@ -93,6 +125,16 @@ impl<Owner: Eq + Hash> Desired<Owner> {
         for (set, prefix) in footprint.slots {
             if release(&mut self.sets[set].slots, &prefix) {
                 self.touched.slots.insert((set, prefix));
+            }
+        }
+        for name in footprint.learned {
+            if release(&mut self.learned, &name) {
+                self.touched.learned.insert(name);
+            }
+        }
+        for name in footprint.chains {
+            if release(&mut self.chains, &name) {
+                self.touched.chains.insert(name);
             }
         }
     }
@@ -113,15 +155,44 @@ impl<Owner: Eq + Hash> Desired<Owner> {
         &self.program
     }
 
-    /// Whether anything changed since the last [`Desired::settle`].
-    #[must_use]
-    pub fn is_touched(&self) -> bool {
-        !self.touched.elements.is_empty() || !self.touched.slots.is_empty()
-    }
-
     /// Takes what was touched as done.
     pub fn settle(&mut self) {
         self.touched = Touched::default();
+    }
+
+    /// A chain that is wanted whatever elements there are.
+    pub(super) fn chain(&self, name: &str) -> Option<&ChainContent> {
+        let fixed = self.program.chains.iter().find(|content| &*content.chain.name == name);
+        fixed.or_else(|| self.chains.get(name).map(|wanted| &wanted.value))
+    }
+
+    /// The chains that are wanted whatever elements there are.
+    pub(super) fn chains(&self) -> impl Iterator<Item = &ChainContent> {
+        let own: BTreeSet<&Arc<str>> = self.chains.keys().collect();
+        self.program.chains.iter().chain(own.into_iter().map(|name| &self.chains[name].value))
+    }
+
+    /// A set or map by name.
+    pub(super) fn wanted_set(&self, name: &str) -> Option<&Set> {
+        let fixed = self.index.get(name).map(|index| &*self.program.sets[*index]);
+        fixed.or_else(|| self.learned(name).map(|map| &*map.set))
+    }
+
+    /// A map that belongs to a part.
+    #[must_use]
+    pub fn learned(&self, name: &str) -> Option<&LearnedMap> {
+        self.learned.get(name).map(|wanted| &wanted.value)
+    }
+
+    /// The maps filled by rules in which values may sit that are not allowed any more: those whose values were touched.
+    pub fn touched_learned(&self) -> impl Iterator<Item = &LearnedMap> {
+        self.touched.learned.iter().filter_map(|name| self.learned(name))
+    }
+
+    /// All maps filled by rules, by name.
+    pub fn all_learned(&self) -> impl Iterator<Item = &LearnedMap> {
+        let names: BTreeSet<&Arc<str>> = self.learned.keys().collect();
+        names.into_iter().map(|name| &self.learned[name].value)
     }
 
     pub(super) fn touched(&self) -> &Touched {
@@ -147,14 +218,17 @@ impl<Owner: Eq + Hash> Desired<Owner> {
     /// Everything, as nft text wants it: sets with their elements, and chains, each in a fixed order.
     #[must_use]
     pub fn content(&self) -> nft::TableContent {
-        let mut chains = self.program.chains.clone();
-        let mut sets = Vec::new();
+        let mut chains: Vec<ChainContent> = self.chains().cloned().collect();
+        let mut sets: Vec<(Arc<Set>, Vec<Element>)> = Vec::new();
         for (set, content) in self.sets() {
             let mut elements = content.all_elements();
             elements.sort_by_key(|element| element.key);
             chains_of(&elements, &self.program, &mut chains);
             sets.push((Arc::clone(set), elements));
         }
+        sets.extend(self.all_learned().map(|map| (Arc::clone(&map.set), Vec::new())));
+        let further: Vec<Arc<str>> = chains.iter().flat_map(ChainContent::targets).cloned().collect();
+        add_chains(further, &self.program, &mut chains);
         let chains = chains.into_iter().map(|c| (c.chain, c.rules)).collect();
         nft::TableContent { table: self.program.table.clone(), sets, chains }
     }
@@ -165,6 +239,11 @@ fn chains_of(elements: &[Element], program: &Program, chains: &mut Vec<ChainCont
     let mut targets: Vec<Arc<str>> = elements.iter().filter_map(element_target).cloned().collect();
     targets.sort_by(|a, b| b.cmp(a));
     targets.dedup();
+    add_chains(targets, program, chains);
+}
+
+/// Adds those of the chains that are made on demand, and those that they lead to.
+fn add_chains(mut targets: Vec<Arc<str>>, program: &Program, chains: &mut Vec<ChainContent>) {
     while let Some(target) = targets.pop() {
         if chains.iter().any(|known| known.chain.name == target) {
             continue;
@@ -222,7 +301,7 @@ impl DesiredSet {
 }
 
 /// Adds an owner; says whether the wanted value changed.
-fn insert<T: PartialEq>(map: &mut HashMap<Data, Wanted<T>>, key: Data, value: T) -> bool {
+fn insert<K: Eq + Hash, T: PartialEq>(map: &mut HashMap<K, Wanted<T>>, key: K, value: T) -> bool {
     match map.get_mut(&key) {
         Some(wanted) => {
             wanted.owners += 1;
@@ -240,7 +319,7 @@ fn insert<T: PartialEq>(map: &mut HashMap<Data, Wanted<T>>, key: Data, value: T)
 }
 
 /// Takes an owner away; says whether nobody wants the key any more.
-fn release<T>(map: &mut HashMap<Data, Wanted<T>>, key: &Data) -> bool {
+fn release<K: Eq + Hash, T>(map: &mut HashMap<K, Wanted<T>>, key: &K) -> bool {
     let Some(wanted) = map.get_mut(key) else { return false };
     wanted.owners -= 1;
     let gone = wanted.owners == 0;

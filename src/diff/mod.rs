@@ -17,11 +17,11 @@ mod transaction;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use nft::{Chain, Data, Element, Rule, Set, Table};
+use nft::{Chain, Data, Element, Rule, Set, Table, Value};
 
 pub use desired::Desired;
 pub use realised::Realised;
-pub use transaction::{Scope, transaction};
+pub use transaction::{Collect, Scope, has_garbage, transaction};
 
 /// The name of a set or map.
 pub type SetName = Cow<'static, str>;
@@ -57,6 +57,31 @@ pub struct Fragment {
     pub elements: Vec<(SetName, Element)>,
     /// Groups of slots.
     pub slots: Vec<Slots>,
+    /// Sets of its own that rules fill.
+    pub learned: Vec<LearnedMap>,
+    /// Chains of its own. An element may lead to them.
+    pub chains: Vec<ChainContent>,
+}
+
+/// A dynamic map that rules fill with values of a list. When a value leaves the list, the elements that hold it are deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearnedMap {
+    /// The map.
+    pub set: Arc<Set>,
+    /// The values that its elements may hold, sorted.
+    pub allowed: Vec<Data>,
+}
+
+impl LearnedMap {
+    /// Of the elements that rules made, those whose value is not allowed.
+    #[must_use]
+    pub fn expelled(&self, elements: Vec<Element>) -> Vec<Element> {
+        let is_allowed = |element: &Element| match &element.value {
+            Value::Data(value) => self.allowed.binary_search(value).is_ok(),
+            Value::None | Value::Verdict(_) => false,
+        };
+        elements.into_iter().filter(|element| !is_allowed(element)).collect()
+    }
 }
 
 impl Fragment {

@@ -119,8 +119,14 @@ impl Realised {
         self.chains.get(name)
     }
 
-    pub(super) fn chains(&self) -> impl Iterator<Item = &Chain> {
-        self.chains.values().map(|(chain, _)| chain)
+    pub(super) fn chains(&self) -> impl Iterator<Item = &(Chain, Vec<RuleDump>)> {
+        self.chains.values()
+    }
+
+    /// Whether there is a set of this name.
+    #[must_use]
+    pub fn has_set(&self, name: &str) -> bool {
+        self.sets.contains_key(name)
     }
 
     pub(super) fn set(&self, name: &str) -> Option<&RealisedSet> {

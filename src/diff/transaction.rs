@@ -3,16 +3,19 @@
 //! The order is the one that every supported kernel accepts: sets, chains without rules, rules, then elements, deletions before
 //! additions. A table whose fixed part cannot be changed into the wanted one (another kind of set, a base chain elsewhere, things
 //! we do not know) is deleted and made anew within the same transaction; packets see the old table or the new one.
+//!
+//! Chains that nobody wants any more are emptied at once, and deleted by a later transaction: kernels before 6.2 keep an element's
+//! reference to its chain for a moment after the element is gone (F8).
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use nft::{Command, Data, Element, RuleDump, Set, TableName, Value};
+use nft::{Chain, Command, Data, Element, RuleDump, Set, TableName, Value};
 
 use super::desired::{DesiredSet, element_target};
 use super::realised::RealisedSet;
-use super::{ChainContent, Desired, Program, Realised, slot_key, slots};
+use super::{ChainContent, Desired, LearnedMap, Program, Realised, slot_key, slots};
 
 /// How much is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +28,22 @@ pub enum Scope {
 
 /// The commands that make the present table the wanted one.
 #[must_use]
-pub fn transaction<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realised, scope: Scope) -> Vec<Command> {
+pub fn transaction<Owner: Eq + Hash>(
+    desired: &Desired<Owner>,
+    realised: &Realised,
+    scope: Scope,
+    collect: Collect,
+) -> Vec<Command> {
     let program = desired.program();
     let mut plan = Plan::new(program);
     let fresh = Realised::absent(program);
     let mut realised = realised;
-    if scope == Scope::Everything && !is_compatible(program, realised) {
+    if scope == Scope::Everything && !is_compatible(desired, realised) {
         plan.rebuild(realised.table().is_some());
         realised = &fresh;
+    }
+    if collect == Collect::Emptied {
+        plan.collect(emptied_chains(desired, realised));
     }
     match scope {
         Scope::Everything => plan.everything(desired, realised),
@@ -42,18 +53,50 @@ pub fn transaction<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realis
     plan.into_commands()
 }
 
+/// Whether chains that were emptied some time ago are deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collect {
+    /// They stay for now.
+    Nothing,
+    /// They are deleted.
+    Emptied,
+}
+
+/// Whether there are chains that nobody wants and that are empty already.
+#[must_use]
+pub fn has_garbage<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realised) -> bool {
+    emptied_chains(desired, realised).next().is_some()
+}
+
+fn emptied_chains<'a, Owner: Eq + Hash>(
+    desired: &'a Desired<Owner>,
+    realised: &'a Realised,
+) -> impl Iterator<Item = Arc<str>> {
+    let emptied = realised.chains().filter(|(chain, rules)| rules.is_empty() && is_unwanted(desired, chain));
+    emptied.map(|(chain, _)| Arc::clone(&chain.name))
+}
+
+/// Chains on demand are kept when no element leads to them any more: they are few, and may be needed again.
+fn is_unwanted<Owner: Eq + Hash>(desired: &Desired<Owner>, chain: &Chain) -> bool {
+    chain.base.is_none() && desired.chain(&chain.name).is_none() && (desired.program().on_demand)(&chain.name).is_none()
+}
+
 /// Whether the fixed part of the present table can be completed or corrected without making the table anew.
-fn is_compatible(program: &Program, realised: &Realised) -> bool {
-    let known_set = |present: &RealisedSet| program.sets.iter().any(|wanted| **wanted == present.set);
-    let known_chain = |present: &nft::Chain| {
-        let fixed = program.chains.iter().find(|wanted| wanted.chain.name == present.name).map(|c| c.chain.clone());
-        let wanted = fixed.or_else(|| (program.on_demand)(&present.name).map(|content| content.chain));
-        wanted.is_some_and(|wanted| wanted == *present)
+fn is_compatible<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realised) -> bool {
+    let program = desired.program();
+    // A dynamic map that nobody wants can be deleted; another kind of set under a wanted name cannot be changed.
+    let fits = |present: &RealisedSet| match desired.wanted_set(&present.set.name) {
+        Some(wanted) => *wanted == present.set,
+        None => present.set.flags.dynamic,
+    };
+    let known = |(present, _): &(Chain, Vec<RuleDump>)| match desired.chain(&present.name) {
+        Some(wanted) => wanted.chain == *present,
+        None => present.base.is_none(),
     };
     !realised.is_foreign()
         && realised.table() == Some(&program.table)
-        && realised.sets().all(known_set)
-        && realised.chains().all(known_chain)
+        && realised.sets().all(fits)
+        && realised.chains().all(known)
 }
 
 /// Commands by kind, put into order at the end.
@@ -66,6 +109,8 @@ struct Plan<'a> {
     rules: Vec<Command>,
     deletions: Vec<Command>,
     additions: Vec<Command>,
+    /// What nothing refers to any more once the rest is done.
+    removals: Vec<Command>,
     /// Chains on demand that elements of this plan, or of the wanted table, lead to.
     demanded: BTreeSet<Arc<str>>,
 }
@@ -81,12 +126,13 @@ impl<'a> Plan<'a> {
             rules: Vec::new(),
             deletions: Vec::new(),
             additions: Vec::new(),
+            removals: Vec::new(),
             demanded: BTreeSet::new(),
         }
     }
 
     fn into_commands(self) -> Vec<Command> {
-        [self.tables, self.sets, self.chains, self.rules, self.deletions, self.additions].concat()
+        [self.tables, self.sets, self.chains, self.rules, self.deletions, self.additions, self.removals].concat()
     }
 
     fn rebuild(&mut self, exists: bool) {
@@ -97,8 +143,17 @@ impl<'a> Plan<'a> {
     }
 
     fn everything<Owner: Eq + Hash>(&mut self, desired: &Desired<Owner>, realised: &Realised) {
-        for chain in &self.program.chains {
-            self.chain(chain, realised);
+        for content in desired.chains() {
+            self.chain(content, realised);
+        }
+        for (chain, _) in realised.chains().filter(|(chain, _)| is_unwanted(desired, chain)) {
+            self.empty(&chain.name, realised);
+        }
+        for map in desired.all_learned() {
+            self.learned(&map.set.name, Some(map), realised);
+        }
+        for set in realised.sets().filter(|present| desired.wanted_set(&present.set.name).is_none()) {
+            self.learned(&set.set.name, None, realised);
         }
         for (set, wanted) in desired.sets() {
             let present = realised.set(&set.name);
@@ -115,6 +170,15 @@ impl<'a> Plan<'a> {
     fn touched<Owner: Eq + Hash>(&mut self, desired: &Desired<Owner>, realised: &Realised) {
         let mut by_set: HashMap<usize, ElementChanges> = HashMap::new();
         let touched = desired.touched();
+        for name in &touched.chains {
+            match desired.chain(name) {
+                Some(content) => self.chain(content, realised),
+                None => self.empty(name, realised),
+            }
+        }
+        for name in &touched.learned {
+            self.learned(name, desired.learned(name), realised);
+        }
         for (index, key) in &touched.elements {
             let (set, wanted) = desired.set(*index);
             by_set.entry(*index).or_default().element(key, wanted, realised.set(&set.name));
@@ -141,9 +205,35 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Adds a map that is missing, or deletes one that nobody wants.
+    fn learned(&mut self, name: &str, wanted: Option<&LearnedMap>, realised: &Realised) {
+        match (wanted, realised.set(name)) {
+            (Some(map), None) => self.sets.push(Command::AddSet(self.table.clone(), Arc::clone(&map.set))),
+            (None, Some(present)) => {
+                let set = Arc::new(present.set.clone());
+                self.removals.push(Command::DeleteSet(self.table.clone(), set));
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+    }
+
+    /// Deletes the rules of a chain that nobody wants.
+    fn empty(&mut self, name: &Arc<str>, realised: &Realised) {
+        if realised.chain(name).is_some_and(|(_, rules)| !rules.is_empty()) {
+            self.rules.push(Command::FlushChain(self.table.clone(), Arc::clone(name)));
+        }
+    }
+
+    fn collect(&mut self, chains: impl Iterator<Item = Arc<str>>) {
+        let mut names: Vec<Arc<str>> = chains.collect();
+        names.sort();
+        self.removals.extend(names.into_iter().map(|name| Command::DeleteChain(self.table.clone(), name)));
+    }
+
     /// Adds a chain that is missing, corrects one whose rules differ.
     fn chain(&mut self, wanted: &ChainContent, realised: &Realised) {
         let name = &wanted.chain.name;
+        self.demanded.extend(wanted.targets().cloned());
         let rules = || -> Vec<RuleDump> { wanted.rules.iter().map(|r| r.to_dump(self.table.family)).collect() };
         match realised.chain(name) {
             Some((_, present)) if *present == rules() => return,

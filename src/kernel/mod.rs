@@ -9,7 +9,7 @@ pub mod families;
 use std::io;
 use std::net::IpAddr;
 
-use nft::{Command, CommitError, Committed, Connection, ReadError, TableDump, TableName};
+use nft::{Command, CommitError, Committed, Connection, Element, ReadError, Set, TableDump, TableName};
 
 /// What the sync loop asks of the kernel. Tests put another one in its place.
 pub trait Kernel {
@@ -24,6 +24,12 @@ pub trait Kernel {
     /// # Errors
     /// See [`ReadError`].
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError>;
+
+    /// The elements of a set as they are now; none when there is no such set.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError>;
 
     /// A number that grows with every commit to any table, by whomever.
     ///
@@ -60,6 +66,10 @@ impl Kernel for Netfilter {
 
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
         self.connection.read_table(table)
+    }
+
+    fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
+        self.connection.read_set(table, set)
     }
 
     fn generation(&mut self) -> Result<u32, ReadError> {

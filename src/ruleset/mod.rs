@@ -55,7 +55,8 @@ pub enum NodePorts {
 /// Facts that are elements of the table but belong to no Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Addresses that accept node ports; not used with [`NodePorts::Everywhere`].
+    /// Addresses that accept node ports. With [`NodePorts::Everywhere`] packets are not matched against them, but connections
+    /// to node ports are recognised by them.
     pub node_port_addresses: Vec<IpAddr>,
     /// The ranges of all ServiceCIDRs (D15).
     pub service_cidrs: Vec<IpNet>,

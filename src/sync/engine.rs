@@ -95,16 +95,17 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.health_checks.snapshot()
     }
 
-    /// Makes the kernel hold what it should.
+    /// Makes the kernel hold what it should. `settled` says that the last sync was at least a second ago: then what it left to
+    /// be finished is finished (F8).
     ///
     /// # Errors
     /// See [`SyncError`]; the next sync reads back and compares everything.
-    pub fn sync(&mut self) -> Result<Report, SyncError> {
+    pub fn sync(&mut self, settled: bool) -> Result<Report, SyncError> {
         let services = self.recompute();
         let scope = self.read_back()?;
-        let commands = self.tables.transaction(scope);
+        let commands = self.tables.transaction(&mut self.kernel, scope, settled)?;
         let committed = self.commit(&commands)?;
-        self.tables.committed(&commands);
+        self.tables.committed(&commands, settled);
         let (added, removed) = count(&commands);
         Ok(Report { full: scope == Scope::Everything, services, added, removed, committed })
     }
@@ -164,6 +165,20 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
     }
 
+    /// Looks at the node's addresses. Says whether the next sync has to take over other ones (G11).
+    pub fn addresses_changed(&mut self) -> bool {
+        let changed = self.kernel.addresses().is_ok_and(|addresses| addresses != self.interfaces);
+        if changed {
+            self.refresh_node();
+        }
+        changed
+    }
+
+    /// Whether something is left to do that has to wait for a second.
+    pub fn unfinished(&self) -> bool {
+        self.tables.unfinished()
+    }
+
     /// Looks whether somebody else wrote rules since our last commit, and if so has the next sync compare everything. Says
     /// whether a sync is needed.
     pub fn check(&mut self) -> bool {
@@ -214,6 +229,10 @@ impl Kernel for NoKernel {
 
     fn read(&mut self, _: &nft::TableName) -> Result<Option<nft::TableDump>, ReadError> {
         Ok(None)
+    }
+
+    fn elements(&mut self, _: &nft::TableName, _: &nft::Set) -> Result<Vec<nft::Element>, ReadError> {
+        Ok(Vec::new())
     }
 
     fn generation(&mut self) -> Result<u32, ReadError> {

@@ -37,7 +37,11 @@ pub struct Sync<K, L> {
     /// How often to look whether somebody else wrote rules.
     check_interval: Duration,
     next_check: Instant,
+    last_end: Option<Instant>,
 }
+
+/// How long after a sync what it left to be finished is finished (F8), and how often the node's addresses are looked at (G11).
+const MOMENT: Duration = Duration::from_secs(1);
 
 impl<K: Kernel, L: Layout> Sync<K, L> {
     /// A loop that has not begun.
@@ -48,7 +52,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         health: Reporter,
         check_interval: Duration,
     ) -> Self {
-        Self { engine, schedule, metrics, health, check_interval, next_check: Instant::now() + check_interval }
+        let next_check = Instant::now() + check_interval;
+        Self { engine, schedule, metrics, health, check_interval, next_check, last_end: None }
     }
 
     /// Takes events and syncs until the sender of the events is gone.
@@ -66,6 +71,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
                 Ok(()) => {}
                 Err(Gone) => break,
             }
+            self.look_around();
             self.health.node(self.engine.node_eligible());
         }
         info!("no more events; the rules stay in force");
@@ -75,7 +81,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     fn wait(&mut self, events: &Receiver<Event>) -> Result<(), Gone> {
         let now = Instant::now();
         let due = if self.engine.is_ready() { self.schedule.due(now) } else { self.next_check };
-        let timeout = due.min(self.next_check).saturating_duration_since(now);
+        let timeout = due.min(self.next_check).saturating_duration_since(now).min(MOMENT);
         match events.recv_timeout(timeout) {
             Ok(event) => self.take(event),
             Err(RecvTimeoutError::Timeout) => return Ok(()),
@@ -110,6 +116,25 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         }
     }
 
+    /// What no event tells of: the node's addresses, and what the last sync left for later.
+    fn look_around(&mut self) {
+        if !self.engine.is_ready() || self.schedule.is_requested() || !self.is_settled() {
+            return;
+        }
+        if self.engine.unfinished() {
+            self.schedule.request();
+        }
+        if self.engine.addresses_changed() {
+            info!("the addresses of this node changed");
+            self.request();
+        }
+    }
+
+    /// Whether the last sync was at least a moment ago.
+    fn is_settled(&self) -> bool {
+        self.last_end.is_some_and(|end| end.elapsed() >= MOMENT)
+    }
+
     /// Somebody else's write shows in the generation; then everything is compared again.
     fn check(&mut self, now: Instant) {
         self.next_check = now + self.check_interval;
@@ -125,8 +150,10 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         }
         self.schedule.started();
         let start = Instant::now();
-        let result = self.engine.sync();
+        let settled = self.is_settled();
+        let result = self.engine.sync(settled);
         let took = start.elapsed();
+        self.last_end = Some(Instant::now());
         self.schedule.finished(Instant::now(), result.is_ok());
         let full = result.as_ref().map_or(true, |report| report.full);
         for family in self.engine.families() {

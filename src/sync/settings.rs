@@ -54,13 +54,16 @@ pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodeP
     }
 }
 
-/// The addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H5). Loopback never
-/// does (D20).
+/// The addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H4, H5). Loopback
+/// never does (D20).
 pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = match &config.node_port_addresses {
         NodePortAddresses::Primary => node.map(primary_addresses).unwrap_or_default(),
         NodePortAddresses::Cidrs(ranges) => {
-            interfaces.iter().copied().filter(|ip| ranges.iter().any(|range| range.contains(ip))).collect()
+            let everywhere =
+                |ip: &IpAddr| node_ports(&config.node_port_addresses, Family::of(*ip)) == NodePorts::Everywhere;
+            let listed = |ip: &IpAddr| ranges.iter().any(|range| range.contains(ip));
+            interfaces.iter().copied().filter(|ip| everywhere(ip) || listed(ip)).collect()
         }
     };
     addresses.retain(|ip| !ip.is_loopback());
@@ -69,7 +72,6 @@ pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfac
     addresses
 }
 
-/// The node's primary IP of each family (H2).
 pub(super) fn primary_addresses(node: &Node) -> Vec<IpAddr> {
     node.ipv4().map(IpAddr::V4).into_iter().chain(node.ipv6().map(IpAddr::V6)).collect()
 }

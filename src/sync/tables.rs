@@ -1,11 +1,13 @@
 //! The tables of both families: what they should hold and what they hold.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use nft::Command;
 
 use crate::config::Config;
-use crate::diff::{Desired, Fragment, Realised, Scope, transaction};
+use crate::diff::{Collect, Desired, Fragment, Realised, Scope, has_garbage, transaction};
 use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
@@ -25,6 +27,9 @@ struct FamilyTable {
     settings: Settings,
     desired: Desired<Part>,
     realised: Realised,
+    /// Maps filled by rules that have to be looked at again: a packet that was on its way during the last commit may have put
+    /// a value in that had just been expelled.
+    recheck: BTreeSet<Arc<str>>,
 }
 
 /// The tables of all families that this node serves.
@@ -35,13 +40,44 @@ pub(super) struct Tables<L> {
     known: bool,
 }
 
+impl FamilyTable {
+    /// Deletes clients' memories of endpoints that are gone, so that they are balanced anew (E6).
+    fn expulsions(
+        &self,
+        kernel: &mut impl Kernel,
+        scope: Scope,
+        settled: bool,
+    ) -> Result<Vec<Command>, nft::ReadError> {
+        let table = &self.desired.program().table.name;
+        let mut names: BTreeSet<&Arc<str>> = match scope {
+            Scope::Everything => self.desired.all_learned().map(|map| &map.set.name).collect(),
+            Scope::Touched => self.desired.touched_learned().map(|map| &map.set.name).collect(),
+        };
+        if settled {
+            names.extend(&self.recheck);
+        }
+        let mut commands = Vec::new();
+        for map in names.into_iter().filter_map(|name| self.desired.learned(name)) {
+            if !self.realised.has_set(&map.set.name) {
+                continue;
+            }
+            let expelled = map.expelled(kernel.elements(table, &map.set)?);
+            if !expelled.is_empty() {
+                commands.push(Command::DeleteElements(table.clone(), Arc::clone(&map.set), expelled));
+            }
+        }
+        Ok(commands)
+    }
+}
+
 impl<L: Layout> Tables<L> {
     /// Empty tables of which is not known what the kernel holds.
     pub(super) fn new(layout: L, families: &[Family], config: &Config) -> Self {
         let table = |family: &Family| {
             let settings = super::settings::settings(config, None, *family);
             let program = layout.program(&settings);
-            FamilyTable { realised: Realised::absent(&program), desired: Desired::new(program), settings }
+            let realised = Realised::absent(&program);
+            FamilyTable { realised, desired: Desired::new(program), settings, recheck: BTreeSet::new() }
         };
         Self { tables: families.iter().map(table).collect(), layout, known: false }
     }
@@ -97,14 +133,38 @@ impl<L: Layout> Tables<L> {
         Ok(())
     }
 
-    /// The commands that make the kernel hold what it should, for all families.
-    pub(super) fn transaction(&self, scope: Scope) -> Vec<Command> {
-        self.tables.iter().flat_map(|table| transaction(&table.desired, &table.realised, scope)).collect()
+    /// The commands that make the kernel hold what it should, for all families. `settled` says that the last sync was long
+    /// enough ago to delete what it emptied, and to look again at what it expelled.
+    ///
+    /// # Errors
+    /// When the content of a map that rules fill cannot be read.
+    pub(super) fn transaction(
+        &self,
+        kernel: &mut impl Kernel,
+        scope: Scope,
+        settled: bool,
+    ) -> Result<Vec<Command>, nft::ReadError> {
+        let collect = if settled { Collect::Emptied } else { Collect::Nothing };
+        let mut commands = Vec::new();
+        for table in &self.tables {
+            commands.extend(transaction(&table.desired, &table.realised, scope, collect));
+            commands.extend(table.expulsions(kernel, scope, settled)?);
+        }
+        Ok(commands)
+    }
+
+    /// Whether something is left to do that has to wait a moment.
+    pub(super) fn unfinished(&self) -> bool {
+        self.tables.iter().any(|table| !table.recheck.is_empty() || has_garbage(&table.desired, &table.realised))
     }
 
     /// Notes that the kernel carried out the commands of [`Tables::transaction`].
-    pub(super) fn committed(&mut self, commands: &[Command]) {
+    pub(super) fn committed(&mut self, commands: &[Command], settled: bool) {
         for table in &mut self.tables {
+            if settled {
+                table.recheck.clear();
+            }
+            table.recheck.extend(table.desired.touched_learned().map(|map| Arc::clone(&map.set.name)));
             let name = table.desired.program().table.name.clone();
             commands.iter().for_each(|command| table.realised.apply(command, &name));
             table.desired.settle();

@@ -6,20 +6,19 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::{Data, Element, Value, Verdict};
 
+use super::affinity::Affinity;
 use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
 use crate::diff::{Fragment, Slots};
 use crate::model::{Destination, Family, Front, Protocol};
-use crate::ruleset::{NodeFacts, NodePorts, Settings};
+use crate::ruleset::{NodeFacts, Settings};
 use crate::select::{Action, PortSelection, ServiceSelection};
 
 pub(super) fn node(settings: &Settings, facts: &NodeFacts) -> Fragment {
     let mut fragment = Fragment::default();
     let of_family = |ip: &IpAddr| Family::of(*ip) == settings.family;
-    if settings.node_ports == NodePorts::Listed {
-        let addresses = facts.node_port_addresses.iter().filter(|ip| of_family(ip));
-        fragment.extend(set::NODEPORT_IPS, addresses.map(|ip| Element::new((*ip).into())));
-    }
+    let addresses = facts.node_port_addresses.iter().filter(|ip| of_family(ip));
+    fragment.extend(set::NODEPORT_IPS, addresses.map(|ip| Element::new((*ip).into())));
     let ranges: Vec<IpNet> = facts.service_cidrs.iter().copied().filter(|range| of_family(&range.addr())).collect();
     // Overlapping ranges are refused by the kernel, neighbouring ones listed as one.
     fragment.extend(set::SERVICE_CIDRS, IpNet::aggregate(&ranges).iter().map(range));
@@ -35,7 +34,11 @@ pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment 
     let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == family);
     fragment.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
     for port in selection.ports.iter().filter(|port| port.family == family) {
-        let mut writer = Writer { fragment: &mut fragment, port, comment: comment(&port.label) };
+        let affinity = Affinity::of(port);
+        if let Some(affinity) = &affinity {
+            affinity.write_shared(&mut fragment);
+        }
+        let mut writer = Writer { fragment: &mut fragment, port, affinity, comment: comment(&port.label) };
         for front in &port.fronts {
             writer.front(&front.front, &front.action);
             if let Some(sources) = &front.sources {
@@ -66,7 +69,7 @@ fn hairpin(endpoint: SocketAddr, protocol: Protocol) -> Element {
     Element::new(address.then(address).then(protocol.number()).then(endpoint.port()))
 }
 
-fn endpoint_data(endpoint: &SocketAddr) -> Data {
+pub(super) fn endpoint_data(endpoint: &SocketAddr) -> Data {
     Data::from(endpoint.ip()).then(endpoint.port())
 }
 
@@ -83,6 +86,7 @@ fn key(front: &Front) -> (Side, Data) {
 struct Writer<'a> {
     fragment: &'a mut Fragment,
     port: &'a PortSelection,
+    affinity: Option<Affinity<'a>>,
     comment: Arc<str>,
 }
 
@@ -102,6 +106,10 @@ impl Writer<'_> {
             // The packet is dropped before it is known to conntrack; established connections never come here (D12).
             Action::Drop => self.verdict(side.dispatch(), key, Verdict::Drop),
             Action::Reject => self.verdict(side.no_endpoints(), key, Verdict::Goto(chain::REJECT.into())),
+        }
+        let is_balanced = matches!(action, Action::Cluster { .. } | Action::Local | Action::ByOrigin);
+        if let Some(affinity) = self.affinity.as_ref().filter(|_| is_balanced) {
+            affinity.learn_from(front, &self.comment, self.fragment);
         }
     }
 
@@ -136,7 +144,11 @@ impl Writer<'_> {
         }
         let values = endpoints.iter().map(endpoint_data).collect();
         self.fragment.slots.push(Slots { set: list.map(side).into(), prefix: key, values });
-        Balancer { side, list, masquerade, count: endpoints.len() }.goto()
+        let balancer = Balancer { side, list, masquerade, count: endpoints.len() };
+        match &self.affinity {
+            Some(affinity) => affinity.before(balancer, self.fragment),
+            None => balancer.goto(),
+        }
     }
 
     fn verdict(&mut self, map: &'static str, key: Data, verdict: Verdict) {

@@ -11,7 +11,7 @@ use nft::{
 };
 
 use super::balancer::{Balancer, List};
-use super::{Side, chain, set};
+use super::{Side, affinity, chain, set};
 use crate::diff::{ChainContent, Program};
 use crate::model::Family;
 use crate::ruleset::{LocalTraffic, NodePorts, Settings};
@@ -97,6 +97,7 @@ fn sets(family: Family) -> Vec<Set> {
     for side in Side::BOTH {
         sets.extend(side_maps(&fields, side));
     }
+    sets.extend(affinity::sets(family));
     sets
 }
 
@@ -178,6 +179,7 @@ impl Rules<'_> {
             chains.push(regular(side.external_local(), self.external_local(side)));
             chains.push(regular(side.external_local_host(), self.external_local_host(side)));
         }
+        chains.extend(affinity::chains(self.settings.family));
         chains
     }
 

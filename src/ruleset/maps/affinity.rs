@@ -1,0 +1,274 @@
+//! Session affinity: a map from client to endpoint for each service port that has it, however many endpoints there are.
+//!
+//! ```text
+//!  @services: front ─► affinity-X:       dnat to @affinity-X (client : endpoint), else goto lb-N
+//!  after DNAT, on the first packet of each connection:
+//!  @affinity-services-tcp: original front ─► learn-affinity-X:   update @affinity-X { client timeout T : endpoint }
+//! ```
+//!
+//! The map is learnt after the translation, because a rule whose look-up feeds another one cannot be listed by nft 1.0.6. A
+//! connection that the map decided refreshes its entry in the same way (E3). When the map is full, new clients are balanced
+//! without being remembered. The local list of a service port has a map of its own, learnt for endpoints on this node (E5).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nft::statement::CtBit;
+use nft::{
+    BaseChain, Chain, ChainType, Data, DataType, Element, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Types,
+    Value, ValueType, Verdict,
+};
+
+use super::balancer::{Balancer, List};
+use super::program::Fields;
+use super::{Side, chain, set};
+use crate::diff::{ChainContent, Fragment, LearnedMap, SetName};
+use crate::model::{Destination, Family, Front, Protocol};
+use crate::select::PortSelection;
+
+/// The largest number of clients that a service port remembers for a list.
+const MAX_CLIENTS: u32 = 65_536;
+/// Before masquerading, also that of others: the walk through the nat chains ends where the source is translated.
+const BEFORE_SRCNAT: i32 = 90;
+/// The chain that finds out which map learns from a connection.
+const LEARN: &str = "KUBE-AFFINITY";
+const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+/// Original destination : verdict, by protocol; nft cannot put the protocol into the key.
+fn learn_map(side: Side, protocol: Protocol) -> String {
+    match side {
+        Side::Address => format!("affinity-services-{protocol}"),
+        Side::NodePort => format!("affinity-nodeports-{protocol}"),
+    }
+}
+
+fn original_address(family: Family) -> Field {
+    match family {
+        Family::V4 => Field::CtOriginalIpDaddr,
+        Family::V6 => Field::CtOriginalIp6Daddr,
+    }
+}
+
+/// The maps of the fixed program.
+pub(super) fn sets(family: Family) -> Vec<Set> {
+    let address = Fields::of(family).address;
+    let map = |side, protocol| {
+        let key = match side {
+            Side::Address => vec![address, DataType::InetService],
+            Side::NodePort => vec![DataType::InetService],
+        };
+        let mut map = Set::map(&learn_map(side, protocol), Types::Named(key), ValueType::Verdict);
+        map.comment = Some("Original destination : what remembers the client".into());
+        map
+    };
+    Side::BOTH.into_iter().flat_map(|side| PROTOCOLS.map(|protocol| map(side, protocol))).collect()
+}
+
+/// The chains of the fixed program: after DNAT, both for endpoints elsewhere and for those on this host.
+pub(super) fn chains(family: Family) -> Vec<ChainContent> {
+    let base = |name: &str, hook| ChainContent {
+        chain: Chain {
+            name: name.into(),
+            base: Some(BaseChain { kind: ChainType::Nat, hook, priority: BEFORE_SRCNAT }),
+            comment: None,
+        },
+        rules: vec![Rule::new([Statement::CtBit(CtBit::StatusDnat), Statement::Verdict(Verdict::Jump(LEARN.into()))])],
+    };
+    let rules = Side::BOTH.into_iter().flat_map(|side| PROTOCOLS.map(|protocol| learn_rule(family, side, protocol)));
+    let learn = Chain { name: LEARN.into(), base: None, comment: None };
+    vec![
+        base("nat-affinity-postrouting", Hook::Postrouting),
+        base("nat-affinity-input", Hook::Input),
+        ChainContent { chain: learn, rules: rules.collect() },
+    ]
+}
+
+fn is_protocol(protocol: Protocol) -> Statement {
+    Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(protocol.number())))
+}
+
+fn learn_rule(family: Family, side: Side, protocol: Protocol) -> Rule {
+    let address = original_address(family);
+    let map = learn_map(side, protocol).into();
+    match side {
+        Side::Address => {
+            Rule::new([is_protocol(protocol), Statement::Vmap(vec![address, Field::CtOriginalProtoDst], map)])
+        }
+        // The same port number on another address is no node port.
+        Side::NodePort => Rule::new([
+            is_protocol(protocol),
+            Statement::Match(vec![address], Operand::InSet(set::NODEPORT_IPS.into())),
+            Statement::Vmap(vec![Field::CtOriginalProtoDst], map),
+        ]),
+    }
+}
+
+/// The affinity of one service port in one family.
+pub(super) struct Affinity<'a> {
+    port: &'a PortSelection,
+    timeout: Duration,
+    /// What tells its objects from those of other service ports.
+    id: String,
+}
+
+impl<'a> Affinity<'a> {
+    /// `None` when the port has no affinity.
+    pub(super) fn of(port: &'a PortSelection) -> Option<Self> {
+        let timeout = Duration::from_secs(u64::from(port.affinity_seconds?));
+        Some(Self { port, timeout, id: identifier(&port.label, port.protocol) })
+    }
+
+    fn endpoints(&self, list: List) -> &[std::net::SocketAddr] {
+        match list {
+            List::Cluster => &self.port.cluster,
+            List::Local => &self.port.local,
+        }
+    }
+
+    fn map_name(&self, list: List) -> String {
+        match list {
+            List::Cluster => format!("affinity-{}", self.id),
+            List::Local => format!("affinity-local-{}", self.id),
+        }
+    }
+
+    fn learn_name(&self) -> String {
+        format!("learn-affinity-{}", self.id)
+    }
+
+    /// The map and chains that all fronts of the port share.
+    pub(super) fn write_shared(&self, fragment: &mut Fragment) {
+        let lists = [List::Cluster, List::Local].into_iter().filter(|list| !self.endpoints(*list).is_empty());
+        let lists: Vec<List> = lists.collect();
+        if lists.is_empty() {
+            return;
+        }
+        fragment.learned.extend(lists.iter().map(|list| self.map(*list)));
+        let rules = lists.iter().map(|list| self.update(*list)).collect();
+        let learn = Chain { name: self.learn_name().into(), base: None, comment: None };
+        fragment.chains.push(ChainContent { chain: learn, rules });
+    }
+
+    fn map(&self, list: List) -> LearnedMap {
+        let fields = Fields::of(self.port.family);
+        let key = Types::Of(vec![fields.source]);
+        let value = ValueType::Data(Types::Of(vec![fields.destination, Field::ThDport]));
+        let mut set = Set::map(&self.map_name(list), key, value);
+        set.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
+        set.size = Some(MAX_CLIENTS);
+        let mut allowed: Vec<Data> = self.endpoints(list).iter().map(super::elements::endpoint_data).collect();
+        allowed.sort();
+        LearnedMap { set: Arc::new(set), allowed }
+    }
+
+    /// Remembers the endpoint of a connection, for the local list only when it is on this node.
+    fn update(&self, list: List) -> Rule {
+        let fields = Fields::of(self.port.family);
+        let update = Statement::Update {
+            set: self.map_name(list).into(),
+            key: vec![fields.source],
+            value: vec![fields.destination, Field::ThDport],
+            timeout: Some(self.timeout),
+        };
+        let endpoint_twice = vec![fields.destination, fields.destination, Field::L4Proto, Field::ThDport];
+        match list {
+            List::Cluster => Rule::new([update]),
+            // The hairpin set holds exactly the endpoints on this node, each as source and destination.
+            List::Local => Rule::new([Statement::Match(endpoint_twice, Operand::InSet(set::HAIRPIN.into())), update]),
+        }
+    }
+
+    /// Puts the client's endpoint before the choice at random; gives the verdict that does both.
+    pub(super) fn before(&self, balancer: Balancer, fragment: &mut Fragment) -> Verdict {
+        let plain = self.sticky_chain(balancer);
+        let verdict = Verdict::Goto(Arc::clone(&plain.chain.name));
+        push_once(fragment, plain);
+        if !balancer.masquerade {
+            return verdict;
+        }
+        let name: Arc<str> = self.chain_name(balancer, "masq-").into();
+        let mark = Verdict::Jump(chain::MARK_MASQ.into());
+        let rules = vec![Rule::new([Statement::Verdict(mark)]), Rule::new([Statement::Verdict(verdict)])];
+        let chain = Chain { name: Arc::clone(&name), base: None, comment: None };
+        push_once(fragment, ChainContent { chain, rules });
+        Verdict::Goto(name)
+    }
+
+    fn chain_name(&self, balancer: Balancer, masquerade: &str) -> String {
+        let side = match balancer.side {
+            Side::Address => "",
+            Side::NodePort => "nodeport-",
+        };
+        format!("{side}{masquerade}{}", self.map_name(balancer.list))
+    }
+
+    fn sticky_chain(&self, balancer: Balancer) -> ChainContent {
+        let source = Fields::of(self.port.family).source;
+        // nft loads a translation of ports only behind a match of the protocol.
+        let sticky = Rule::new([
+            is_protocol(self.port.protocol),
+            Statement::DnatToMap(vec![source], self.map_name(balancer.list).into()),
+        ]);
+        let random = Balancer { masquerade: false, ..balancer }.goto();
+        let chain = Chain { name: self.chain_name(balancer, "").into(), base: None, comment: None };
+        ChainContent { chain, rules: vec![sticky, Rule::new([Statement::Verdict(random)])] }
+    }
+
+    /// Has connections to a front remembered.
+    pub(super) fn learn_from(&self, front: &Front, comment: &Arc<str>, fragment: &mut Fragment) {
+        let (side, key) = match front.destination {
+            Destination::Address(ip) => (Side::Address, Data::from(ip).then(front.port)),
+            Destination::NodePort(_) => (Side::NodePort, Data::from(front.port)),
+        };
+        let mut element = Element::mapping(key, Value::Verdict(Verdict::Goto(self.learn_name().into())));
+        element.comment = Some(Arc::clone(comment));
+        fragment.elements.push((SetName::Owned(learn_map(side, front.protocol)), element));
+    }
+}
+
+/// A port's fronts share chains; each is written once.
+fn push_once(fragment: &mut Fragment, content: ChainContent) {
+    if fragment.chains.iter().all(|known| known.chain.name != content.chain.name) {
+        fragment.chains.push(content);
+    }
+}
+
+/// The name of a service port as a part of nft names: `namespace/name/port/protocol`. The kernel's limit is 255 bytes in all;
+/// a longer name is cut and told from others by a hash.
+fn identifier(label: &str, protocol: Protocol) -> String {
+    const MAX: usize = 200;
+    let full = format!("{}/{protocol}", label.replace(':', "/"));
+    if full.len() <= MAX {
+        return full;
+    }
+    let mut end = MAX - 17;
+    while !full.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}-{:016x}", &full[..end], fnv1a(full.as_bytes()))
+}
+
+/// The FNV-1a hash, which is the same on every node and in every version.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_short_and_distinct() {
+        assert_eq!(identifier("shop/web:http", Protocol::Tcp), "shop/web/http/tcp");
+        assert_eq!(identifier("shop/web", Protocol::Udp), "shop/web/udp");
+        let long = format!("shop/{}", "a".repeat(253));
+        let (tcp, udp) = (identifier(&long, Protocol::Tcp), identifier(&long, Protocol::Udp));
+        assert_ne!(tcp, udp);
+        assert!(tcp.len() <= 200 && "nodeport-masq-affinity-local-".len() + tcp.len() <= 255);
+    }
+
+    #[test]
+    fn the_hash_is_fnv1a() {
+        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
+    }
+}
