@@ -248,14 +248,16 @@ impl<'a> Plan<'a> {
     /// Adds the chains on demand that are missing, and those that these lead to; with everything, corrects those that differ.
     fn demand_chains(&mut self, realised: &Realised, scope: Scope) {
         let mut open: Vec<Arc<str>> = self.demanded.iter().cloned().collect();
+        let mut seen = BTreeSet::new();
         while let Some(name) = open.pop() {
-            if scope == Scope::Touched && realised.chain(&name).is_some() {
+            let is_there = scope == Scope::Touched && realised.chain(&name).is_some();
+            if is_there || !seen.insert(Arc::clone(&name)) {
                 continue;
             }
-            let Some(content) = (self.program.on_demand)(&name) else { continue };
-            self.chain(&content, realised);
-            let further: Vec<Arc<str>> = content.targets().cloned().collect();
-            open.extend(further.into_iter().filter(|target| self.demanded.insert(Arc::clone(target))));
+            if let Some(content) = (self.program.on_demand)(&name) {
+                self.chain(&content, realised);
+                open.extend(content.targets().cloned());
+            }
         }
     }
 }
