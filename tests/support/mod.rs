@@ -2,11 +2,14 @@
 //!
 //! Takes root, iproute2 and nft; gives namespaces ([`netns`]), a cluster of them ([`world`], addresses in [`plan`]), servers that
 //! say what they saw ([`server`]), probes that say what became of a packet ([`probe`]), the proxy under test ([`proxy`]), its
-//! objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]). A missing tool or privilege fails the test with a sentence;
+//! objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]). Tests below the binary have objects of the model ([`cluster`])
+//! and a kernel that only remembers ([`kernel`]). A missing tool or privilege fails the test with a sentence;
 //! nothing is ever skipped. Whatever a test made is gone when its values are dropped, also after a panic.
 
 #![allow(dead_code, reason = "every test binary compiles all of it and uses a part")]
 
+pub(crate) mod cluster;
+pub(crate) mod kernel;
 pub(crate) mod manifests;
 pub(crate) mod mixed;
 pub(crate) mod netns;

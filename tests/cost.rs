@@ -1,0 +1,340 @@
+//! What a change costs: which elements go over netlink, in how many transactions, whatever else the cluster holds.
+//!
+//! Drives the engine with a kernel that only remembers; needs no root. Every cost is asserted for 10 and for 2,000 Services.
+
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use kube_proxy::model::{Endpoint, Event, Family, Hints, TrafficPolicy};
+use kube_proxy::ruleset::maps::Maps;
+use kube_proxy::sync::{Engine, Report};
+use nft::Command;
+use support::cluster::{address, config, endpoint, endpoints, name, node, served, service, service_cidr, slice};
+use support::kernel::{Failure, Recorder};
+use support::plan::NODE;
+
+/// The sizes of cluster that must make no difference.
+const SIZES: [u16; 2] = [10, 2000];
+/// Fronts of a Service in a family that are addresses: cluster IP, external IP, load balancer IP. A node port comes on top.
+const ADDRESSES: usize = 3;
+/// Endpoints of every Service in a family, but for [`WIDE`].
+const ENDPOINTS: u16 = 3;
+/// The Service with one endpoint more than the others, so that the chains for as many are there.
+const WIDE: u16 = 1;
+
+/// An engine that has synced a cluster.
+struct Cluster {
+    engine: Engine<Recorder, Maps>,
+    kernel: Recorder,
+}
+
+/// What one sync sent: elements added and removed by "table set", and the number of other commands.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sent {
+    added: BTreeMap<String, usize>,
+    removed: BTreeMap<String, usize>,
+    others: usize,
+}
+
+impl Sent {
+    fn expect(added: &[(&str, usize)], removed: &[(&str, usize)]) -> Self {
+        let map = |list: &[(&str, usize)]| list.iter().map(|(set, count)| ((*set).to_owned(), *count)).collect();
+        Self { added: map(added), removed: map(removed), others: 0 }
+    }
+
+    fn of(transaction: &[Command]) -> Self {
+        let mut sent = Self::default();
+        for command in transaction {
+            let (counts, set) = match command {
+                Command::AddElements(_, set, _) => (&mut sent.added, set),
+                Command::DeleteElements(_, set, _) => (&mut sent.removed, set),
+                _ => {
+                    sent.others += 1;
+                    continue;
+                }
+            };
+            *counts.entry(format!("{} {}", command.table().family, set.name)).or_default() += command.elements();
+        }
+        sent
+    }
+}
+
+impl Cluster {
+    fn new(size: u16) -> Self {
+        let kernel = Recorder::default();
+        let engine = Engine::new(config(), Maps, &Family::BOTH, kernel.clone());
+        let mut cluster = Self { engine, kernel };
+        cluster.tell([node(Some("a")), service_cidr("kubernetes", &["10.96.0.0/16", "fd00:10:96::/112"])]);
+        (0..size).for_each(|n| cluster.tell(served(n, if n == WIDE { ENDPOINTS + 1 } else { ENDPOINTS })));
+        cluster.tell([Event::InitialListDone]);
+        cluster.engine.sync().expect("this kernel takes everything");
+        cluster
+    }
+
+    fn tell(&mut self, events: impl IntoIterator<Item = Event>) {
+        events.into_iter().for_each(|event| {
+            self.engine.apply(event);
+        });
+    }
+
+    /// Syncs after these events; gives what was sent, which is one transaction or nothing.
+    fn change(&mut self, events: impl IntoIterator<Item = Event>) -> (Report, Sent) {
+        let before = self.kernel.log.borrow().sent.len();
+        self.tell(events);
+        let report = self.engine.sync().expect("this kernel takes everything");
+        let log = self.kernel.log.borrow();
+        assert!(log.sent.len() <= before + 1, "more than one transaction");
+        (report, log.sent.get(before).map(|commands| Sent::of(commands)).unwrap_or_default())
+    }
+
+    fn assert_cost(&mut self, events: impl IntoIterator<Item = Event>, expected: &Sent) {
+        let (report, sent) = self.change(events);
+        assert_eq!(sent, *expected);
+        assert_eq!(report.committed.is_none(), *expected == Sent::default());
+        assert!(!report.full, "only what was touched is compared");
+        assert_eq!(self.change([]).1, Sent::default(), "a sync without changes");
+    }
+}
+
+/// For clusters of both sizes.
+fn each_size(test: impl Fn(&mut Cluster)) {
+    SIZES.into_iter().for_each(|size| test(&mut Cluster::new(size)));
+}
+
+fn v4_slice(n: u16, endpoints: Vec<Endpoint>) -> Event {
+    Event::SliceApplied(slice(n, Family::V4, endpoints))
+}
+
+/// The IPv4 endpoints of Service 0 with the last one replaced.
+fn one_replaced() -> Vec<Endpoint> {
+    let mut list = endpoints(0, Family::V4, ENDPOINTS);
+    list.pop();
+    list.push(endpoint(address(Family::V4, 245, 1)));
+    list
+}
+
+#[test]
+fn a_sync_is_one_transaction_for_both_families() {
+    // G1 G8
+    each_size(|cluster| {
+        let log = cluster.kernel.log.borrow();
+        let [commands] = &log.sent[..] else { panic!("{} transactions", log.sent.len()) };
+        let tables: Vec<String> = commands.iter().map(|command| command.table().to_string()).collect();
+        assert!(tables.iter().any(|table| table == "ip kube-proxy"), "{:?}", tables.first());
+        assert!(tables.iter().any(|table| table == "ip6 kube-proxy"), "{:?}", tables.last());
+    });
+}
+
+#[test]
+fn nothing_new_costs_nothing() {
+    each_size(|cluster| {
+        let (report, sent) = cluster.change([]);
+        assert_eq!((report, sent), (Report::default(), Sent::default()));
+        assert_eq!(cluster.kernel.log.borrow().reads, 2, "each table was read once, at the start");
+    });
+}
+
+#[test]
+fn a_change_of_metadata_costs_nothing() {
+    // A6 B4: the model's object stays the same
+    each_size(|cluster| {
+        let again = [served(0, ENDPOINTS), vec![node(Some("a"))]].concat();
+        let (report, sent) = cluster.change(again);
+        assert_eq!((report, sent), (Report::default(), Sent::default()));
+    });
+}
+
+#[test]
+fn a_replaced_endpoint_costs_one_slot_a_front() {
+    each_size(|cluster| {
+        let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        cluster.assert_cost([v4_slice(0, one_replaced())], &Sent::expect(&slots, &slots));
+    });
+}
+
+#[test]
+fn a_local_endpoint_costs_its_hairpin_element_too() {
+    // D10
+    each_size(|cluster| {
+        let mut list = one_replaced();
+        list.last_mut().expect("there are three").node = Some(NODE.into());
+        let added = [("ip endpoints", ADDRESSES), ("ip hairpin", 1), ("ip nodeport-endpoints", 1)];
+        let removed = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        cluster.assert_cost([v4_slice(0, list)], &Sent::expect(&added, &removed));
+    });
+}
+
+#[test]
+fn another_endpoint_costs_one_slot_and_the_verdict_a_front() {
+    each_size(|cluster| {
+        let verdicts = [("ip nodeports", 1), ("ip services", ADDRESSES)];
+        let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        let more = [slots, verdicts].concat();
+        let grown = v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1));
+        cluster.assert_cost([grown], &Sent::expect(&more, &verdicts));
+        let shrunk = v4_slice(0, endpoints(0, Family::V4, ENDPOINTS));
+        cluster.assert_cost([shrunk], &Sent::expect(&verdicts, &more));
+    });
+}
+
+#[test]
+fn a_number_of_endpoints_seen_for_the_first_time_brings_its_chains_once() {
+    each_size(|cluster| {
+        let (_, sent) = cluster.change([v4_slice(0, endpoints(0, Family::V4, 7))]);
+        // lb-7, masq-lb-7 and the same for node ports: a chain and two rules each.
+        assert_eq!(sent.others, 4 * 3);
+        let (_, sent) = cluster.change([v4_slice(2, endpoints(2, Family::V4, 7))]);
+        assert_eq!(sent.others, 0);
+        // They stay, for the next that has as many.
+        cluster.change([0, 2].map(|n| v4_slice(n, endpoints(n, Family::V4, ENDPOINTS))));
+        let (_, sent) = cluster.change([v4_slice(0, endpoints(0, Family::V4, 7))]);
+        assert_eq!(sent.others, 0);
+    });
+}
+
+#[test]
+fn a_service_costs_its_own_elements() {
+    each_size(|cluster| {
+        let count = usize::from(ENDPOINTS);
+        let of_family = |family: &str| {
+            [
+                (format!("{family} cluster-ips"), 1),
+                (format!("{family} endpoints"), ADDRESSES * count),
+                (format!("{family} nodeport-endpoints"), count),
+                (format!("{family} nodeports"), 1),
+                (format!("{family} services"), ADDRESSES),
+            ]
+        };
+        let own: BTreeMap<String, usize> = ["ip", "ip6"].into_iter().flat_map(of_family).collect();
+        let added = Sent { added: own.clone(), ..Sent::default() };
+        cluster.assert_cost(served(2047, ENDPOINTS), &added);
+        let removed = Sent { removed: own, ..Sent::default() };
+        cluster.assert_cost([Event::ServiceDeleted(name(2047))], &removed);
+        // Its slices are still there, and cost nothing.
+        let slices = Family::BOTH.map(|family| Event::SliceDeleted(slice(2047, family, Vec::new()).name));
+        cluster.assert_cost(slices, &Sent::default());
+    });
+}
+
+#[test]
+fn a_policy_costs_the_fronts_that_it_concerns() {
+    // D6: outside traffic gets maps of its own; the cluster IP stays untouched.
+    each_size(|cluster| {
+        let mut local = service(0);
+        local.external_policy = TrafficPolicy::Local;
+        let (_, sent) = cluster.change([Event::ServiceApplied(local)]);
+        let verdicts = [("ip", ADDRESSES - 1), ("ip6", ADDRESSES - 1)];
+        for (family, fronts) in verdicts {
+            for map in ["services", "cluster-policy", "local-policy"] {
+                assert_eq!(sent.added.get(&format!("{family} {map}")), Some(&fronts), "{map}: {sent:?}");
+            }
+            assert_eq!(sent.removed.get(&format!("{family} services")), Some(&fronts), "{sent:?}");
+        }
+        assert_eq!(sent.added.get("ip endpoints"), None, "the slots stay: {sent:?}");
+    });
+}
+
+#[test]
+fn a_zone_change_costs_what_hints_make_of_it() {
+    // C2 C9
+    each_size(|cluster| {
+        let hinted = |zones: &[&[&str]]| -> Event {
+            let list = endpoints(0, Family::V4, ENDPOINTS).into_iter().zip(zones).map(|(endpoint, zones)| {
+                let zones = zones.iter().map(|zone| (*zone).into()).collect();
+                Endpoint { hints: Some(Box::new(Hints { zones, nodes: Vec::new() })), ..endpoint }
+            });
+            v4_slice(0, list.collect())
+        };
+        cluster.change([hinted(&[&["a"], &["b"], &["a", "b"]])]);
+        let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        cluster.assert_cost([node(Some("b"))], &Sent::expect(&slots, &slots));
+        cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
+        cluster.assert_cost([node(Some("a"))], &Sent::default());
+    });
+}
+
+#[test]
+fn a_service_cidr_costs_its_ranges() {
+    // D15 D16
+    each_size(|cluster| {
+        let one = [("ip service-cidrs", 1)];
+        cluster.assert_cost([service_cidr("more", &["10.99.0.0/16"])], &Sent::expect(&one, &[]));
+        // A neighbour is one range with it; the kernel holds no overlapping ones.
+        cluster.assert_cost([service_cidr("more", &["10.98.0.0/15"])], &Sent::expect(&one, &one));
+        cluster.assert_cost([Event::ServiceCidrDeleted("more".into())], &Sent::expect(&[], &one));
+    });
+}
+
+#[test]
+fn after_a_failed_commit_everything_is_read_and_compared_and_only_the_rest_is_sent() {
+    // G5 G7
+    each_size(|cluster| {
+        let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        for (failure, endpoints, expected) in [
+            (Failure::Refused, one_replaced(), Sent::expect(&slots, &slots)),
+            // It was carried out, so there is nothing left to do.
+            (Failure::Unconfirmed, endpoints(0, Family::V4, ENDPOINTS), Sent::default()),
+        ] {
+            let reads = cluster.kernel.log.borrow().reads;
+            cluster.kernel.log.borrow_mut().next = Some(failure);
+            cluster.tell([v4_slice(0, endpoints)]);
+            cluster.engine.sync().expect_err("the kernel was told to fail");
+            let (report, sent) = cluster.change([]);
+            assert!(report.full, "{failure:?}");
+            assert_eq!(sent, expected, "{failure:?}");
+            assert_eq!(cluster.kernel.log.borrow().reads, reads + 2, "{failure:?}");
+            assert_eq!(cluster.change([]), (Report::default(), Sent::default()), "{failure:?}");
+        }
+    });
+}
+
+#[test]
+fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
+    // G2 G5
+    each_size(|cluster| {
+        cluster.kernel.log.borrow_mut().next = Some(Failure::Refused);
+        cluster.tell([v4_slice(0, one_replaced())]);
+        cluster.engine.sync().expect_err("the kernel was told to fail");
+        let (report, sent) = cluster.change([service_cidr("more", &["10.99.0.0/16"])]);
+        assert!(report.full);
+        let removed = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        let added = [removed.as_slice(), &[("ip service-cidrs", 1)]].concat();
+        assert_eq!(sent, Sent::expect(&added, &removed));
+    });
+}
+
+#[test]
+fn a_foreign_write_is_noticed_and_costs_nothing_when_it_left_us_alone() {
+    // G10
+    each_size(|cluster| {
+        assert!(!cluster.engine.check());
+        let foreign =
+            Command::AddTable(nft::Table { name: nft::TableName::new(nft::Family::Ip, "foreign"), comment: None });
+        kube_proxy::kernel::Kernel::commit(&mut cluster.kernel, &[foreign]).expect("it takes everything");
+        assert!(cluster.engine.check());
+        let (report, sent) = cluster.change([]);
+        assert!(report.full);
+        assert_eq!(sent, Sent::default());
+        assert!(!cluster.engine.check());
+    });
+}
+
+#[test]
+fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
+    let changes: [(&str, Vec<Event>); 4] = [
+        ("an endpoint replaced", vec![v4_slice(0, one_replaced())]),
+        ("an endpoint more", vec![v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]),
+        ("a Service more", served(2047, ENDPOINTS)),
+        ("a Service less", vec![Event::ServiceDeleted(name(0))]),
+    ];
+    let costs = SIZES.map(|size| {
+        let mut cluster = Cluster::new(size);
+        changes.clone().map(|(what, events)| (what, cluster.change(events).0.committed.expect("something was sent")))
+    });
+    assert_eq!(costs[0], costs[1]);
+    let (_, replaced) = costs[0][0];
+    assert!(replaced.bytes < 2048, "{replaced:?}");
+}
