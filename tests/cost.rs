@@ -70,7 +70,7 @@ impl Cluster {
         cluster.tell([node(Some("a")), service_cidr("kubernetes", &["10.96.0.0/16", "fd00:10:96::/112"])]);
         (0..size).for_each(|n| cluster.tell(served(n, if n == WIDE { ENDPOINTS + 1 } else { ENDPOINTS })));
         cluster.tell([Event::InitialListDone]);
-        cluster.engine.sync().expect("this kernel takes everything");
+        cluster.engine.sync(false).expect("this kernel takes everything");
         cluster
     }
 
@@ -84,7 +84,7 @@ impl Cluster {
     fn change(&mut self, events: impl IntoIterator<Item = Event>) -> (Report, Sent) {
         let before = self.kernel.log.borrow().sent.len();
         self.tell(events);
-        let report = self.engine.sync().expect("this kernel takes everything");
+        let report = self.engine.sync(false).expect("this kernel takes everything");
         let log = self.kernel.log.borrow();
         assert!(log.sent.len() <= before + 1, "more than one transaction");
         (report, log.sent.get(before).map(|commands| Sent::of(commands)).unwrap_or_default())
@@ -281,7 +281,7 @@ fn after_a_failed_commit_everything_is_read_and_compared_and_only_the_rest_is_se
             let reads = cluster.kernel.log.borrow().reads;
             cluster.kernel.log.borrow_mut().next = Some(failure);
             cluster.tell([v4_slice(0, endpoints)]);
-            cluster.engine.sync().expect_err("the kernel was told to fail");
+            cluster.engine.sync(false).expect_err("the kernel was told to fail");
             let (report, sent) = cluster.change([]);
             assert!(report.full, "{failure:?}");
             assert_eq!(sent, expected, "{failure:?}");
@@ -297,7 +297,7 @@ fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
     each_size(|cluster| {
         cluster.kernel.log.borrow_mut().next = Some(Failure::Refused);
         cluster.tell([v4_slice(0, one_replaced())]);
-        cluster.engine.sync().expect_err("the kernel was told to fail");
+        cluster.engine.sync(false).expect_err("the kernel was told to fail");
         let (report, sent) = cluster.change([service_cidr("more", &["10.99.0.0/16"])]);
         assert!(report.full);
         let removed = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];

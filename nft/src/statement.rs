@@ -43,6 +43,8 @@ pub enum Statement {
     Vmap(Vec<Field>, Arc<str>),
     /// `dnat ip to FIELD . FIELD map @MAP`: the map gives address and port; the rule stops when it has no such key.
     DnatToMap(Vec<Field>, Arc<str>),
+    /// `dnat to FIELD . FIELD map @MAP:PORT`: the map gives the address; the rule stops when it has no such key.
+    DnatToMapAndPort(Vec<Field>, Arc<str>, u16),
     /// `dnat to ADDRESS:PORT`.
     Dnat(std::net::SocketAddr),
     /// `masquerade fully-random`.
@@ -140,6 +142,20 @@ impl Statement {
             Self::DnatToMap(fields, map) => {
                 let mut exprs = lookup(fields, map, LookupResult::Load(FIRST));
                 exprs.push(dnat(family, address_len(family)));
+                exprs
+            }
+            Self::DnatToMapAndPort(fields, map, port) => {
+                let mut exprs = lookup(fields, map, LookupResult::Load(FIRST));
+                // Where nft puts the port, whatever the length of the address.
+                let behind = FIRST.after(address_len(Family::Ip6));
+                exprs.push(Expr::Immediate { dreg: behind, data: (*port).into() });
+                exprs.push(Expr::Nat {
+                    kind: NatType::Destination,
+                    family: if address_len(family) == 16 { Family::Ip6 } else { Family::Ip },
+                    address: FIRST,
+                    port: Some(behind),
+                    flags: 0,
+                });
                 exprs
             }
             Self::Dnat(to) => {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kube_proxy::kernel::Kernel;
-use nft::{Batch, Command, CommitError, Committed, Element, ReadError, TableDump, TableName, Value};
+use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName, Value};
 
 /// What happened, shared with the test.
 #[derive(Default)]
@@ -64,6 +64,12 @@ impl Kernel for Recorder {
         let mut log = self.log.borrow_mut();
         log.reads += 1;
         Ok(log.tables.get(&table.to_string()).cloned())
+    }
+
+    fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
+        let log = self.log.borrow();
+        let present = log.tables.get(&table.to_string()).and_then(|table| table.sets.get(&set.name));
+        Ok(present.map(|(_, elements)| elements.clone()).unwrap_or_default())
     }
 
     fn generation(&mut self) -> Result<u32, ReadError> {

@@ -74,6 +74,9 @@ impl<'a> Scope<'a> {
                 let family = self.address_family(fields);
                 format!("dnat {family} to {} map {}", self.fields(fields), self.set(map))
             }
+            Statement::DnatToMapAndPort(fields, map, port) => {
+                format!("dnat to {} map {}:{port}", self.fields(fields), self.set(map))
+            }
             Statement::Dnat(to) => self.dnat(*to),
             Statement::MasqueradeFullyRandom => "masquerade fully-random".to_owned(),
             Statement::Reject => "reject".to_owned(),
@@ -205,9 +208,10 @@ const fn is_comparison(statement: &Statement) -> bool {
 fn names_transport(statement: &Statement) -> bool {
     let is_port = |field: &Field| matches!(field, Field::ThSport | Field::ThDport);
     match statement {
-        Statement::Match(fields, _) | Statement::Vmap(fields, _) | Statement::DnatToMap(fields, _) => {
-            fields.iter().any(is_port)
-        }
+        Statement::Match(fields, _)
+        | Statement::Vmap(fields, _)
+        | Statement::DnatToMap(fields, _)
+        | Statement::DnatToMapAndPort(fields, _, _) => fields.iter().any(is_port),
         Statement::Update { key, value, .. } => key.iter().chain(value).any(is_port),
         Statement::RejectWithTcpReset => true,
         _ => false,

@@ -1,15 +1,20 @@
 //! Session affinity: a map from client to endpoint for each service port that has it, however many endpoints there are.
 //!
 //! ```text
-//!  @services: front ─► affinity-X:       dnat to @affinity-X (client : endpoint), else goto lb-N
+//!  @services: front ─► affinity-X:       dnat to @affinity-X-8080 (client : address), port 8080; else goto lb-N
 //!  after DNAT, on the first packet of each connection:
-//!  @affinity-services-tcp: original front ─► learn-affinity-X:   update @affinity-X { client timeout T : endpoint }
+//!  @affinity-services-tcp: original front ─► learn-affinity-X:   update @affinity-X-8080 { client timeout T : address }
 //! ```
 //!
 //! The map is learnt after the translation, because a rule whose look-up feeds another one cannot be listed by nft 1.0.6. A
 //! connection that the map decided refreshes its entry in the same way (E3). When the map is full, new clients are balanced
 //! without being remembered. The local list of a service port has a map of its own, learnt for endpoints on this node (E5).
+//!
+//! A map holds addresses only, and there is one for each port number of the endpoints, nearly always a single one: nft 1.0.6 cannot
+//! load a rule that learns an IPv6 address together with a port.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +31,7 @@ use crate::diff::{ChainContent, Fragment, LearnedMap, SetName};
 use crate::model::{Destination, Family, Front, Protocol};
 use crate::select::PortSelection;
 
-/// The largest number of clients that a service port remembers for a list.
+/// The largest number of clients that a map remembers.
 const MAX_CLIENTS: u32 = 65_536;
 /// Before masquerading, also that of others: the walk through the nat chains ends where the source is translated.
 const BEFORE_SRCNAT: i32 = 90;
@@ -118,18 +123,28 @@ impl<'a> Affinity<'a> {
         Some(Self { port, timeout, id: identifier(&port.label, port.protocol) })
     }
 
-    fn endpoints(&self, list: List) -> &[std::net::SocketAddr] {
+    fn endpoints(&self, list: List) -> &[SocketAddr] {
         match list {
             List::Cluster => &self.port.cluster,
             List::Local => &self.port.local,
         }
     }
 
-    fn map_name(&self, list: List) -> String {
+    /// What the names of a list's objects have in common.
+    fn name(&self, list: List) -> String {
         match list {
             List::Cluster => format!("affinity-{}", self.id),
             List::Local => format!("affinity-local-{}", self.id),
         }
+    }
+
+    fn map_name(&self, list: List, port: u16) -> String {
+        format!("{}-{port}", self.name(list))
+    }
+
+    /// The port numbers of the endpoints of a list.
+    fn ports(&self, list: List) -> BTreeSet<u16> {
+        self.endpoints(list).iter().map(SocketAddr::port).collect()
     }
 
     fn learn_name(&self) -> String {
@@ -138,43 +153,46 @@ impl<'a> Affinity<'a> {
 
     /// The map and chains that all fronts of the port share.
     pub(super) fn write_shared(&self, fragment: &mut Fragment) {
-        let lists = [List::Cluster, List::Local].into_iter().filter(|list| !self.endpoints(*list).is_empty());
-        let lists: Vec<List> = lists.collect();
-        if lists.is_empty() {
+        let lists = [List::Cluster, List::Local];
+        let maps = lists.into_iter().flat_map(|list| self.ports(list).into_iter().map(move |port| (list, port)));
+        let maps: Vec<(List, u16)> = maps.collect();
+        if maps.is_empty() {
             return;
         }
-        fragment.learned.extend(lists.iter().map(|list| self.map(*list)));
-        let rules = lists.iter().map(|list| self.update(*list)).collect();
+        fragment.learned.extend(maps.iter().map(|(list, port)| self.map(*list, *port)));
+        let rules = maps.iter().map(|(list, port)| self.update(*list, *port)).collect();
         let learn = Chain { name: self.learn_name().into(), base: None, comment: None };
         fragment.chains.push(ChainContent { chain: learn, rules });
     }
 
-    fn map(&self, list: List) -> LearnedMap {
+    fn map(&self, list: List, port: u16) -> LearnedMap {
         let fields = Fields::of(self.port.family);
-        let key = Types::Of(vec![fields.source]);
-        let value = ValueType::Data(Types::Of(vec![fields.destination, Field::ThDport]));
-        let mut set = Set::map(&self.map_name(list), key, value);
+        let value = ValueType::Data(Types::Of(vec![fields.destination]));
+        let mut set = Set::map(&self.map_name(list, port), Types::Of(vec![fields.source]), value);
         set.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
         set.size = Some(MAX_CLIENTS);
-        let mut allowed: Vec<Data> = self.endpoints(list).iter().map(super::elements::endpoint_data).collect();
+        let endpoints = self.endpoints(list).iter().filter(|endpoint| endpoint.port() == port);
+        let mut allowed: Vec<Data> = endpoints.map(|endpoint| Data::from(endpoint.ip())).collect();
         allowed.sort();
         LearnedMap { set: Arc::new(set), allowed }
     }
 
     /// Remembers the endpoint of a connection, for the local list only when it is on this node.
-    fn update(&self, list: List) -> Rule {
+    fn update(&self, list: List, port: u16) -> Rule {
         let fields = Fields::of(self.port.family);
+        let has_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(port)));
         let update = Statement::Update {
-            set: self.map_name(list).into(),
+            set: self.map_name(list, port).into(),
             key: vec![fields.source],
-            value: vec![fields.destination, Field::ThDport],
+            value: vec![fields.destination],
             timeout: Some(self.timeout),
         };
+        // The hairpin set holds exactly the endpoints on this node, each as source and destination.
         let endpoint_twice = vec![fields.destination, fields.destination, Field::L4Proto, Field::ThDport];
+        let is_local = Statement::Match(endpoint_twice, Operand::InSet(set::HAIRPIN.into()));
         match list {
-            List::Cluster => Rule::new([update]),
-            // The hairpin set holds exactly the endpoints on this node, each as source and destination.
-            List::Local => Rule::new([Statement::Match(endpoint_twice, Operand::InSet(set::HAIRPIN.into())), update]),
+            List::Cluster => Rule::new([has_port, update]),
+            List::Local => Rule::new([has_port, is_local, update]),
         }
     }
 
@@ -199,19 +217,20 @@ impl<'a> Affinity<'a> {
             Side::Address => "",
             Side::NodePort => "nodeport-",
         };
-        format!("{side}{masquerade}{}", self.map_name(balancer.list))
+        format!("{side}{masquerade}{}", self.name(balancer.list))
     }
 
     fn sticky_chain(&self, balancer: Balancer) -> ChainContent {
         let source = Fields::of(self.port.family).source;
         // nft loads a translation of ports only behind a match of the protocol.
-        let sticky = Rule::new([
-            is_protocol(self.port.protocol),
-            Statement::DnatToMap(vec![source], self.map_name(balancer.list).into()),
-        ]);
-        let random = Balancer { masquerade: false, ..balancer }.goto();
+        let sticky = |port| {
+            let map = self.map_name(balancer.list, port).into();
+            Rule::new([is_protocol(self.port.protocol), Statement::DnatToMapAndPort(vec![source], map, port)])
+        };
+        let random = Rule::new([Statement::Verdict(Balancer { masquerade: false, ..balancer }.goto())]);
+        let rules = self.ports(balancer.list).into_iter().map(sticky).chain([random]).collect();
         let chain = Chain { name: self.chain_name(balancer, "").into(), base: None, comment: None };
-        ChainContent { chain, rules: vec![sticky, Rule::new([Statement::Verdict(random)])] }
+        ChainContent { chain, rules }
     }
 
     /// Has connections to a front remembered.

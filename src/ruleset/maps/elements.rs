@@ -69,7 +69,7 @@ fn hairpin(endpoint: SocketAddr, protocol: Protocol) -> Element {
     Element::new(address.then(address).then(protocol.number()).then(endpoint.port()))
 }
 
-pub(super) fn endpoint_data(endpoint: &SocketAddr) -> Data {
+fn endpoint_data(endpoint: &SocketAddr) -> Data {
     Data::from(endpoint.ip()).then(endpoint.port())
 }
 
