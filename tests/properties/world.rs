@@ -79,7 +79,8 @@ where
 }
 
 fn a_service() -> impl Strategy<Value = Service> {
-    let cluster_ips = (option::of(select(&["10.96.0.1", "10.96.0.2"][..])), option::of(Just("fd00:10:96::1")));
+    let cluster_ips =
+        (option::weighted(0.9, select(&["10.96.0.1", "10.96.0.2"][..])), option::of(Just("fd00:10:96::1")));
     let names = (select(&SERVICES[..]), 0..3_i64, cluster_ips);
     let addresses = (some::<IpAddr>(&EXTERNAL), some::<IpAddr>(&EXTERNAL), some::<IpNet>(&SOURCES));
     let policies = (a_policy(), a_policy(), option::of(Just(10_800)));
