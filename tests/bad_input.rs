@@ -230,7 +230,7 @@ fn of_two_services_with_one_front_the_older_gets_it_and_the_other_inherits() {
         proxy.apply(&[younger, of_one("a-younger", 2), of_one("b-older", 3)]);
         assert_eq!(connect(&world, 20), Ok(2));
         assert_eq!(complaints(&proxy, &[]), Vec::<String>::new());
-        proxy.apply(&[older.clone()]);
+        proxy.apply(std::slice::from_ref(&older));
         assert_eq!(connect(&world, 20), Ok(3));
         // A change elsewhere is no reason to say it again.
         proxy.apply(&[of_one("a-younger", 0), plain("another", 21).json()]);

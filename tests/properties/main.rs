@@ -87,9 +87,11 @@ type Held = Vec<Option<HeldTable>>;
 struct HeldTable {
     table: nft::Table,
     chains: BTreeMap<String, String>,
-    /// Set, and of each element the key and the rest; in slotted maps slots and values by their front.
-    sets: BTreeMap<String, (nft::Set, BTreeSet<(Vec<u8>, String)>)>,
+    sets: BTreeMap<String, (nft::Set, Elements)>,
 }
+
+/// Of each element the key and the rest; in slotted maps slots and values by their front.
+type Elements = BTreeSet<(Vec<u8>, String)>;
 
 fn tables() -> [TableName; 2] {
     [nft::Family::Ip, nft::Family::Ip6].map(|family| TableName::new(family, "kube-proxy"))
