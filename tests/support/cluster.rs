@@ -12,16 +12,22 @@ use kube_proxy::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Node, ObjectName, Protocol, Service, ServicePort,
     SlicePort, TrafficPolicy,
 };
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::plan::{NODE, OTHER_NODE};
 use super::proxy;
 
-/// The configuration of [`proxy::config`], read from a file as the binary does.
+/// The configuration of [`proxy::config`].
 pub(crate) fn config() -> Config {
+    config_from(&proxy::config())
+}
+
+/// A KubeProxyConfiguration, read from a file as the binary does.
+pub(crate) fn config_from(configuration: &Value) -> Config {
     let directory = TempDir::new().expect("a temporary directory can be made");
     let file = directory.path().join("config.yaml");
-    fs::write(&file, proxy::config().to_string()).expect("the configuration can be written");
+    fs::write(&file, configuration.to_string()).expect("the configuration can be written");
     let path = |path: &std::path::Path| path.as_os_str().to_owned();
     let arguments: [OsString; 5] =
         ["kube-proxy".into(), "--config".into(), path(&file), "--manifests".into(), path(directory.path())];
