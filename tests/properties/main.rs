@@ -167,7 +167,7 @@ fn follow(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> Te
         events.iter().cloned().for_each(|event| {
             follower.apply(event);
         });
-        follower.sync().map_err(failed)?;
+        follower.sync(false).map_err(failed)?;
     }
     let followed = held(&mut kernel);
     run(Command::new("nft").args(["list", "ruleset"]));
@@ -177,7 +177,7 @@ fn follow(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> Te
     end.iter().cloned().for_each(|event| {
         restarted.apply(event);
     });
-    let report = restarted.sync().map_err(failed)?;
+    let report = restarted.sync(false).map_err(failed)?;
     prop_assert_eq!(report.committed, None, "a restart has nothing to do");
 
     remove_tables(&mut kernel);
@@ -185,7 +185,7 @@ fn follow(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> Te
     end.into_iter().for_each(|event| {
         fresh.apply(event);
     });
-    elements.set(elements.get() + fresh.sync().map_err(failed)?.added);
+    elements.set(elements.get() + fresh.sync(false).map_err(failed)?.added);
     prop_assert_eq!(followed, held(&mut kernel));
     Ok(())
 }

@@ -61,7 +61,7 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
 /// Parses the text; duplicate keys are refused at first, then overlooked with a warning.
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
     let parse_with = |policy| {
-        let options = serde_saphyr::options! { duplicate_keys: policy };
+        let options = serde_saphyr::options! { duplicate_keys: policy, strict_booleans: true };
         serde_saphyr::from_str_with_options::<Value>(text, options).map_err(|error| error.to_string())
     };
     parse_with(DuplicateKeyPolicy::Error).or_else(|strict| {

@@ -226,6 +226,8 @@ fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
 fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
+        // Only true and false are booleans: a port may be called "y" or "on".
+        strict_booleans: true,
         budget: serde_saphyr::budget! {
             max_events: MAX_YAML_EVENTS,
             max_nodes: MAX_YAML_EVENTS,
