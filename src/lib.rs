@@ -20,6 +20,7 @@ pub mod kernel;
 pub mod sync;
 
 pub mod config;
+pub mod conntrack;
 pub mod health;
 pub mod logging;
 pub mod metrics;

@@ -54,12 +54,13 @@ const WALLS: &[Wall] = &[
     Wall { module: "select", modules: &["select", "model"], words: &[] },
     Wall { module: "ruleset", modules: &["ruleset", "select", "model", "diff"], words: &["nft::"] },
     Wall { module: "diff", modules: &["diff"], words: &["nft::"] },
-    Wall { module: "kernel", modules: &["kernel", "model"], words: &["nft::", "std::fs"] },
+    Wall { module: "kernel", modules: &["kernel", "model", "conntrack"], words: &["nft::", "std::fs"] },
     Wall {
         module: "sync",
-        modules: &["sync", "kernel", "diff", "ruleset", "select", "model", "config", "metrics", "health"],
+        modules: &["sync", "kernel", "diff", "ruleset", "select", "model", "config", "metrics", "conntrack", "health"],
         words: &["nft::", "Instant::now", "SystemTime::now"],
     },
+    Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
     Wall { module: "config", modules: &["config"], words: &["clap", "rustix", "std::fs"] },
     Wall { module: "metrics", modules: &["metrics", "model"], words: &["tokio", "hyper", "prometheus_client"] },
     Wall {

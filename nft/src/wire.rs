@@ -11,54 +11,60 @@ const HEADER: usize = 4;
 
 /// Writes attributes to the end of a buffer.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
+pub struct Writer {
     bytes: Vec<u8>,
 }
 
 /// An attribute that has been opened and must be closed with [`Writer::close`].
 #[must_use]
-pub(crate) struct Nest(usize);
+#[derive(Debug)]
+pub struct Nest(usize);
 
 impl Writer {
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// What was written so far.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
+    /// What was written.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
     /// Appends bytes that are not an attribute.
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+    pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    pub(crate) fn attr(&mut self, kind: u16, payload: &[u8]) {
+    /// Appends an attribute.
+    pub fn attr(&mut self, kind: u16, payload: &[u8]) {
         self.header(kind, payload.len());
         self.bytes.extend_from_slice(payload);
         self.pad();
     }
 
-    pub(crate) fn str(&mut self, kind: u16, text: &str) {
+    /// Appends an attribute with text and its terminating zero.
+    pub fn str(&mut self, kind: u16, text: &str) {
         self.header(kind, text.len() + 1);
         self.bytes.extend_from_slice(text.as_bytes());
         self.bytes.push(0);
         self.pad();
     }
 
-    pub(crate) fn u32(&mut self, kind: u16, number: u32) {
+    /// Appends an attribute with a number in network order.
+    pub fn u32(&mut self, kind: u16, number: u32) {
         self.attr(kind, &number.to_be_bytes());
     }
 
-    pub(crate) fn u64(&mut self, kind: u16, number: u64) {
+    /// Appends an attribute with a long number in network order.
+    pub fn u64(&mut self, kind: u16, number: u64) {
         self.attr(kind, &number.to_be_bytes());
     }
 
-    pub(crate) fn open(&mut self, kind: u16) -> Nest {
+    /// Begins an attribute that holds attributes.
+    pub fn open(&mut self, kind: u16) -> Nest {
         let start = self.bytes.len();
         self.header(kind | NESTED, 0);
         Nest(start)
@@ -68,7 +74,7 @@ impl Writer {
     ///
     /// # Panics
     /// When it is 64 KiB or longer: callers split before that.
-    pub(crate) fn close(&mut self, nest: Nest) {
+    pub fn close(&mut self, nest: Nest) {
         let len = u16::try_from(self.bytes.len() - nest.0).expect("nested attributes are split below 64 KiB");
         self.bytes[nest.0..nest.0 + 2].copy_from_slice(&len.to_ne_bytes());
     }

@@ -1,15 +1,19 @@
-//! The door to the kernel: commit a transaction, read a table back, list the node's addresses.
+//! The door to the kernel: commit a transaction, read a table back, list the node's addresses, list and delete UDP flows.
 //!
 //! Takes commands and gives an acknowledgement or a typed error. Knows neither what a Service is nor whether to try again. Its
 //! sockets belong to the network namespace of the thread that opens them, and stay on that thread: a commit blocks it.
 
 pub mod addresses;
 pub mod families;
+mod flows;
 
 use std::io;
 use std::net::IpAddr;
 
 use nft::{Command, CommitError, Committed, Connection, Element, ReadError, Set, TableDump, TableName};
+
+use crate::conntrack::Flow;
+use crate::model::Family;
 
 /// What the sync loop asks of the kernel. Tests put another one in its place.
 pub trait Kernel {
@@ -36,6 +40,18 @@ pub trait Kernel {
     /// # Errors
     /// See [`ReadError`].
     fn generation(&mut self) -> Result<u32, ReadError>;
+
+    /// The UDP flows of a family that the kernel tracks.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>>;
+
+    /// Deletes flows and gives the number of those that were still there.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize>;
 
     /// The addresses of all interfaces of this node.
     ///
@@ -74,6 +90,14 @@ impl Kernel for Netfilter {
 
     fn generation(&mut self) -> Result<u32, ReadError> {
         self.connection.generation()
+    }
+
+    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+        flows::list(family)
+    }
+
+    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+        flows::delete(flows)
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {

@@ -66,6 +66,8 @@ struct Inner {
     sync_failures: Series<ByFamily, Counter>,
     endpoint_changes: Counter,
     service_changes: Counter,
+    reconciler_duration: Histograms,
+    reconciler_deleted: Series<ByFamily, Counter>,
     transactions: Counter,
     elements_added: Counter,
     elements_removed: Counter,
@@ -137,6 +139,15 @@ impl Metrics {
                 "Cumulative proxy rules Service changes",
                 Counter::default(),
             ),
+            reconciler_duration: r.histograms(
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                "ReconcileConntrackFlowsLatency latency in seconds",
+            ),
+            reconciler_deleted: r.add(
+                "kubeproxy_conntrack_reconciler_deleted_entries",
+                "Cumulative conntrack flows deleted by conntrack reconciler",
+                Series::default(),
+            ),
             transactions: r.add("kubeproxy_nft_transactions", "Committed netlink transactions", Counter::default()),
             elements_added: r.add("kubeproxy_nft_elements_added", "Set and map elements added", Counter::default()),
             elements_removed: r.add(
@@ -177,6 +188,13 @@ impl Metrics {
     /// An event about a Service arrived.
     pub fn service_change(&self) {
         self.inner.service_changes.inc();
+    }
+
+    /// The UDP flows of a family were looked through.
+    pub fn flows_reconciled(&self, family: Family, took: Duration, deleted: u64) {
+        let labels = family.into();
+        self.inner.reconciler_duration.get_or_create(&labels).observe(took.as_secs_f64());
+        self.inner.reconciler_deleted.get_or_create(&labels).inc_by(deleted);
     }
 
     /// A transaction was committed.

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use nft::{Command, CommitError, Committed, ReadError};
 use tracing::warn;
 
+use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
 use super::tables::Tables;
 use crate::config::Config;
+use crate::conntrack::Flow;
 use crate::diff::Scope;
 use crate::health::Snapshot;
 use crate::kernel::Kernel;
@@ -23,6 +25,7 @@ pub struct Engine<K, L> {
     state: State,
     tables: Tables<L>,
     health_checks: HealthChecks,
+    udp: UdpFlows,
     kernel: K,
     /// The kernel's generation after our last commit; another one means that somebody else wrote.
     generation: Option<u32>,
@@ -32,7 +35,7 @@ pub struct Engine<K, L> {
 }
 
 /// What a sync did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Everything was compared, not only what was dirty.
     pub full: bool,
@@ -44,6 +47,8 @@ pub struct Report {
     pub removed: usize,
     /// What went over netlink; nothing when nothing was to change.
     pub committed: Option<Committed>,
+    /// UDP flows that were looked through afterwards, by family.
+    pub flows: Vec<Reconciled>,
 }
 
 /// Why a sync failed. The rules from before it are in force.
@@ -63,7 +68,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let state = State::new(&config.node_name);
         let tables = Tables::new(layout, families, &config);
         let health_checks = HealthChecks::default();
-        Self { config, state, tables, health_checks, kernel, generation: None, interfaces: Vec::new(), first: true }
+        let udp = UdpFlows::default();
+        let interfaces = Vec::new();
+        Self { config, state, tables, health_checks, udp, kernel, generation: None, interfaces, first: true }
     }
 
     /// Takes an event over. Says whether it asks for a sync.
@@ -101,13 +108,15 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     /// # Errors
     /// See [`SyncError`]; the next sync reads back and compares everything.
     pub fn sync(&mut self, settled: bool) -> Result<Report, SyncError> {
+        let families: Vec<Family> = self.families().collect();
         let services = self.recompute();
         let scope = self.read_back()?;
         let commands = self.tables.transaction(&mut self.kernel, scope, settled)?;
         let committed = self.commit(&commands)?;
         self.tables.committed(&commands, settled);
         let (added, removed) = count(&commands);
-        Ok(Report { full: scope == Scope::Everything, services, added, removed, committed })
+        let flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
+        Ok(Report { full: scope == Scope::Everything, services, added, removed, committed, flows })
     }
 
     fn recompute(&mut self) -> usize {
@@ -119,6 +128,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let families: Vec<Family> = self.families().collect();
         for name in &services {
             self.health_checks.set_service(&self.state, name, &families);
+            self.udp.service_changed(&self.state, name);
             self.tables.set_service(name, select(&self.state, name).as_ref());
         }
         services.len()
@@ -236,6 +246,14 @@ impl Kernel for NoKernel {
     }
 
     fn generation(&mut self) -> Result<u32, ReadError> {
+        Ok(0)
+    }
+
+    fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
+        Ok(Vec::new())
+    }
+
+    fn delete_flows(&mut self, _: &[Flow]) -> io::Result<usize> {
         Ok(0)
     }
 

@@ -6,6 +6,7 @@
 //! in place (O7).
 
 mod engine;
+mod flows;
 mod health;
 mod schedule;
 mod settings;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing::{debug, error, info, warn};
 
 pub use engine::{Engine, NoKernel, Report, SyncError};
+pub use flows::Reconciled;
 pub use schedule::Schedule;
 
 use crate::health::Reporter;
@@ -175,14 +177,16 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     }
 
     fn report(&self, report: &Report, took: Duration) {
-        let Report { full, services, added, removed, committed } = *report;
+        let Report { full, services, added, removed, committed, flows } = report;
+        for done in flows {
+            self.metrics.flows_reconciled(done.family, done.took, number(done.deleted));
+        }
         match committed {
             None => debug!(?took, full, services, "synced, nothing to change"),
             Some(committed) => {
-                let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
                 self.metrics.transaction(Transaction {
-                    added: number(added),
-                    removed: number(removed),
+                    added: number(*added),
+                    removed: number(*removed),
                     bytes: number(committed.bytes),
                 });
                 debug!(?took, full, services, added, removed, bytes = committed.bytes, "synced");
@@ -192,6 +196,11 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             warn!(?took, services, added, removed, "a sync took long");
         }
     }
+}
+
+/// A count as metrics want it.
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// The sender of the events is gone.

@@ -10,7 +10,9 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use kube_proxy::conntrack::Flow;
 use kube_proxy::kernel::Kernel;
+use kube_proxy::model::Family;
 use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName, Value};
 
 /// What happened, shared with the test.
@@ -74,6 +76,14 @@ impl Kernel for Recorder {
 
     fn generation(&mut self) -> Result<u32, ReadError> {
         Ok(self.log.borrow().generation)
+    }
+
+    fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
+        Ok(Vec::new())
+    }
+
+    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+        Ok(flows.len())
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {

@@ -74,7 +74,7 @@ fn message(encoder: &Encoder, table: &TableName, set: &Set, elements: &[Element]
         writer.u32(number::LIST_SET_ID, id);
     }
     let list = writer.open(number::LIST_ELEMENTS);
-    let limit = writer.len() + usize::from(u16::MAX) - HEADROOM;
+    let limit = writer.bytes().len() + usize::from(u16::MAX) - HEADROOM;
     let mut taken = 0;
     for item in elements {
         match kind {
@@ -82,7 +82,7 @@ fn message(encoder: &Encoder, table: &TableName, set: &Set, elements: &[Element]
             MsgType::Del => delete(&mut writer, set, item),
         }
         taken += 1;
-        if writer.len() >= limit {
+        if writer.bytes().len() >= limit {
             break;
         }
     }

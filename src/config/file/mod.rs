@@ -52,10 +52,8 @@ pub struct KubeProxyConfiguration {
     /// Overrides the node's primary IP and primary family unless unspecified (M6); nothing is bound to it.
     pub bind_address: String,
     /// `IP:port` of the healthz server.
-    #[serde(default)] // its default depends on `bindAddress`, so it is filled in later
     pub healthz_bind_address: String,
     /// `IP:port` of the metrics server.
-    #[serde(default)] // as above
     pub metrics_bind_address: String,
     /// Whether a failing healthz or metrics listener ends the process (O8).
     pub bind_address_hard_fail: bool,

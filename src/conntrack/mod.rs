@@ -1,0 +1,185 @@
+//! Which UDP flows no longer lead to an endpoint.
+//!
+//! Takes the [`State`], the Services that changed and the flows that the kernel tracks, gives the flows to delete. Pure; the kernel
+//! module lists and deletes. UDP has no connection that ends: without this, a client that keeps sending would be sent to an
+//! endpoint that is gone for as long as it sends. TCP and SCTP flows are never touched (J9).
+//!
+//! Only the Services that changed are looked at. A flow of another Service was right when that Service changed last, and its
+//! endpoints are the same still.
+//!
+//! Two differences from upstream: flows of a service port without serving endpoints are deleted as well (upstream's bug in J4, so
+//! that the client is refused instead of ignored), and flows to a node port's number count only when they go to an address of this
+//! node (J6's quirk: upstream deletes other people's flows to that port).
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::model::{Destination, Family, ObjectName, Protocol, Service, ServicePort, State};
+
+/// A UDP flow that the kernel tracks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Where the client sends to.
+    pub original_destination: SocketAddr,
+    /// Who answers: the endpoint, or the destination itself when it was never translated (J7).
+    pub reply_source: SocketAddr,
+    /// What the kernel wants to be told to delete the flow.
+    pub handle: Vec<u8>,
+}
+
+/// The flows to delete: those to a front of one of the Services that are answered by nobody who serves it.
+///
+/// `node_addresses` are the addresses of this node.
+pub fn stale<'a>(
+    state: &State,
+    services: impl IntoIterator<Item = &'a ObjectName>,
+    node_addresses: &[IpAddr],
+    flows: Vec<Flow>,
+) -> Vec<Flow> {
+    let mut targets = Targets::default();
+    for service in services.into_iter().filter_map(|name| state.service(name)) {
+        targets.add(state, service);
+    }
+    flows.into_iter().filter(|flow| targets.is_stale(flow, node_addresses)).collect()
+}
+
+type Endpoints = Arc<HashSet<SocketAddr>>;
+
+/// Who may answer for each front.
+#[derive(Default)]
+struct Targets {
+    addresses: HashMap<SocketAddr, Endpoints>,
+    node_ports: HashMap<(Family, u16), Endpoints>,
+}
+
+impl Targets {
+    fn add(&mut self, state: &State, service: &Service) {
+        let udp = service.ports.iter().enumerate().filter(|(_, port)| port.protocol == Protocol::Udp);
+        for (index, port) in udp {
+            for family in Family::BOTH {
+                let serving: Endpoints = Arc::new(serving(state, service, port, family));
+                let owned = service.fronts(port, family).into_iter().map(|(_, front)| front);
+                for front in owned.filter(|front| state.owns(&service.name, index, front)) {
+                    let serving = Arc::clone(&serving);
+                    match front.destination {
+                        Destination::Address(ip) => {
+                            self.addresses.insert(SocketAddr::new(ip, front.port), serving);
+                        }
+                        Destination::NodePort(family) => {
+                            self.node_ports.insert((family, front.port), serving);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// J5, then J6.
+    fn is_stale(&self, flow: &Flow, node_addresses: &[IpAddr]) -> bool {
+        let to = flow.original_destination;
+        let node_port = || {
+            let serving = self.node_ports.get(&(Family::of(to.ip()), to.port()));
+            serving.filter(|_| node_addresses.contains(&to.ip()))
+        };
+        self.addresses.get(&to).or_else(node_port).is_some_and(|serving| !serving.contains(&flow.reply_source))
+    }
+}
+
+/// The endpoints of a service port that serve, whatever else their state is (J3).
+fn serving(state: &State, service: &Service, port: &ServicePort, family: Family) -> HashSet<SocketAddr> {
+    let mut endpoints = HashSet::new();
+    for slice in state.slices_of(&service.name).filter(|slice| slice.family == family) {
+        let numbers = slice.ports.iter().filter(|other| other.name == port.name && other.protocol == port.protocol);
+        for number in numbers.map(|port| port.port) {
+            let serving = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.serving);
+            endpoints.extend(serving.map(|endpoint| SocketAddr::new(endpoint.address, number)));
+        }
+    }
+    endpoints
+}
+
+/// Whether a Service has UDP endpoints (B15).
+#[must_use]
+pub fn has_udp_endpoints(state: &State, service: &ObjectName) -> bool {
+    state.slices_of(service).flat_map(|slice| &slice.ports).any(|port| port.protocol == Protocol::Udp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Event;
+    use crate::model::testing::{self, name, port, slice, slice_port};
+
+    fn flow(to: &str, answered_by: &str) -> Flow {
+        Flow {
+            original_destination: to.parse().unwrap(),
+            reply_source: answered_by.parse().unwrap(),
+            handle: Vec::new(),
+        }
+    }
+
+    fn dns(endpoints: &[&str]) -> State {
+        let mut service = testing::service("shop/dns", &["10.96.0.10"]);
+        service.external_ips = vec!["192.0.2.1".parse().unwrap()];
+        service.load_balancer_ips = vec!["198.51.100.1".parse().unwrap()];
+        service.ports = vec![port("dns/udp", 53), port("dns-tcp", 53)];
+        service.ports[0].node_port = Some(30053);
+        let ports = [slice_port("dns/udp", 5353), slice_port("dns-tcp", 5353)];
+        let slice = slice("shop/dns-1", "shop/dns", &ports, endpoints);
+        testing::state([Event::ServiceApplied(service), Event::SliceApplied(slice)])
+    }
+
+    fn deleted(state: &State, flow: Flow) -> bool {
+        let node = ["192.168.0.2".parse().unwrap()];
+        !stale(state, [&name("shop/dns")], &node, vec![flow]).is_empty()
+    }
+
+    // J5
+    #[test]
+    fn a_flow_to_an_endpoint_that_is_gone_is_deleted_on_every_address() {
+        let state = dns(&["10.244.0.1"]);
+        for front in ["10.96.0.10:53", "192.0.2.1:53", "198.51.100.1:53"] {
+            assert!(deleted(&state, flow(front, "10.244.0.9:5353")), "{front}");
+            assert!(!deleted(&state, flow(front, "10.244.0.1:5353")), "{front}");
+        }
+        assert!(!deleted(&state, flow("10.96.0.10:54", "10.244.0.9:5353")), "not a port of the Service");
+        assert!(!deleted(&state, flow("10.96.0.11:53", "10.244.0.9:5353")), "not an address of the Service");
+    }
+
+    // J3
+    #[test]
+    fn an_endpoint_that_serves_keeps_its_flows_even_when_it_terminates() {
+        let state = dns(&["10.244.0.1 terminating", "10.244.0.2 unready"]);
+        assert!(!deleted(&state, flow("10.96.0.10:53", "10.244.0.1:5353")));
+    }
+
+    // J4
+    #[test]
+    fn without_serving_endpoints_all_flows_are_deleted() {
+        assert!(deleted(&dns(&[]), flow("10.96.0.10:53", "10.244.0.1:5353")));
+    }
+
+    // J6
+    #[test]
+    fn node_port_flows_count_on_the_nodes_addresses_only() {
+        let state = dns(&["10.244.0.1"]);
+        assert!(deleted(&state, flow("192.168.0.2:30053", "10.244.0.9:5353")));
+        assert!(!deleted(&state, flow("192.168.0.2:30053", "10.244.0.1:5353")));
+        assert!(!deleted(&state, flow("203.0.113.5:30053", "203.0.113.5:30053")), "somebody else's flow");
+    }
+
+    // J7
+    #[test]
+    fn a_flow_that_was_never_translated_is_deleted() {
+        assert!(deleted(&dns(&["10.244.0.1"]), flow("10.96.0.10:53", "10.96.0.10:53")));
+    }
+
+    // B15
+    #[test]
+    fn a_service_has_udp_endpoints_by_its_slices() {
+        let state = dns(&["10.244.0.1"]);
+        assert!(has_udp_endpoints(&state, &name("shop/dns")));
+        assert!(!has_udp_endpoints(&state, &name("shop/other")));
+    }
+}
