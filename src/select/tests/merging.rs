@@ -28,7 +28,7 @@ fn slices_are_merged() {
 
 #[test]
 fn lists_are_sorted_by_address_not_by_text() {
-    // B11, differently on purpose: slots are chosen by `diff`, so the order only has to be stable
+    // B11: differently on purpose, slots are chosen by `diff`, so the order only has to be stable
     let state = state([
         Event::ServiceApplied(web()),
         Event::SliceApplied(http_slice("default/web-1", &["10.244.0.10", "10.244.0.2", "10.244.0.2"])),
