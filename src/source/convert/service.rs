@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1 as core;
 
 use super::{Converted, Converter, Scope};
@@ -39,14 +40,16 @@ impl Converter {
         let cluster_ips = cluster_ips(spec, scope)?;
         let ports = self.service_ports(spec, scope)?;
         let external_policy = external_policy(spec, scope);
+        let load_balancer_ips = load_balancer_ips(object, scope);
+        let source_ranges = source_ranges(spec, &load_balancer_ips, scope);
         let created = object.metadata.creation_timestamp.as_ref();
         Some(Service {
             name: name.clone(),
             created: created.map_or(i64::MAX, |time| time.0.as_second()),
             cluster_ips,
             external_ips: if self.options.allow_external_ips { external_ips(spec, scope) } else { Vec::new() },
-            load_balancer_ips: load_balancer_ips(object, scope),
-            source_ranges: scope.cidrs("spec.loadBalancerSourceRanges", spec.load_balancer_source_ranges.as_deref()),
+            load_balancer_ips,
+            source_ranges,
             external_policy,
             internal_policy: policy(spec.internal_traffic_policy.as_deref(), "spec.internalTrafficPolicy", scope),
             affinity_seconds: affinity_seconds(spec, scope),
@@ -85,6 +88,20 @@ impl Converter {
         let node_port = node_port.and_then(|port| scope.port(format_args!("{field}.nodePort"), port, "no node port"));
         Some(ServicePort { name, protocol, port: number, node_port })
     }
+}
+
+/// The source ranges (A9), with a notice for each family that they leave open.
+fn source_ranges(spec: &core::ServiceSpec, load_balancer_ips: &[IpAddr], scope: &mut Scope) -> Vec<IpNet> {
+    const FIELD: &str = "spec.loadBalancerSourceRanges";
+    let ranges = scope.cidrs(FIELD, spec.load_balancer_source_ranges.as_deref());
+    let given = spec.load_balancer_source_ranges.as_ref().is_some_and(|list| !list.is_empty());
+    for family in Family::BOTH {
+        let balanced = load_balancer_ips.iter().any(|ip| Family::of(*ip) == family);
+        if given && balanced && !ranges.iter().any(|range| Family::of(range.addr()) == family) {
+            scope.notice(FIELD, format!("no {family} range; the {family} load balancer IPs are open to everybody"));
+        }
+    }
+    ranges
 }
 
 /// Not labelled for another proxy, not headless, with a cluster IP and of another type than ExternalName (A1 to A3).

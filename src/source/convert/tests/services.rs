@@ -182,6 +182,18 @@ fn source_ranges_are_trimmed_and_bad_ones_dropped() {
 }
 
 #[test]
+fn a_family_that_source_ranges_leave_open_is_named() {
+    // A9
+    let object = with(web(), "/spec/loadBalancerSourceRanges", json!(["203.0.113.0/25"]));
+    let ingress = json!([{"ip": "198.51.100.1"}, {"ip": "2001:db8:99::1"}]);
+    let (_, notices) = service(with(object.clone(), "/status/loadBalancer/ingress", ingress));
+    let open = "no IPv6 range; the IPv6 load balancer IPs are open to everybody";
+    assert_eq!(notices, [format!("Service demo/web: spec.loadBalancerSourceRanges: {open}")]);
+    let (_, notices) = service(with(object, "/status/loadBalancer/ingress", json!([{"ip": "198.51.100.1"}])));
+    assert_eq!(notices, [""; 0]);
+}
+
+#[test]
 fn affinity_has_a_default_and_a_range() {
     // A11
     let sticky = with(web(), "/spec/sessionAffinity", json!("ClientIP"));
