@@ -7,9 +7,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod affinity;
 mod changes;
 mod fronts;
 mod judge;
 mod nodeports;
+mod policies;
 mod refusals;
 mod restart;
