@@ -11,6 +11,7 @@ mod affinity;
 mod changes;
 mod fronts;
 mod judge;
+mod locality;
 mod nodeports;
 mod policies;
 mod refusals;
