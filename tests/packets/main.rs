@@ -10,6 +10,7 @@ mod support;
 mod affinity;
 mod changes;
 mod fronts;
+mod identity;
 mod judge;
 mod locality;
 mod nodeports;

@@ -84,6 +84,12 @@ impl ServiceBuilder {
         self
     }
 
+    /// Has each client stay with its endpoint, remembered for `seconds` after its last new connection.
+    pub(crate) fn client_ip_affinity(self, seconds: u32) -> Self {
+        let config = json!({ "clientIP": { "timeoutSeconds": seconds } });
+        self.spec("sessionAffinity", json!("ClientIP")).spec("sessionAffinityConfig", config)
+    }
+
     /// Adds a label.
     pub(crate) fn label(mut self, key: &str, value: &str) -> Self {
         self.object["metadata"]["labels"][key] = json!(value);
