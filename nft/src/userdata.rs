@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::datatype::DataType;
 use crate::field::Field;
 use crate::object::{Set, Types, ValueType};
 
@@ -29,9 +30,11 @@ mod type_of {
 /// nft's byte orders.
 const BYTE_ORDER_INVALID: u32 = 0;
 const BYTE_ORDER_HOST: u32 = 1;
+const BYTE_ORDER_BIG: u32 = 2;
 
 /// nft's expression kinds (`enum expr_types`).
 mod expression {
+    pub(super) const VERDICT: u32 = 1;
     pub(super) const PAYLOAD: u32 = 7;
     pub(super) const META: u32 = 9;
     pub(super) const CONCAT: u32 = 13;
@@ -66,21 +69,18 @@ pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
     entry(kind, &bytes)
 }
 
-/// The user data of a set.
+/// The user data of a set, in the order in which nft writes it. Without the byte orders nft lists numbers of the host's order,
+/// such as marks, the wrong way round.
 pub(crate) fn of_set(set: &Set) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let value_order = set.value.as_ref().map(|value| match value {
+        ValueType::Verdict => BYTE_ORDER_INVALID,
+        ValueType::Data(types) => byte_order(types),
+    });
+    let mut bytes = number(set::KEY_BYTE_ORDER, byte_order(&set.key));
+    bytes.extend(value_order.into_iter().flat_map(|order| number(set::DATA_BYTE_ORDER, order)));
     if let Types::Of(key) = &set.key {
-        bytes.extend(number(set::KEY_BYTE_ORDER, byte_order(key)));
-        if let Some(ValueType::Data(Types::Of(value))) = &set.value {
-            bytes.extend(number(set::DATA_BYTE_ORDER, byte_order(value)));
-            bytes.extend(entry(set::KEY_TYPEOF, &typed(key)));
-            bytes.extend(entry(set::DATA_TYPEOF, &typed(value)));
-        } else {
-            bytes.extend(entry(set::KEY_TYPEOF, &typed(key)));
-        }
-    } else if set.flags.anonymous && set.key.data_types() == [crate::DataType::Integer] {
-        // The keys of `numgen ... vmap { 0 : ... }` are host-order numbers, which the bare type does not say.
-        bytes.extend(number(set::KEY_BYTE_ORDER, BYTE_ORDER_HOST));
+        bytes.extend(entry(set::KEY_TYPEOF, &typed(key)));
+        bytes.extend(set.value.iter().filter_map(typed_value).flat_map(|typed| entry(set::DATA_TYPEOF, &typed)));
     }
     if let Some(text) = &set.comment {
         bytes.extend(comment(set::COMMENT, text));
@@ -88,11 +88,19 @@ pub(crate) fn of_set(set: &Set) -> Vec<u8> {
     bytes
 }
 
+/// Typed expression of a map's value. Without it nft lists the map as if its key were not typed by expressions either.
+fn typed_value(value: &ValueType) -> Option<Vec<u8>> {
+    match value {
+        ValueType::Verdict => Some(expression(expression::VERDICT, &[])),
+        ValueType::Data(Types::Of(fields)) => Some(typed(fields)),
+        ValueType::Data(Types::Named(_)) => None,
+    }
+}
+
 /// A concatenation has no byte order of its own.
-fn byte_order(fields: &[Field]) -> u32 {
-    const BYTE_ORDER_BIG: u32 = 2;
-    match fields {
-        [one] if one.data_type() == crate::DataType::Integer => BYTE_ORDER_HOST,
+fn byte_order(types: &Types) -> u32 {
+    match types.data_types()[..] {
+        [DataType::Integer | DataType::Mark] => BYTE_ORDER_HOST,
         [_] => BYTE_ORDER_BIG,
         _ => BYTE_ORDER_INVALID,
     }
@@ -231,6 +239,15 @@ mod tests {
             assert_eq!(read_key(&bytes), Some(fields));
         }
         assert_eq!(read_key(&of_set(&Set::new("s", Types::Named(Vec::new())))), None);
+    }
+
+    #[test]
+    fn a_verdict_is_a_typed_value() {
+        let bytes = of_set(&Set::map("m", Types::Of(vec![Field::IpDaddr]), ValueType::Verdict));
+        assert_eq!(find(&bytes, set::DATA_BYTE_ORDER), Some(&[0; 4][..]));
+        // As nft 1.0.6 writes it.
+        let verdict = [&[0, 4][..], &expression::VERDICT.to_ne_bytes(), &[1, 0]].concat();
+        assert_eq!(find(&bytes, set::DATA_TYPEOF), Some(&verdict[..]));
     }
 
     #[test]

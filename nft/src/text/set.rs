@@ -31,7 +31,8 @@ pub(super) fn properties(set: &Set) -> Vec<String> {
     // nft does not say the size of a set that cannot grow.
     lines.extend(set.size.filter(|_| !set.flags.constant).map(|size| format!("size {size}")));
     let flags = flags(set.flags);
-    if !flags.is_empty() {
+    // A time-out says by itself that there is one.
+    if !flags.is_empty() && (set.timeout.is_none() || flags != ["timeout"]) {
         lines.push(format!("flags {}", flags.join(",")));
     }
     lines.extend(set.timeout.map(|timeout| format!("timeout {}", duration(timeout))));

@@ -48,7 +48,7 @@ impl<'a> Scope<'a> {
         for (i, statement) in rule.statements.iter().enumerate() {
             if let Some(name) = matched_transport(statement) {
                 self.transport = name;
-                if is_implied(&rule.statements[i + 1..]) {
+                if is_implied(&rule.statements[i + 1..], self.family) {
                     continue;
                 }
             }
@@ -193,9 +193,9 @@ fn matched_transport(statement: &Statement) -> Option<&'static str> {
 
 /// Whether nft leaves out a protocol match because of what follows: the first statement that is more than a comparison, or one
 /// before it, names the protocol itself.
-fn is_implied(following: &[Statement]) -> bool {
+fn is_implied(following: &[Statement], family: Option<Family>) -> bool {
     let comparisons = following.iter().take_while(|statement| is_comparison(statement)).count();
-    following.iter().take(comparisons + 1).any(names_transport)
+    following.iter().take(comparisons + 1).any(|statement| names_transport(statement, family))
 }
 
 const fn is_comparison(statement: &Statement) -> bool {
@@ -205,7 +205,7 @@ const fn is_comparison(statement: &Statement) -> bool {
     )
 }
 
-fn names_transport(statement: &Statement) -> bool {
+fn names_transport(statement: &Statement, family: Option<Family>) -> bool {
     let is_port = |field: &Field| matches!(field, Field::ThSport | Field::ThDport);
     match statement {
         Statement::Match(fields, _)
@@ -213,7 +213,7 @@ fn names_transport(statement: &Statement) -> bool {
         | Statement::DnatToMap(fields, _)
         | Statement::DnatToMapAndPort(fields, _, _) => fields.iter().any(is_port),
         Statement::Update { key, value, .. } => key.iter().chain(value).any(is_port),
-        Statement::RejectWithTcpReset => true,
+        Statement::RejectWithTcpReset => family != Some(Family::Inet),
         _ => false,
     }
 }
