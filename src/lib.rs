@@ -1,6 +1,6 @@
 //! A drop-in kube-proxy for Linux nodes that programs Services into nf_tables over netlink.
 //!
-//! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `health`, `metrics` and `logging`.
+//! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `health`, `metrics`, `events` and `logging`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
@@ -21,6 +21,7 @@ pub mod sync;
 
 pub mod config;
 pub mod conntrack;
+pub mod events;
 pub mod health;
 pub mod logging;
 pub mod metrics;

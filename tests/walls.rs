@@ -68,6 +68,11 @@ const WALLS: &[Wall] = &[
         modules: &["health", "model"],
         words: &["tokio", "hyper", "rustix", "Instant::now", "SystemTime::now"],
     },
+    Wall {
+        module: "events",
+        modules: &["events", "model"],
+        words: &["k8s_openapi", "kube::", "tokio", "Instant::now", "SystemTime::now"],
+    },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
 ];
 
