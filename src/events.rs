@@ -215,7 +215,9 @@ fn note(node: &str, happening: &Happening) -> String {
 
 /// The text without what is beyond so many bytes.
 fn cut(mut text: String, max: usize) -> String {
-    text.truncate(text.floor_char_boundary(max));
+    while text.len() > max {
+        text.pop();
+    }
     text
 }
 
