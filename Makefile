@@ -1,13 +1,13 @@
 # The commands of this project. `make help` lists them. Tests and the demo make network namespaces and need root.
 
-PACKAGES := nftables iproute2 curl strace conntrack python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+PACKAGES := nftables iproute2 curl strace conntrack bubblewrap python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test demo fmt lint clean
+.PHONY: help deps build test demo image-root fmt lint clean
 
 help: ## List these commands
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 deps: ## Install the Debian packages that are missing, and check the Rust toolchain
 	@missing=; for package in $(PACKAGES); do \
@@ -33,11 +33,15 @@ lint: ## Check format, lints and documentation
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
 
-test: deps lint ## Everything that must pass: format, lints, documentation, all tests (root)
+test: deps lint ## Everything that must pass: format, lints, documentation, the image's size, all tests (root)
+	deploy/image-root
 	cargo test --workspace --all-targets --no-fail-fast
 
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo
+
+image-root: deps ## Lay out the image's file system in target/image-root, and hold its size to what README says
+	deploy/image-root
 
 fmt: ## Format the sources
 	cargo fmt --all

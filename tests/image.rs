@@ -1,0 +1,143 @@
+//! The image: what is in it, and that it runs as the DaemonSet runs it, from a read-only root with one capability.
+//!
+//! Takes the file system that `deploy/image-root` lays out around the test binary; needs root and bubblewrap. No container engine.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::netns::{Namespace, run};
+use support::proxy::{binary, config};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// CAP_NET_ADMIN and nothing else, as `/proc/PID/status` writes it.
+const NET_ADMIN_ONLY: &str = "CapEff:\t0000000000001000";
+
+fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn image_root() -> (TempDir, PathBuf) {
+    let directory = TempDir::new().unwrap();
+    let root = directory.path().join("root");
+    run(Command::new(project().join("deploy/image-root")).arg("--binary").arg(binary()).arg("--out").arg(&root));
+    (directory, root)
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+fn documents(file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(project().join("deploy/base").join(file)).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap()
+}
+
+#[test]
+fn the_image_holds_the_binary_its_libraries_and_their_licences() {
+    let (_directory, root) = image_root();
+    let names: BTreeSet<String> =
+        files(&root).iter().map(|file| file.strip_prefix(&root).unwrap().display().to_string()).collect();
+    let is_library = |name: &&String| name.starts_with("lib") && name.contains(".so");
+    let libraries: Vec<_> = names.iter().filter(is_library).collect();
+    let licences = names.iter().filter(|name| name.starts_with("usr/share/doc/")).count();
+    assert!(names.contains("usr/local/bin/kube-proxy"));
+    for needed in ["libc.so.6", "libmnl.so.0", "libnftnl.so.11", "ld-linux"] {
+        assert!(libraries.iter().any(|name| name.contains(needed)), "{needed} is not in {libraries:?}");
+    }
+    assert_eq!(names.len(), 1 + libraries.len() + licences, "nothing else: {names:?}");
+    assert!(names.contains("usr/share/doc/libnftnl11/copyright"));
+}
+
+/// The proxy of an image, in a namespace; killed when dropped.
+struct Container(Child);
+
+impl Container {
+    /// Starts `kube-proxy ARGS` from the root, read-only, with CAP_NET_ADMIN only and no way to more, and a folder with its files.
+    fn start(node: &Namespace, root: &Path, mounted: &Path, args: &[&str]) -> Self {
+        let mut command = node.command("bwrap");
+        command.args(["--die-with-parent", "--unshare-pid", "--as-pid-1", "--cap-drop", "ALL"]);
+        command.args(["--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(root).args(["/", "--proc", "/proc", "--ro-bind"]);
+        command.arg(mounted).args(["/var/lib/kube-proxy", "/usr/local/bin/kube-proxy"]).args(args);
+        Self(command.spawn().unwrap())
+    }
+
+    /// The status file of the process that is the proxy: the last of the chain from `ip netns exec` through bwrap.
+    fn status(&self) -> String {
+        let mut pid = self.0.id();
+        loop {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            match children.split_whitespace().next() {
+                Some(child) => pid = child.parse().unwrap(),
+                None => return fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
+            }
+        }
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // It may have ended on its own; then there is nobody to kill.
+        let _ended = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn it_runs_from_the_image_root_with_one_capability() {
+    let (directory, root) = image_root();
+    let mounted = directory.path().join("mounted");
+    fs::create_dir_all(mounted.join("manifests")).unwrap();
+    fs::write(mounted.join("config.conf"), config().to_string()).unwrap();
+    for example in fs::read_dir(project().join("examples")).unwrap().map(|entry| entry.unwrap().path()) {
+        if example.extension().is_some_and(|extension| extension == "yaml") {
+            fs::copy(&example, mounted.join("manifests").join(example.file_name().unwrap())).unwrap();
+        }
+    }
+    let node = Namespace::new("image");
+    let flags = ["--config=/var/lib/kube-proxy/config.conf", "--manifests=/var/lib/kube-proxy/manifests"];
+    let container = Container::start(&node, &root, &mounted, &flags);
+    let end = Instant::now() + PATIENCE;
+    let services = || run(node.command("nft").args(["list", "ruleset"]));
+    while !services().contains("map services {") {
+        assert!(Instant::now() < end, "no rules; the proxy: {}", container.status());
+        thread::sleep(Duration::from_millis(50));
+    }
+    let status = container.status();
+    assert!(status.contains(NET_ADMIN_ONLY), "{status}");
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+}
+
+#[test]
+fn the_daemon_set_gives_what_the_image_test_gives() {
+    let set = &documents("daemonset.yaml")[0];
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["command"][0], "/usr/local/bin/kube-proxy");
+    let context = &container["securityContext"];
+    assert_eq!(context["capabilities"], serde_json::json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
+    assert_eq!(context["readOnlyRootFilesystem"], true);
+    assert_eq!(context["allowPrivilegeEscalation"], false);
+    assert_eq!(pod["hostNetwork"], true);
+    let init = &pod["initContainers"][0];
+    assert_eq!(init["args"], serde_json::json!(["--init-only"]));
+    assert_eq!(init["command"], container["command"]);
+    assert_eq!(init["image"], container["image"]);
+}
+
+#[test]
+fn the_role_is_the_one_that_every_cluster_has() {
+    let binding = &documents("rbac.yaml")[1];
+    assert_eq!(binding["kind"], "ClusterRoleBinding");
+    assert_eq!(binding["roleRef"]["name"], "system:node-proxier");
+    assert_eq!(binding["subjects"][0]["name"], documents("rbac.yaml")[0]["metadata"]["name"]);
+}
