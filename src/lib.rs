@@ -25,3 +25,4 @@ pub mod events;
 pub mod health;
 pub mod logging;
 pub mod metrics;
+pub mod privileges;

@@ -73,6 +73,7 @@ const WALLS: &[Wall] = &[
         modules: &["events", "model"],
         words: &["k8s_openapi", "kube::", "tokio", "Instant::now", "SystemTime::now"],
     },
+    Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "std::env"] },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
 ];
 

@@ -1,0 +1,115 @@
+//! Only the system calls that the running proxy uses; every other one answers "operation not permitted".
+//!
+//! The list is what the proxy, its libraries and glibc call in the tests under strace, and what glibc calls instead on other
+//! versions and on aarch64. A call that is missing costs the feature that makes it an error, not the process.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
+
+use super::Step;
+
+/// Why there is no filter.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The filter is not one.
+    #[error(transparent)]
+    Build(#[from] seccompiler::BackendError),
+    /// The kernel does not take it.
+    #[error(transparent)]
+    Apply(seccompiler::Error),
+}
+
+/// What may always be called.
+#[rustfmt::skip] // a line for each of them would hide the groups
+const FREE: &[c_long] = &[
+    // Files that are read, and what is open.
+    libc::SYS_read, libc::SYS_readv, libc::SYS_pread64, libc::SYS_write, libc::SYS_writev, libc::SYS_close,
+    libc::SYS_lseek, libc::SYS_openat, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_getdents64,
+    libc::SYS_readlinkat, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_fcntl, libc::SYS_dup, libc::SYS_dup3,
+    libc::SYS_pipe2, libc::SYS_ioctl, libc::SYS_getcwd, libc::SYS_fstatfs,
+    libc::SYS_inotify_init1, libc::SYS_inotify_add_watch, libc::SYS_inotify_rm_watch,
+    // Sockets; which ones can be made is in CHECKED.
+    libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4, libc::SYS_connect, libc::SYS_shutdown, libc::SYS_getsockname,
+    libc::SYS_getpeername, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_sendto, libc::SYS_sendmsg,
+    libc::SYS_sendmmsg, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg, libc::SYS_socketpair,
+    // Waiting.
+    libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_ppoll,
+    libc::SYS_pselect6, libc::SYS_eventfd2, libc::SYS_timerfd_create, libc::SYS_timerfd_settime, libc::SYS_futex,
+    libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_restart_syscall, libc::SYS_sched_yield,
+    // Memory.
+    libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_brk,
+    libc::SYS_membarrier,
+    // Threads, signals, and who we are.
+    libc::SYS_clone3, libc::SYS_set_robust_list, libc::SYS_rseq, libc::SYS_set_tid_address, libc::SYS_gettid,
+    libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid,
+    libc::SYS_tgkill, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_sigaltstack,
+    libc::SYS_exit, libc::SYS_exit_group, libc::SYS_prctl, libc::SYS_prlimit64, libc::SYS_sched_getaffinity,
+    libc::SYS_getrusage, libc::SYS_sysinfo, libc::SYS_uname, libc::SYS_getrandom, libc::SYS_clock_gettime,
+    libc::SYS_clock_getres, libc::SYS_gettimeofday, libc::SYS_times,
+];
+
+/// The names that x86_64 has beside the ones that every architecture has.
+#[cfg(target_arch = "x86_64")]
+#[rustfmt::skip]
+const FREE_HERE: &[c_long] = &[
+    libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink, libc::SYS_dup2,
+    libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_select, libc::SYS_arch_prctl, libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const FREE_HERE: &[c_long] = &[];
+
+/// Sockets of these domains may be made: name service, HTTP, netlink.
+const DOMAINS: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+
+/// Puts the filter in force for this thread and those that it starts.
+pub(super) fn filter() -> Result<Step, Error> {
+    let Ok(arch) = TargetArch::try_from(ARCH) else { return Ok(Step::Unavailable) };
+    for program in programs(arch)? {
+        match apply_filter(&program) {
+            Ok(()) => {}
+            Err(seccompiler::Error::Seccomp(error)) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                return Ok(Step::Unavailable);
+            }
+            Err(error) => return Err(Error::Apply(error)),
+        }
+    }
+    Ok(Step::Done)
+}
+
+fn programs(arch: TargetArch) -> Result<[BpfProgram; 2], Error> {
+    // The arguments of clone3 are out of a filter's sight. "No such call" makes glibc take clone, which shows what it makes.
+    let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let no_clone3 = SeccompFilter::new(unknown, SeccompAction::Allow, errno(libc::ENOSYS), arch)?;
+    let allowed = SeccompFilter::new(rules()?, errno(libc::EPERM), SeccompAction::Allow, arch)?;
+    Ok([BpfProgram::try_from(no_clone3)?, BpfProgram::try_from(allowed)?])
+}
+
+fn errno(number: i32) -> SeccompAction {
+    SeccompAction::Errno(number.unsigned_abs())
+}
+
+fn rules() -> Result<BTreeMap<c_long, Vec<SeccompRule>>, Error> {
+    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
+        FREE.iter().chain(FREE_HERE).map(|call| (*call, Vec::new())).collect();
+    let mut domains = Vec::new();
+    for domain in DOMAINS {
+        let is = argument(0, SeccompCmpOp::Eq, domain)?;
+        domains.push(SeccompRule::new(vec![is])?);
+    }
+    rules.insert(libc::SYS_socket, domains);
+    let mask = u64::from(libc::CLONE_THREAD.unsigned_abs());
+    let is_thread = argument(0, SeccompCmpOp::MaskedEq(mask), libc::CLONE_THREAD)?;
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
+    Ok(rules)
+}
+
+fn argument(index: u8, operator: SeccompCmpOp, value: i32) -> Result<SeccompCondition, Error> {
+    let value = u64::from(value.unsigned_abs());
+    Ok(SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)?)
+}
