@@ -32,6 +32,7 @@ const GUARDED: &[&str] = &[
     "std::process",
     "Instant::now",
     "SystemTime::now",
+    "libc::",
     "unsafe",
 ];
 
@@ -73,7 +74,7 @@ const WALLS: &[Wall] = &[
         modules: &["events", "model"],
         words: &["k8s_openapi", "kube::", "tokio", "Instant::now", "SystemTime::now"],
     },
-    Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "std::env"] },
+    Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
 ];
 
@@ -88,6 +89,11 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
         }
     }
     files
+}
+
+/// Whether all of a file is unit tests.
+fn is_unit_test(file: &Path) -> bool {
+    file.components().any(|part| ["tests", "tests.rs"].iter().any(|tests| part.as_os_str() == *tests))
 }
 
 /// The code of a file without comments, text in quotes, and unit tests.
@@ -135,7 +141,7 @@ fn every_module_stays_behind_its_wall() {
     let mut found = Vec::new();
     for file in sources(&src) {
         let module = module_of(&file, &src);
-        if module == "main" || module == "lib" {
+        if module == "main" || module == "lib" || is_unit_test(&file) {
             continue;
         }
         let Some(wall) = WALLS.iter().find(|wall| wall.module == module) else {
@@ -157,7 +163,7 @@ fn only_the_nft_crate_names_the_netlink_crates_and_it_knows_nothing_of_kubernete
     }
     for file in sources(&root.join("src")) {
         let code = code(&fs::read_to_string(&file).unwrap());
-        for word in ["nftnl", "mnl::", "libc::"] {
+        for word in ["nftnl", "mnl::"] {
             assert!(!names(&code, word), "{} names {word}", file.display());
         }
     }
