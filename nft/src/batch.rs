@@ -18,6 +18,9 @@ use crate::wire::Attrs;
 pub enum Command {
     /// Adds a table unless it exists.
     AddTable(Table),
+    /// Adds a table that only this connection can change and that stays when the connection ends, or takes over one whose owner
+    /// is gone. A table that anybody may change is refused. Kernel 6.9 and later.
+    OwnTable(Table),
     /// Deletes a table with everything in it. It must exist.
     DeleteTable(TableName),
     /// Adds a chain unless it exists.
@@ -43,7 +46,7 @@ impl Command {
     #[must_use]
     pub fn table(&self) -> &TableName {
         match self {
-            Self::AddTable(table) => &table.name,
+            Self::AddTable(table) | Self::OwnTable(table) => &table.name,
             Self::DeleteTable(table)
             | Self::AddChain(table, _)
             | Self::DeleteChain(table, _)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, Command, EncodeError, Origin};
 use crate::decode::{self, DecodeError, Decoded, Messages, RawElement};
-use crate::object::{Chain, Element, Family, RuleDump, Set, Table, TableName};
+use crate::object::{Chain, Element, Family, Ownership, RuleDump, Set, Table, TableName};
 use crate::socket::{Bus, Socket};
 use crate::wire::Writer;
 
@@ -91,6 +91,8 @@ pub type ChainDumps = BTreeMap<Arc<str>, (Chain, Vec<RuleDump>)>;
 pub struct TableDump {
     /// The table itself.
     pub table: Table,
+    /// Who may change it.
+    pub ownership: Ownership,
     /// Its chains with their rules, by name.
     pub chains: ChainDumps,
     /// Its sets and maps with their elements, by name. Elements that rules made are among them.
@@ -111,6 +113,12 @@ impl Connection {
     /// What the kernel answers.
     pub fn open() -> io::Result<Self> {
         Ok(Self { socket: Socket::open(Bus::Netfilter)? })
+    }
+
+    /// The port of this connection: what [`Ownership::Of`] says of a table that is its own.
+    #[must_use]
+    pub fn port(&self) -> u32 {
+        self.socket.port()
     }
 
     /// Has the kernel carry out all commands, or none.
@@ -165,9 +173,9 @@ impl Connection {
     }
 
     fn read_once(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
-        let Some(table) = self.read_table_object(name)? else { return Ok(None) };
+        let Some((table, ownership)) = self.read_table_object(name)? else { return Ok(None) };
         let chains = self.read_chains(name)?;
-        let mut dump = TableDump { table, chains, sets: BTreeMap::new(), unreadable: Vec::new() };
+        let mut dump = TableDump { table, ownership, chains, sets: BTreeMap::new(), unreadable: Vec::new() };
         self.dump(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |item| match item {
             Ok(Decoded::Rule { chain, rule, .. }) => {
                 if let Some((_, rules)) = dump.chains.get_mut(&chain) {
@@ -231,13 +239,13 @@ impl Connection {
         }
     }
 
-    fn read_table_object(&mut self, name: &TableName) -> Result<Option<Table>, ReadError> {
+    fn read_table_object(&mut self, name: &TableName) -> Result<Option<(Table, Ownership)>, ReadError> {
         let mut found = None;
         self.dump(request::TABLES, name, &[], |item| {
-            if let Ok(Decoded::Table { table, .. }) = item
+            if let Ok(Decoded::Table { table, ownership, .. }) = item
                 && table.name == *name
             {
-                found = Some(table);
+                found = Some((table, ownership));
             }
         })?;
         Ok(found)

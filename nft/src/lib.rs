@@ -23,6 +23,7 @@ pub mod decode;
 mod encode;
 pub mod expr;
 pub mod field;
+pub mod monitor;
 pub mod object;
 pub mod ruleset;
 pub mod socket;
@@ -37,8 +38,9 @@ pub use data::Data;
 pub use datatype::DataType;
 pub use expr::{Expr, Register};
 pub use field::Field;
+pub use monitor::Monitor;
 pub use object::{
-    BaseChain, Chain, ChainType, Element, Family, Hook, Rule, RuleDump, Set, SetFlags, Table, TableName, Types, Value,
+    BaseChain, Chain, ChainType, Element, Family, Hook, Ownership, Rule, RuleDump, Set, SetFlags, Table, TableName, Types, Value,
     ValueType, Verdict,
 };
 pub use ruleset::{Ruleset, SetContent, TableContent};

@@ -75,6 +75,21 @@ pub struct Table {
     pub comment: Option<Arc<str>>,
 }
 
+/// Who may change a table (kernel 6.9 and later; before, everybody may).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ownership {
+    /// Everybody with the privilege.
+    #[default]
+    Anybody,
+    /// Everybody, because its owner is gone. A new owner can take it over.
+    Orphaned,
+    /// The owner of one netlink socket only; others can neither change nor flush it.
+    Of {
+        /// The socket's port.
+        port: u32,
+    },
+}
+
 /// A chain. With [`BaseChain`] the kernel calls it; without, only rules and maps do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {

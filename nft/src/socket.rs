@@ -58,6 +58,21 @@ impl Socket {
         self.set_option(libc::SOL_NETLINK, ADD_MEMBERSHIP, group.cast_signed())
     }
 
+    /// Ends a subscription.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn leave(&self, group: u32) -> io::Result<()> {
+        const DROP_MEMBERSHIP: c_int = 2;
+        self.set_option(libc::SOL_NETLINK, DROP_MEMBERSHIP, group.cast_signed())
+    }
+
+    /// The number by which the kernel knows this socket.
+    #[must_use]
+    pub fn port(&self) -> u32 {
+        self.inner.portid()
+    }
+
     /// Sends one message.
     ///
     /// # Errors

@@ -9,16 +9,18 @@ mod ack;
 mod elements;
 mod exprs;
 mod messages;
+mod notice;
 mod objects;
 
 use std::sync::Arc;
 
-use crate::object::{Chain, Family, RuleDump, Set, Table, TableName};
+use crate::object::{Chain, Family, Ownership, RuleDump, Set, Table, TableName};
 use crate::wire::{Attr, Attrs};
 
 pub use ack::{Ack, ack, done};
 pub use elements::{RawElement, pair};
 pub use messages::{Messages, dump_interrupted, sequence};
+pub use notice::{Notice, Process, notice};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10;
@@ -40,8 +42,8 @@ pub enum Decoded {
     Table {
         /// The table.
         table: Table,
-        /// The kernel's `NFT_TABLE_F_*`: 1 dormant, 2 owner, 4 persist.
-        flags: u32,
+        /// Who may change it.
+        ownership: Ownership,
         /// The kernel's number of the table.
         handle: u64,
     },

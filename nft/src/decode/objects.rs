@@ -7,10 +7,16 @@ use super::exprs::expr;
 use super::{DecodeError, Decoded, Object};
 use crate::datatype::DataType;
 use crate::object::{
-    BaseChain, Chain, ChainType, Family, Hook, RuleDump, Set, SetFlags, Table, TableName, Types, ValueType,
+    BaseChain, Chain, ChainType, Family, Hook, Ownership, RuleDump, Set, SetFlags, Table, TableName, Types, ValueType,
 };
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
+
+/// `NFT_TABLE_F_*`.
+mod table_flag {
+    pub(super) const OWNER: u32 = 2;
+    pub(super) const PERSIST: u32 = 4;
+}
 
 pub(super) fn generation(attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
     const ID: u16 = 1;
@@ -23,12 +29,18 @@ pub(super) fn table(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeE
     const FLAGS: u16 = 2;
     const HANDLE: u16 = 4;
     const USERDATA: u16 = 6;
+    const OWNER: u16 = 7;
     let object = Object::new("table", attrs, NAME);
     let table = Table {
         name: TableName { family, name: object.name()? },
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    Ok(Decoded::Table { table, flags: object.number(FLAGS), handle: object.handle(HANDLE) })
+    let ownership = match object.number(FLAGS) & (table_flag::OWNER | table_flag::PERSIST) {
+        table_flag::PERSIST => Ownership::Orphaned,
+        flags if flags & table_flag::OWNER != 0 => Ownership::Of { port: object.number(OWNER) },
+        _ => Ownership::Anybody,
+    };
+    Ok(Decoded::Table { table, ownership, handle: object.handle(HANDLE) })
 }
 
 pub(super) fn chain(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {

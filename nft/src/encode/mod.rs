@@ -21,7 +21,11 @@ use crate::object::{BaseChain, Chain, ChainType, Family, Hook, Rule, Table, Tabl
 use crate::userdata;
 
 /// Attributes that the `nftnl` crate cannot set (`linux/netfilter/nf_tables.h`).
+const NFTA_TABLE_FLAGS: u16 = 2;
 const NFTA_TABLE_USERDATA: u16 = 6;
+/// `NFT_TABLE_F_OWNER`, `NFT_TABLE_F_PERSIST`.
+const OWNER: u32 = 2;
+const PERSIST: u32 = 4;
 const NFTA_CHAIN_USERDATA: u16 = 12;
 
 /// One finished message, or how many elements it covers, for finding out what an error is about.
@@ -65,6 +69,11 @@ impl Encoder {
         let one = |bytes: Vec<u8>| Ok(vec![Message::from(bytes)]);
         match command {
             Command::AddTable(table) => one(self.table(table, MsgType::Add)?),
+            Command::OwnTable(table) => {
+                let mut bytes = self.table(table, MsgType::Add)?;
+                append(&mut bytes, NFTA_TABLE_FLAGS, &(OWNER | PERSIST).to_be_bytes());
+                one(bytes)
+            }
             Command::DeleteTable(name) => {
                 let table = Table { name: name.clone(), comment: None };
                 one(self.table(&table, MsgType::Del)?)

@@ -14,6 +14,7 @@ impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&match self {
             Self::AddTable(table) => add_table(table),
+            Self::OwnTable(table) => own_table(table),
             Self::DeleteTable(table) => delete_table(table),
             Self::AddChain(table, chain) => add_chain(table, chain),
             Self::DeleteChain(table, chain) => delete_chain(table, chain),
@@ -34,6 +35,13 @@ pub fn add_table(table: &Table) -> String {
         Some(text) => format!("add table {} {{ comment {}; }}", table.name, quoted(text)),
         None => format!("add table {}", table.name),
     }
+}
+
+/// `add table ip kube-proxy { flags owner,persist; comment "..."; }`.
+#[must_use]
+pub fn own_table(table: &Table) -> String {
+    let comment = table.comment.as_ref().map_or_else(String::new, |text| format!(" comment {};", quoted(text)));
+    format!("add table {} {{ flags owner,persist;{comment} }}", table.name)
 }
 
 /// `delete table ip kube-proxy`.

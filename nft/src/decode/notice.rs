@@ -1,0 +1,92 @@
+//! What the kernel tells those who listen: which tables a transaction was about, and whose it was.
+
+use super::messages::Header;
+use super::{SUBSYSTEM, family, kind};
+use crate::object::TableName;
+use crate::wire::Attrs;
+
+/// A program that wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its process id, in the kernel's own namespace.
+    pub pid: u32,
+    /// Its name, at most 15 bytes.
+    pub name: String,
+}
+
+/// One notification of a transaction. The objects come first, its end last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// An object of this table was made, changed or removed.
+    About(TableName),
+    /// The transaction is complete. Whose it was, where the kernel says it.
+    End(Option<Process>),
+}
+
+/// What one notification says; `None` for what is not about nf_tables, or about a table of a family that this crate does not know.
+#[must_use]
+pub fn notice(bytes: &[u8]) -> Option<Notice> {
+    const PROCESS_ID: u16 = 2;
+    const PROCESS_NAME: u16 = 3;
+    /// The table's name is attribute 1 of every kind of object, of the table itself too.
+    const TABLE: u16 = 1;
+    let header = Header::read(bytes)?;
+    if header.kind >> 8 != SUBSYSTEM {
+        return None;
+    }
+    let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>()?;
+    let attrs = Attrs::new(attrs);
+    if header.kind & 0xff == kind::NEW_GENERATION {
+        let pid = attrs.find(PROCESS_ID).and_then(|attr| attr.u32());
+        let name = attrs.find(PROCESS_NAME).and_then(|attr| attr.str());
+        return Some(Notice::End(pid.zip(name).map(|(pid, name)| Process { pid, name: name.to_owned() })));
+    }
+    let table = attrs.find(TABLE)?.str()?;
+    Some(Notice::About(TableName::new(family(nfgenmsg[0])?, table)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Family;
+    use crate::wire::Writer;
+
+    fn message(kind: u16, family: u8, fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut attrs = Writer::default();
+        fill(&mut attrs);
+        let payload = [&[family, 0, 0, 0][..], attrs.bytes()].concat();
+        let len = u32::try_from(16 + payload.len()).unwrap().to_ne_bytes();
+        [&len[..], &kind.to_ne_bytes(), &[0; 10], &payload].concat()
+    }
+
+    #[test]
+    fn objects_of_every_kind_name_their_table() {
+        for kind in [0, 1, 3, 5, 6, 8, 9, 11, 12, 14, 18, 22] {
+            let bytes = message(10 << 8 | kind, 2, |attrs| attrs.str(1, "kube-proxy"));
+            assert_eq!(notice(&bytes), Some(Notice::About(TableName::new(Family::Ip, "kube-proxy"))), "{kind}");
+        }
+    }
+
+    #[test]
+    fn the_end_names_the_program() {
+        let bytes = message(10 << 8 | 15, 0, |attrs| {
+            attrs.u32(1, 77);
+            attrs.u32(2, 4711);
+            attrs.str(3, "firewalld");
+        });
+        let process = Process { pid: 4711, name: "firewalld".to_owned() };
+        assert_eq!(notice(&bytes), Some(Notice::End(Some(process))));
+        assert_eq!(notice(&message(10 << 8 | 15, 0, |attrs| attrs.u32(1, 77))), Some(Notice::End(None)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_passed_over() {
+        let bytes = message(10 << 8, 2, |attrs| attrs.str(1, "kube-proxy"));
+        for len in 0..bytes.len() {
+            assert_eq!(notice(&bytes[..len]), None, "{len} bytes");
+        }
+        assert_eq!(notice(&message(10 << 8, 2, |_| {})), None);
+        assert_eq!(notice(&message(10 << 8, 5, |attrs| attrs.str(1, "arp-table"))), None);
+        assert_eq!(notice(&message(2 << 8, 2, |attrs| attrs.str(1, "kube-proxy"))), None);
+    }
+}
