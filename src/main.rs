@@ -101,9 +101,8 @@ fn spawn_sync(
         match Netfilter::open() {
             Ok(kernel) => {
                 let schedule = Schedule::new(config.min_sync_period, config.sync_period);
-                let check_interval = config.sync_period;
                 let engine = Engine::new(config, Maps, &families, kernel);
-                Sync::new(engine, schedule, metrics, health, check_interval).run(&events);
+                Sync::new(engine, schedule, metrics, health).run(&events);
             }
             Err(error) => error!(%error, "cannot open a netfilter netlink socket"),
         }

@@ -62,6 +62,14 @@ pub struct Refusal {
     pub message: Option<String>,
 }
 
+impl Refusal {
+    /// Whether the kernel does not have what was asked for.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        self.errno == libc::EOPNOTSUPP
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}`: {}", self.object, io::Error::from_raw_os_error(self.errno))?;
@@ -240,11 +248,13 @@ impl Connection {
     }
 
     fn read_table_object(&mut self, name: &TableName) -> Result<Option<(Table, Ownership)>, ReadError> {
+        let port = self.port();
         let mut found = None;
         self.dump(request::TABLES, name, &[], |item| {
             if let Ok(Decoded::Table { table, ownership, .. }) = item
                 && table.name == *name
             {
+                let ownership = if ownership == (Ownership::Of { port }) { Ownership::Ours } else { ownership };
                 found = Some((table, ownership));
             }
         })?;

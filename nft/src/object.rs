@@ -83,7 +83,9 @@ pub enum Ownership {
     Anybody,
     /// Everybody, because its owner is gone. A new owner can take it over.
     Orphaned,
-    /// The owner of one netlink socket only; others can neither change nor flush it.
+    /// This connection only; others can neither change nor flush it.
+    Ours,
+    /// The owner of another netlink socket only.
     Of {
         /// The socket's port.
         port: u32,

@@ -52,6 +52,8 @@ fn nobody_else_can_touch_an_owned_table() {
     in_namespace("nobody_else_can_touch_an_owned_table", || {
         let mut owner = owned();
         assert_eq!(ownership(), Some(Ownership::Of { port: owner.port() }));
+        let seen_by_owner = owner.read_table(&table().name).expect("readable").map(|dump| dump.ownership);
+        assert_eq!(seen_by_owner, Some(Ownership::Ours));
         nft(&["flush", "ruleset"], "");
         nft_is_refused(&["delete", "table", "ip", "kube-proxy"]);
         nft_is_refused(&["add", "chain", "ip", "kube-proxy", "foreign"]);

@@ -60,6 +60,8 @@ pub struct Config {
     pub metrics_bind_address: SocketAddr,
     /// Where the healthz server listens, if it does.
     pub healthz_bind_address: Option<SocketAddr>,
+    /// Whether nobody else may change our tables while we run, on kernels that can do that.
+    pub own_tables: bool,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
     pub allow_service_external_ips: bool,
     /// What to log and how.

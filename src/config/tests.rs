@@ -51,6 +51,7 @@ fn defaults_without_file_or_flags() {
         bind_address: "0.0.0.0".parse().unwrap(),
         metrics_bind_address: "127.0.0.1:10249".parse().unwrap(),
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
+        own_tables: false,
         allow_service_external_ips: true,
         logging: LoggingConfig { format: LogFormat::Text, verbosity: 0 },
         file: KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() },

@@ -31,6 +31,8 @@ pub type SetName = Cow<'static, str>;
 pub struct Program {
     /// The table.
     pub table: Table,
+    /// Whether only we may change the table, while we run.
+    pub owned: bool,
     /// Every set and map.
     pub sets: Vec<Arc<Set>>,
     /// Maps whose last key field is a slot number.

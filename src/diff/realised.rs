@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nft::{Chain, Command, Data, Element, RuleDump, Set, Table, TableDump, TableName, Value};
+use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, Table, TableDump, TableName, Value};
 
 use super::{Program, SetName, slot_key, split_slot_key};
 
@@ -14,6 +14,8 @@ pub struct Realised {
     chains: HashMap<Arc<str>, (Chain, Vec<RuleDump>)>,
     sets: HashMap<Arc<str>, RealisedSet>,
     slotted: Vec<SetName>,
+    /// Who may change the table.
+    ownership: Ownership,
     /// The table holds something that is not ours.
     foreign: bool,
 }
@@ -43,6 +45,7 @@ impl Realised {
         let mut realised = Self::absent(program);
         let Some(dump) = dump else { return realised };
         realised.table = Some(dump.table);
+        realised.ownership = dump.ownership;
         realised.foreign = !dump.unreadable.is_empty();
         realised.chains = dump.chains.into_iter().collect();
         for (name, (set, elements)) in dump.sets {
@@ -61,6 +64,10 @@ impl Realised {
         match command {
             Command::AddTable(table) => {
                 self.table.get_or_insert_with(|| table.clone());
+            }
+            Command::OwnTable(table) => {
+                self.table.get_or_insert_with(|| table.clone());
+                self.ownership = Ownership::Ours;
             }
             Command::DeleteTable(_) => {
                 *self = Self { slotted: std::mem::take(&mut self.slotted), ..Self::default() };
@@ -109,6 +116,10 @@ impl Realised {
     /// Whether the table holds something that is not ours.
     pub(super) fn is_foreign(&self) -> bool {
         self.foreign
+    }
+
+    pub(super) fn ownership(&self) -> Ownership {
+        self.ownership
     }
 
     pub(super) fn table(&self) -> Option<&Table> {

@@ -2,7 +2,7 @@
 //!
 //! The order is the one that every supported kernel accepts: sets, chains without rules, rules, then elements, deletions before
 //! additions. A table whose fixed part cannot be changed into the wanted one (another kind of set, a base chain elsewhere, things
-//! we do not know) is deleted and made anew within the same transaction; packets see the old table or the new one.
+//! we do not know, a table of everybody that is to be owned) is deleted and made anew within the same transaction; packets see the old table or the new one.
 //!
 //! Chains that nobody wants any more are emptied at once, and deleted by a later transaction: kernels before 6.2 keep an element's
 //! reference to its chain for a moment after the element is gone (F8).
@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use nft::{Chain, Command, Data, Element, RuleDump, Set, TableName, Value};
+use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, TableName, Value};
 
 use super::desired::{DesiredSet, element_target};
 use super::realised::RealisedSet;
@@ -41,6 +41,8 @@ pub fn transaction<Owner: Eq + Hash>(
     if scope == Scope::Everything && !is_compatible(desired, realised) {
         plan.rebuild(realised.table().is_some());
         realised = &fresh;
+    } else if scope == Scope::Everything && program.owned && realised.ownership() != Ownership::Ours {
+        plan.add_table();
     }
     if collect == Collect::Emptied {
         plan.collect(emptied_chains(desired, realised));
@@ -95,6 +97,7 @@ fn is_compatible<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realised
     };
     !realised.is_foreign()
         && realised.table() == Some(&program.table)
+        && !(program.owned && realised.ownership() == Ownership::Anybody)
         && realised.sets().all(fits)
         && realised.chains().all(known)
 }
@@ -139,7 +142,12 @@ impl<'a> Plan<'a> {
         if exists {
             self.tables.push(Command::DeleteTable(self.table.clone()));
         }
-        self.tables.push(Command::AddTable(self.program.table.clone()));
+        self.add_table();
+    }
+
+    fn add_table(&mut self) {
+        let table = self.program.table.clone();
+        self.tables.push(if self.program.owned { Command::OwnTable(table) } else { Command::AddTable(table) });
     }
 
     fn everything<Owner: Eq + Hash>(&mut self, desired: &Desired<Owner>, realised: &Realised) {

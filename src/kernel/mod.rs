@@ -6,6 +6,7 @@
 pub mod addresses;
 pub mod families;
 mod flows;
+mod watch;
 
 use std::io;
 use std::net::IpAddr;
@@ -14,6 +15,9 @@ use nft::{Command, CommitError, Committed, Connection, Element, ReadError, Set, 
 
 use crate::conntrack::Flow;
 use crate::model::Family;
+use watch::Watch;
+
+pub use watch::ForeignWrites;
 
 /// What the sync loop asks of the kernel. Tests put another one in its place.
 pub trait Kernel {
@@ -35,11 +39,11 @@ pub trait Kernel {
     /// See [`ReadError`].
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError>;
 
-    /// A number that grows with every commit to any table, by whomever.
+    /// What others wrote to these tables since the last call.
     ///
     /// # Errors
     /// See [`ReadError`].
-    fn generation(&mut self) -> Result<u32, ReadError>;
+    fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError>;
 
     /// The UDP flows of a family that the kernel tracks.
     ///
@@ -63,6 +67,7 @@ pub trait Kernel {
 /// The kernel of the calling thread's network namespace.
 pub struct Netfilter {
     connection: Connection,
+    watch: Watch,
 }
 
 impl Netfilter {
@@ -71,13 +76,13 @@ impl Netfilter {
     /// # Errors
     /// What the kernel answers.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { connection: Connection::open()? })
+        Ok(Self { connection: Connection::open()?, watch: Watch::new() })
     }
 }
 
 impl Kernel for Netfilter {
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
-        self.connection.commit(commands)
+        self.watch.during(&mut self.connection, |connection| connection.commit(commands))
     }
 
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
@@ -88,8 +93,8 @@ impl Kernel for Netfilter {
         self.connection.read_set(table, set)
     }
 
-    fn generation(&mut self) -> Result<u32, ReadError> {
-        self.connection.generation()
+    fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError> {
+        self.watch.foreign_writes(&mut self.connection, tables)
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {

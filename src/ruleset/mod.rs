@@ -30,6 +30,8 @@ pub struct Settings {
     pub local_traffic: Option<LocalTraffic>,
     /// Which addresses of the node accept node ports (D19).
     pub node_ports: NodePorts,
+    /// Whether nobody else may change the table while we run.
+    pub owned: bool,
 }
 
 /// What marks a packet as coming from a pod of this node (I1 to I3).

@@ -4,8 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Command, CommitError, Committed, ReadError};
-use tracing::warn;
+use nft::{Command, CommitError, Committed, ReadError, Refusal};
+use tracing::{info, warn};
 
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::conntrack::Flow;
 use crate::diff::Scope;
 use crate::health::Snapshot;
-use crate::kernel::Kernel;
+use crate::kernel::{ForeignWrites, Kernel};
 use crate::model::{Dirty, Event, Family, State};
 use crate::ruleset::{Layout, NodeFacts};
 use crate::select::select;
@@ -27,8 +27,6 @@ pub struct Engine<K, L> {
     health_checks: HealthChecks,
     udp: UdpFlows,
     kernel: K,
-    /// The kernel's generation after our last commit; another one means that somebody else wrote.
-    generation: Option<u32>,
     interfaces: Vec<IpAddr>,
     /// The node's facts were not taken over yet.
     first: bool,
@@ -70,7 +68,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let health_checks = HealthChecks::default();
         let udp = UdpFlows::default();
         let interfaces = Vec::new();
-        Self { config, state, tables, health_checks, udp, kernel, generation: None, interfaces, first: true }
+        Self { config, state, tables, health_checks, udp, kernel, interfaces, first: true }
     }
 
     /// Takes an event over. Says whether it asks for a sync.
@@ -110,13 +108,28 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     pub fn sync(&mut self, settled: bool) -> Result<Report, SyncError> {
         let families: Vec<Family> = self.families().collect();
         let services = self.recompute();
+        let mut report = match self.bring_about(settled) {
+            Err(Refused { cannot_own: true, .. }) => {
+                info!("this kernel cannot keep others from changing our rules; they are watched instead");
+                self.tables.disown();
+                self.bring_about(settled)
+            }
+            other => other,
+        }
+        .map_err(|refused| refused.error)?;
+        report.services = services;
+        report.flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
+        Ok(report)
+    }
+
+    /// From what the kernel holds to what it should.
+    fn bring_about(&mut self, settled: bool) -> Result<Report, Refused> {
         let scope = self.read_back()?;
         let commands = self.tables.transaction(&mut self.kernel, scope, settled)?;
         let committed = self.commit(&commands)?;
         self.tables.committed(&commands, settled);
         let (added, removed) = count(&commands);
-        let flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
-        Ok(Report { full: scope == Scope::Everything, services, added, removed, committed, flows })
+        Ok(Report { full: scope == Scope::Everything, added, removed, committed, ..Report::default() })
     }
 
     fn recompute(&mut self) -> usize {
@@ -150,27 +163,19 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         if self.tables.known() {
             return Ok(Scope::Touched);
         }
-        self.generation = self.kernel.generation().ok();
         self.tables.read_back(&mut self.kernel)?;
         Ok(Scope::Everything)
     }
 
-    fn commit(&mut self, commands: &[Command]) -> Result<Option<Committed>, SyncError> {
+    fn commit(&mut self, commands: &[Command]) -> Result<Option<Committed>, Refused> {
         if commands.is_empty() {
             return Ok(None);
         }
-        let before = self.kernel.generation().ok();
         match self.kernel.commit(commands) {
-            Ok(committed) => {
-                // Only if nobody else wrote in between is the new generation one that we know the content of.
-                let after = self.kernel.generation().ok();
-                let ours = before.zip(after).is_some_and(|(before, after)| after == before.wrapping_add(1));
-                self.generation = after.filter(|_| ours);
-                Ok(Some(committed))
-            }
+            Ok(committed) => Ok(Some(committed)),
             Err(error) => {
                 self.tables.forget();
-                Err(error.into())
+                Err(Refused { cannot_own: cannot_own(&error, commands), error: error.into() })
             }
         }
     }
@@ -189,21 +194,21 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.tables.unfinished()
     }
 
-    /// Looks whether somebody else wrote rules since our last commit, and if so has the next sync compare everything. Says
-    /// whether a sync is needed.
+    /// Looks whether somebody else wrote to our tables, and if so has the next sync compare everything. Says whether a sync is
+    /// needed.
     pub fn check(&mut self) -> bool {
-        let generation = match self.kernel.generation() {
-            Ok(generation) => generation,
+        match self.kernel.foreign_writes(&self.tables.names()) {
+            Ok(ForeignWrites::None) => return false,
+            Ok(ForeignWrites::By(programs)) => {
+                let by: Vec<String> = programs.iter().map(|by| format!("{} (pid {})", by.name, by.pid)).collect();
+                warn!(by = by.join(", "), "somebody changed our rules; comparing and repairing them");
+            }
+            Ok(ForeignWrites::Unknown) => info!("somebody may have changed our rules; comparing them"),
             Err(error) => {
-                warn!(%error, "cannot ask for the generation of the rules");
+                warn!(%error, "cannot ask whether somebody changed our rules");
                 return false;
             }
-        };
-        if self.generation == Some(generation) {
-            return false;
         }
-        // The tables are read by the sync that follows; a write between here and there is in what it reads.
-        self.generation = Some(generation);
         self.tables.forget();
         true
     }
@@ -219,6 +224,25 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.recompute();
         self.tables.content()
     }
+}
+
+/// Why the tables are not what they should be.
+struct Refused {
+    error: SyncError,
+    /// Only because this kernel has no tables that are owned and outlive their owner.
+    cannot_own: bool,
+}
+
+impl<E: Into<SyncError>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), cannot_own: false }
+    }
+}
+
+fn cannot_own(error: &CommitError, commands: &[Command]) -> bool {
+    let CommitError::Refused(refusals) = error else { return false };
+    let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
+    refusals.iter().any(|refusal| refusal.is_unsupported() && matches!(command(refusal), Some(Command::OwnTable(_))))
 }
 
 fn count(commands: &[Command]) -> (usize, usize) {
@@ -245,8 +269,8 @@ impl Kernel for NoKernel {
         Ok(Vec::new())
     }
 
-    fn generation(&mut self) -> Result<u32, ReadError> {
-        Ok(0)
+    fn foreign_writes(&mut self, _: &[nft::TableName]) -> Result<ForeignWrites, ReadError> {
+        Ok(ForeignWrites::None)
     }
 
     fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {

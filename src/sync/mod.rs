@@ -36,26 +36,17 @@ pub struct Sync<K, L> {
     schedule: Schedule,
     metrics: Metrics,
     health: Reporter,
-    /// How often to look whether somebody else wrote rules.
-    check_interval: Duration,
-    next_check: Instant,
     last_end: Option<Instant>,
 }
 
-/// How long after a sync what it left to be finished is finished (F8), and how often the node's addresses are looked at (G11).
+/// How long after a sync what it left to be finished is finished (F8), and how often the node's addresses (G11) and the writes of
+/// others are looked at.
 const MOMENT: Duration = Duration::from_secs(1);
 
 impl<K: Kernel, L: Layout> Sync<K, L> {
     /// A loop that has not begun.
-    pub fn new(
-        engine: Engine<K, L>,
-        schedule: Schedule,
-        metrics: Metrics,
-        health: Reporter,
-        check_interval: Duration,
-    ) -> Self {
-        let next_check = Instant::now() + check_interval;
-        Self { engine, schedule, metrics, health, check_interval, next_check, last_end: None }
+    pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter) -> Self {
+        Self { engine, schedule, metrics, health, last_end: None }
     }
 
     /// Takes events and syncs until the sender of the events is gone.
@@ -66,8 +57,6 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             let due = self.engine.is_ready().then(|| self.schedule.due(now));
             if due.is_some_and(|due| due <= now) {
                 self.sync();
-            } else if self.next_check <= now {
-                self.check(now);
             }
             match self.wait(events) {
                 Ok(()) => {}
@@ -82,8 +71,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// Waits for events, the next sync or the next check, and takes over the events that are there.
     fn wait(&mut self, events: &Receiver<Event>) -> Result<(), Gone> {
         let now = Instant::now();
-        let due = if self.engine.is_ready() { self.schedule.due(now) } else { self.next_check };
-        let timeout = due.min(self.next_check).saturating_duration_since(now).min(MOMENT);
+        let due = self.engine.is_ready().then(|| self.schedule.due(now).saturating_duration_since(now));
+        let timeout = due.unwrap_or(MOMENT).min(MOMENT);
         match events.recv_timeout(timeout) {
             Ok(event) => self.take(event),
             Err(RecvTimeoutError::Timeout) => return Ok(()),
@@ -118,9 +107,15 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         }
     }
 
-    /// What no event tells of: the node's addresses, and what the last sync left for later.
+    /// What no event tells of: the node's addresses, what others did to our rules, and what the last sync left for later.
     fn look_around(&mut self) {
-        if !self.engine.is_ready() || self.schedule.is_requested() || !self.is_settled() {
+        if !self.engine.is_ready() {
+            return;
+        }
+        if self.engine.check() {
+            self.request();
+        }
+        if self.schedule.is_requested() || !self.is_settled() {
             return;
         }
         if self.engine.unfinished() {
@@ -135,15 +130,6 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// Whether the last sync was at least a moment ago.
     fn is_settled(&self) -> bool {
         self.last_end.is_some_and(|end| end.elapsed() >= MOMENT)
-    }
-
-    /// Somebody else's write shows in the generation; then everything is compared again.
-    fn check(&mut self, now: Instant) {
-        self.next_check = now + self.check_interval;
-        if self.engine.is_ready() && self.engine.check() {
-            debug!("the rules of this node were changed by somebody; comparing ours");
-            self.request();
-        }
     }
 
     fn sync(&mut self) {

@@ -9,14 +9,15 @@ use crate::config::{Config, DetectLocal, NodePortAddresses};
 use crate::model::{Family, Node};
 use crate::ruleset::{LocalTraffic, NodePorts, Settings};
 
-/// The settings of one family's table.
-pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family) -> Settings {
+/// The settings of one family's table, which is owned if the kernel can do that and the operator wants it.
+pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, owned: bool) -> Settings {
     Settings {
         family,
         masquerade_mark: 1 << config.masquerade_bit,
         masquerade_all: config.masquerade_all,
         local_traffic: local_traffic(&config.detect_local, node, family),
         node_ports: node_ports(&config.node_port_addresses, family),
+        owned,
     }
 }
 

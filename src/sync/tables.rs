@@ -36,6 +36,8 @@ struct FamilyTable {
 pub(super) struct Tables<L> {
     layout: L,
     tables: Vec<FamilyTable>,
+    /// Whether nobody else may change the tables.
+    owned: bool,
     /// Whether `realised` is what the kernel holds.
     known: bool,
 }
@@ -73,13 +75,14 @@ impl FamilyTable {
 impl<L: Layout> Tables<L> {
     /// Empty tables of which is not known what the kernel holds.
     pub(super) fn new(layout: L, families: &[Family], config: &Config) -> Self {
+        let owned = config.own_tables;
         let table = |family: &Family| {
-            let settings = super::settings::settings(config, None, *family);
+            let settings = super::settings::settings(config, None, *family, owned);
             let program = layout.program(&settings);
             let realised = Realised::absent(&program);
             FamilyTable { realised, desired: Desired::new(program), settings, recheck: BTreeSet::new() }
         };
-        Self { tables: families.iter().map(table).collect(), layout, known: false }
+        Self { tables: families.iter().map(table).collect(), layout, owned, known: false }
     }
 
     /// The families, in order.
@@ -87,12 +90,17 @@ impl<L: Layout> Tables<L> {
         self.tables.iter().map(|table| table.settings.family)
     }
 
+    /// The names of the tables.
+    pub(super) fn names(&self) -> Vec<nft::TableName> {
+        self.tables.iter().map(|table| table.desired.program().table.name.clone()).collect()
+    }
+
     /// Takes over facts of the node and of the cluster that belong to no Service.
     pub(super) fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr], facts: NodeFacts) {
         let node_port_addresses = super::settings::node_port_addresses(config, node, interfaces);
         let facts = NodeFacts { node_port_addresses, ..facts };
         for table in &mut self.tables {
-            let settings = super::settings::settings(config, node, table.settings.family);
+            let settings = super::settings::settings(config, node, table.settings.family, self.owned);
             if settings != table.settings {
                 table.desired.set_program(self.layout.program(&settings));
                 table.settings = settings;
@@ -108,6 +116,16 @@ impl<L: Layout> Tables<L> {
             let fragment = selection.map_or_else(Fragment::default, |s| self.layout.service(table.settings.family, s));
             table.desired.replace(Part::Service(name.clone()), fragment);
         }
+    }
+
+    /// Does without owning the tables.
+    pub(super) fn disown(&mut self) {
+        self.owned = false;
+        for table in &mut self.tables {
+            table.settings.owned = false;
+            table.desired.set_program(self.layout.program(&table.settings));
+        }
+        self.known = false;
     }
 
     /// Whether what the kernel holds is known.

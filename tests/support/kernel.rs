@@ -11,9 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kube_proxy::conntrack::Flow;
-use kube_proxy::kernel::Kernel;
+use kube_proxy::kernel::{ForeignWrites, Kernel};
 use kube_proxy::model::Family;
-use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName, Value};
+use nft::{Batch, Command, CommitError, Committed, Element, Ownership, ReadError, Set, TableDump, TableName, Value};
 
 /// What happened, shared with the test.
 #[derive(Default)]
@@ -24,8 +24,9 @@ pub(crate) struct Log {
     pub(crate) reads: usize,
     /// What becomes of the next transaction, if not success.
     pub(crate) next: Option<Failure>,
+    /// What others did since the last look.
+    pub(crate) foreign: ForeignWrites,
     tables: BTreeMap<String, TableDump>,
-    generation: u32,
 }
 
 /// How a transaction fails.
@@ -54,7 +55,6 @@ impl Kernel for Recorder {
         let mut tables = log.tables.clone();
         commands.iter().for_each(|command| carry_out(&mut tables, command));
         log.tables = tables;
-        log.generation += 1;
         if failure == Some(Failure::Unconfirmed) {
             return Err(CommitError::Unconfirmed);
         }
@@ -74,8 +74,8 @@ impl Kernel for Recorder {
         Ok(present.map(|(_, elements)| elements.clone()).unwrap_or_default())
     }
 
-    fn generation(&mut self) -> Result<u32, ReadError> {
-        Ok(self.log.borrow().generation)
+    fn foreign_writes(&mut self, _: &[TableName]) -> Result<ForeignWrites, ReadError> {
+        Ok(std::mem::take(&mut self.log.borrow_mut().foreign))
     }
 
     fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
@@ -93,14 +93,18 @@ impl Kernel for Recorder {
 
 fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) {
     let name = command.table().to_string();
-    if let Command::AddTable(table) = command {
+    if let Command::AddTable(table) | Command::OwnTable(table) = command {
         let empty = || TableDump {
             table: table.clone(),
+            ownership: Ownership::Anybody,
             chains: BTreeMap::new(),
             sets: BTreeMap::new(),
             unreadable: Vec::new(),
         };
-        tables.entry(name).or_insert_with(empty);
+        let present = tables.entry(name).or_insert_with(empty);
+        if matches!(command, Command::OwnTable(_)) {
+            present.ownership = Ownership::Ours;
+        }
     } else if let Command::DeleteTable(_) = command {
         tables.remove(&name).unwrap_or_else(|| panic!("no table {name}"));
     } else {
@@ -111,7 +115,9 @@ fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) {
 
 fn change(table: &mut TableDump, command: &Command) {
     match command {
-        Command::AddTable(_) | Command::DeleteTable(_) => unreachable!("not about what is in a table"),
+        Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) => {
+            unreachable!("not about what is in a table")
+        }
         Command::AddChain(_, chain) => {
             table.chains.entry(Arc::clone(&chain.name)).or_insert_with(|| (chain.clone(), Vec::new()));
         }

@@ -120,6 +120,7 @@ fn check(
         bind_address: bind_address?,
         metrics_bind_address: metrics_bind_address?,
         healthz_bind_address: healthz_bind_address?,
+        own_tables: false,
         allow_service_external_ips: gates.allow_service_external_ips,
         logging: logging?,
         file,

@@ -64,6 +64,7 @@ pub(super) fn program(settings: &Settings) -> Program {
     let family = settings.family;
     Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
+        owned: settings.owned,
         sets: sets(family).into_iter().map(Arc::new).collect(),
         slotted: Side::BOTH
             .into_iter()
