@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::batch::{Batch, Command, EncodeError, Origin};
-use crate::decode::{self, DecodeError, Decoded, Messages, RawElement};
+use crate::decode::{self, DecodeError, Decoded, Messages, Notice, RawElement};
 use crate::object::{Chain, Element, Family, Ownership, RuleDump, Set, Table, TableName};
 use crate::socket::{Bus, Socket};
 use crate::wire::Writer;
@@ -182,8 +182,9 @@ impl Connection {
 
     fn read_once(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
         let Some((table, ownership)) = self.read_table_object(name)? else { return Ok(None) };
-        let chains = self.read_chains(name)?;
-        let mut dump = TableDump { table, ownership, chains, sets: BTreeMap::new(), unreadable: Vec::new() };
+        let mut dump =
+            TableDump { table, ownership, chains: BTreeMap::new(), sets: BTreeMap::new(), unreadable: Vec::new() };
+        self.read_chains(name, &mut dump)?;
         self.dump(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |item| match item {
             Ok(Decoded::Rule { chain, rule, .. }) => {
                 if let Some((_, rules)) = dump.chains.get_mut(&chain) {
@@ -206,17 +207,15 @@ impl Connection {
         Ok(Some(dump))
     }
 
-    /// The chains of a table. The kernel lists those of all tables; what of them cannot be read is taken for somebody else's.
-    fn read_chains(&mut self, name: &TableName) -> Result<ChainDumps, ReadError> {
-        let mut chains = BTreeMap::new();
-        self.dump(request::CHAINS, name, &[], |item| {
-            if let Ok(Decoded::Chain { table, chain, .. }) = item
-                && table == *name
-            {
-                chains.insert(Arc::clone(&chain.name), (chain, Vec::new()));
+    /// The chains of a table. The kernel lists those of all tables.
+    fn read_chains(&mut self, name: &TableName, dump: &mut TableDump) -> Result<(), ReadError> {
+        self.dump_messages(request::CHAINS, name, &[], |message| match decode::message(message) {
+            Ok(Decoded::Chain { table, chain, .. }) if table == *name => {
+                dump.chains.insert(Arc::clone(&chain.name), (chain, Vec::new()));
             }
-        })?;
-        Ok(chains)
+            Err(error) if decode::notice(message) == Some(Notice::About(name.clone())) => dump.unreadable.push(error),
+            Ok(_) | Err(_) => {}
+        })
     }
 
     fn read_elements(
@@ -290,6 +289,17 @@ impl Connection {
         filter: &[(u16, &str)],
         mut each: impl FnMut(Result<Decoded, DecodeError>),
     ) -> Result<(), ReadError> {
+        self.dump_messages(kind, table, filter, |message| each(decode::message(message)))
+    }
+
+    /// The same, with each object as the kernel wrote it.
+    fn dump_messages(
+        &mut self,
+        kind: u16,
+        table: &TableName,
+        filter: &[(u16, &str)],
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), ReadError> {
         self.socket.send(&request::message(kind, request::NLM_F_DUMP, Some(table.family), filter))?;
         loop {
             let bytes = self.socket.receive()?;
@@ -301,7 +311,7 @@ impl Connection {
                         errno => Err(io::Error::from_raw_os_error(errno).into()),
                     };
                 }
-                each(decode::message(message));
+                each(message);
             }
         }
     }

@@ -145,6 +145,11 @@ impl<'world> Proxy<'world> {
         self.end(Signal::KILL)
     }
 
+    /// What the proxy has logged so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).expect("the log can be read")
+    }
+
     /// When each family was last synced, as `/metrics` tells; empty when nobody answers.
     pub(crate) fn sync_times(&self) -> Vec<f64> {
         let text = self.node.enter(|| http_get(METRICS, "/metrics")).unwrap_or_default();

@@ -1,0 +1,70 @@
+//! Others who write to our tables: noticed within a second, named, and repaired. Those who write elsewhere cost nothing.
+
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::mixed;
+use support::netns::run;
+use support::nft::{list_ruleset, normalised};
+use support::proxy::{Proxy, config};
+use support::world::World;
+
+/// The look a second, and the repair, with room for a machine that is busy.
+const REPAIRED_WITHIN: Duration = Duration::from_secs(5);
+/// Some looks.
+const SOME_LOOKS: Duration = Duration::from_millis(3_500);
+
+fn nft(world: &World, command: &str) {
+    run(world.node.command("nft").arg(command));
+}
+
+#[test]
+fn what_others_change_is_put_back() {
+    // G10
+    let world = World::new();
+    let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let rules = || normalised(&list_ruleset(&world.node));
+    let ours = rules();
+    for change in [
+        "flush ruleset",
+        "delete table ip kube-proxy",
+        "flush table ip6 kube-proxy",
+        "flush chain ip kube-proxy KUBE-SERVICES",
+        "flush map ip kube-proxy services",
+        "flush map ip6 kube-proxy endpoints",
+        "add element ip kube-proxy cluster-ips { 192.0.2.1 }",
+        "insert rule ip kube-proxy KUBE-SERVICES drop",
+        "add chain ip kube-proxy foreign { type filter hook input priority 5; policy drop; }",
+        "add set ip kube-proxy foreign { type ipv4_addr; }",
+    ] {
+        nft(&world, change);
+        let end = Instant::now() + REPAIRED_WITHIN;
+        while rules() != ours {
+            assert!(Instant::now() < end, "not repaired: {change}\n{}", list_ruleset(&world.node));
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    let log = proxy.log();
+    assert!(log.contains("somebody changed our rules") && log.contains("nft (pid "), "{log}");
+}
+
+#[test]
+fn what_others_do_elsewhere_causes_no_sync() {
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    proxy.wait_until_quiet();
+    // A second after a sync comes one that looks again at what clients were remembered meanwhile.
+    thread::sleep(SOME_LOOKS);
+    let before = proxy.sync_times();
+    for number in 0..5 {
+        nft(&world, &format!("add table inet firewall-{number}"));
+        nft(&world, &format!("add table ip kube-proxy-{number}"));
+    }
+    thread::sleep(SOME_LOOKS);
+    assert_eq!(proxy.sync_times(), before);
+    assert!(!proxy.log().contains("changed our rules"));
+}
