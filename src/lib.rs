@@ -1,6 +1,7 @@
 //! A drop-in kube-proxy for Linux nodes that programs Services into nf_tables over netlink.
 //!
-//! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `health`, `metrics`, `events` and `logging`.
+//! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `health`, `metrics`,
+//! `http` under these two, `events`, `logging`, `privileges`, and `serving`, which joins some of them.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
@@ -23,6 +24,8 @@ pub mod config;
 pub mod conntrack;
 pub mod events;
 pub mod health;
+pub mod http;
 pub mod logging;
 pub mod metrics;
 pub mod privileges;
+pub mod serving;

@@ -3,19 +3,21 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, bail};
 use kube_proxy::config::{self, Config, Invocation};
-use kube_proxy::health::{self, Reporter};
+use kube_proxy::health::{self, Listen, Reporter};
 use kube_proxy::kernel::{Netfilter, families};
+use kube_proxy::logging::{self, Verbosity};
 use kube_proxy::metrics::{self, Metrics};
-use kube_proxy::model::Event;
+use kube_proxy::model::{Event, Family};
 use kube_proxy::ruleset::maps::Maps;
+use kube_proxy::serving::{self, HealthWatch};
 use kube_proxy::source::{ConvertOptions, manifests};
 use kube_proxy::sync::{Engine, NoKernel, Schedule, Sync};
-use kube_proxy::{logging, model::Family};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
@@ -45,23 +47,28 @@ fn start() -> Result<()> {
 
 /// Runs until a signal asks to end.
 fn run(config: Config) -> Result<()> {
-    logging::init(&config.logging);
+    let verbosity = logging::init(&config.logging);
     config.warnings.iter().for_each(|text| warn!("{text}"));
     let families = families::supported();
     info!(version = env!("CARGO_PKG_VERSION"), node = config.node_name, ?families, "starting");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(config, &families))
+    runtime.block_on(serve(config, &families, verbosity))
 }
 
-async fn serve(config: Config, families: &[Family]) -> Result<()> {
+async fn serve(config: Config, families: &[Family], verbosity: Verbosity) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Metrics::new();
-    let server = metrics::server::run(config.metrics_bind_address, config.file.bind_address_hard_fail, metrics.clone());
+    serving::describe(&config, &metrics);
+    let pages = serving::pages(&config, configz(&config)?, flagz(&config), verbosity);
+    let hard_fail = config.file.bind_address_hard_fail;
+    let server = metrics::server::run(config.metrics_bind_address, hard_fail, metrics.clone(), pages);
     let server = tokio::spawn(server);
     // L3
     let (reporter, health) = health::new(config.sync_period * 2);
-    let health = tokio::spawn(health.run(config.healthz_bind_address, config.file.bind_address_hard_fail));
+    let listen = Listen { healthz: config.healthz_bind_address, hard_fail };
+    let watch = HealthWatch { metrics: metrics.clone(), events: None };
+    let health = tokio::spawn(health.run(listen, Arc::new(watch)));
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let dir = config.manifests.clone().context("no source of objects: give --manifests DIR")?;
     let source = manifests::spawn(dir, options(&config), sender)?;
@@ -82,6 +89,24 @@ async fn serve(config: Config, families: &[Family]) -> Result<()> {
     }
     info!("ended; the rules stay in force");
     Ok(())
+}
+
+/// The body of `/configz`.
+fn configz(config: &Config) -> Result<String> {
+    Ok(serde_json::json!({ "kubeproxy.config.k8s.io": serde_json::to_value(&config.file)? }).to_string())
+}
+
+/// What `/flagz` shows: the flags that have an effect, with their values.
+fn flagz(config: &Config) -> Vec<(String, String)> {
+    let healthz = config.healthz_bind_address.map(|address| address.to_string());
+    let flags = [
+        ("hostname-override", config.file.hostname_override.clone()),
+        ("metrics-bind-address", config.metrics_bind_address.to_string()),
+        ("healthz-bind-address", healthz.unwrap_or_default()),
+        ("proxy-mode", "nftables".to_owned()),
+        ("v", config.logging.verbosity.to_string()),
+    ];
+    flags.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 fn options(config: &Config) -> ConvertOptions {

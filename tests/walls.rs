@@ -63,11 +63,16 @@ const WALLS: &[Wall] = &[
     },
     Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
     Wall { module: "config", modules: &["config"], words: &["clap", "rustix", "std::fs"] },
-    Wall { module: "metrics", modules: &["metrics", "model"], words: &["tokio", "hyper", "prometheus_client"] },
+    Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix"] },
+    Wall {
+        module: "metrics",
+        modules: &["metrics", "model", "http"],
+        words: &["hyper", "prometheus_client", "std::fs", "Instant::now", "SystemTime::now"],
+    },
     Wall {
         module: "health",
-        modules: &["health", "model"],
-        words: &["tokio", "hyper", "rustix", "Instant::now", "SystemTime::now"],
+        modules: &["health", "model", "http"],
+        words: &["tokio", "hyper", "Instant::now", "SystemTime::now"],
     },
     Wall {
         module: "events",
@@ -75,6 +80,7 @@ const WALLS: &[Wall] = &[
         words: &["k8s_openapi", "kube::", "tokio", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
+    Wall { module: "serving", modules: &["serving", "config", "events", "health", "logging", "metrics"], words: &[] },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
 ];
 

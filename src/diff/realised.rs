@@ -25,6 +25,8 @@ pub struct Realised {
 pub(super) struct RealisedSet {
     pub(super) set: Set,
     pub(super) elements: HashMap<Data, Element>,
+    /// Slots that hold a value.
+    slotted: usize,
     /// Values by prefix and slot; a hole is [`Data::EMPTY`].
     slots: Option<HashMap<Data, Vec<Data>>>,
 }
@@ -110,7 +112,7 @@ impl Realised {
 
     fn new_set(&self, set: Set) -> RealisedSet {
         let slotted = self.slotted.iter().any(|name| *name == *set.name);
-        RealisedSet { set, elements: HashMap::new(), slots: slotted.then(HashMap::new) }
+        RealisedSet { set, elements: HashMap::new(), slotted: 0, slots: slotted.then(HashMap::new) }
     }
 
     /// Whether the table holds something that is not ours.
@@ -140,6 +142,12 @@ impl Realised {
         self.sets.contains_key(name)
     }
 
+    /// Every set that is not filled by rules, with its number of elements.
+    pub fn counts(&self) -> impl Iterator<Item = (&str, usize)> {
+        let ours = self.sets.values().filter(|content| !content.set.flags.dynamic);
+        ours.map(|content| (&*content.set.name, content.elements.len() + content.slotted))
+    }
+
     pub(super) fn set(&self, name: &str) -> Option<&RealisedSet> {
         self.sets.get(name)
     }
@@ -166,7 +174,8 @@ impl RealisedSet {
                 if values.len() <= slot {
                     values.resize(slot + 1, Data::EMPTY);
                 }
-                values[slot] = *value;
+                let before = std::mem::replace(&mut values[slot], *value);
+                self.slotted += usize::from(before.is_empty());
             }
             _ => {
                 self.elements.insert(element.key, element);
@@ -181,7 +190,8 @@ impl RealisedSet {
         let (Some(slots), Some((prefix, slot))) = (&mut self.slots, slot(key)) else { return };
         let Some(values) = slots.get_mut(&prefix) else { return };
         if let Some(value) = values.get_mut(slot) {
-            *value = Data::EMPTY;
+            let before = std::mem::replace(value, Data::EMPTY);
+            self.slotted -= usize::from(!before.is_empty());
         }
         while values.last().is_some_and(Data::is_empty) {
             values.pop();

@@ -2,13 +2,12 @@
 //! Services.
 //!
 //! Takes from the sync loop, through a [`Reporter`], when a sync was asked for and when one succeeded, whether the node is
-//! eligible for traffic, and a [`Snapshot`] of all health checks. Gives HTTP servers. The reporter never waits for the servers
-//! and is for any thread; the servers run on tokio.
+//! eligible for traffic, and a [`Snapshot`] of all health checks. Gives HTTP servers, and tells an [`Observer`] what they answer and
+//! where they cannot listen. The reporter never waits for the servers and is for any thread; the servers run on tokio.
 //!
 //! Invariants: a failing listener touches nobody else's; answers come from memory, so that no request costs more than its text;
 //! every server bounds the number and the age of its connections.
 
-mod http;
 pub mod proxy;
 mod service;
 
@@ -19,7 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
+use tracing::info;
 
+use crate::http;
 use crate::model::{Family, ObjectName};
 use proxy::ProxyHealth;
 
@@ -49,6 +50,46 @@ pub struct Check {
     pub port: u16,
     /// Ready endpoints on this node (K2).
     pub local_endpoints: usize,
+}
+
+/// A health-check node port that cannot be listened on (K4).
+#[derive(Debug)]
+pub struct ListenFailure {
+    /// The Service.
+    pub service: ObjectName,
+    /// The family of the server.
+    pub family: Family,
+    /// The health-check node port.
+    pub port: u16,
+    /// What the kernel answered.
+    pub error: io::Error,
+}
+
+/// A page of the proxy's own health server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// `/healthz`
+    Healthz,
+    /// `/livez`
+    Livez,
+}
+
+/// Who wants to know what the servers do. Called on the servers' thread: must not block.
+pub trait Observer: Send + Sync {
+    /// A page was answered with this status.
+    fn answered(&self, page: Page, code: u16);
+
+    /// A health-check node port cannot be listened on. Comes again with each sync until it can (K4).
+    fn listen_failed(&self, failure: &ListenFailure);
+}
+
+/// Where the proxy's own health is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The address; `None` for nowhere. The unspecified address of either family stands for all addresses of both, as in Go.
+    pub healthz: Option<SocketAddr>,
+    /// A failure to listen ends the servers instead of being tried again (O8).
+    pub hard_fail: bool,
 }
 
 /// The health of the proxy, shared between the reporter and the servers.
@@ -111,18 +152,23 @@ impl Servers {
     ///
     /// # Errors
     /// When the server for the proxy's health cannot listen and `hard_fail` is set (O8); otherwise it is tried again.
-    pub async fn run(self, healthz: Option<SocketAddr>, hard_fail: bool) -> io::Result<()> {
-        let proxy = self.proxy.clone();
+    pub async fn run(self, listen: Listen, observer: Arc<dyn Observer>) -> io::Result<()> {
+        let (shared, watching) = (self.proxy.clone(), Arc::clone(&observer));
         let proxy = async move {
-            match healthz {
-                Some(address) => proxy::serve(address, hard_fail, proxy).await,
-                None => Ok(()),
+            if let Some(address) = listen.healthz {
+                let listener = http::bind_with_retry("healthz", address, listen.hard_fail).await?;
+                info!(%address, "serving healthz");
+                proxy::start(listener, shared, watching).forever().await;
             }
+            Ok(())
         };
         let services = async {
-            service::run(self.services, self.proxy).await;
+            service::run(self.services, self.proxy, observer).await;
             Ok(())
         };
         tokio::try_join!(proxy, services).map(|_| ())
     }
 }
+
+#[cfg(test)]
+mod testing;

@@ -4,21 +4,16 @@
 //! what is told to the outside is [`SystemTime`].
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use hyper::body::Incoming;
-use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
-use tracing::{info, warn};
+use tokio::net::TcpListener;
 
-use super::{Shared, http};
+use super::{Observer, Page, Shared};
+use crate::http::{self, Answer, Limits, Server};
 use crate::model::Family;
-
-/// Time until the next try to listen.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// What Go prints for a time that was never set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -131,37 +126,24 @@ fn rfc3339(time: SystemTime) -> String {
     Timestamp::try_from(time).map_or_else(|_| NEVER.to_owned(), |time| time.to_string())
 }
 
-/// Serves `/healthz` and `/livez`.
-///
-/// # Errors
-/// When it cannot listen and `hard_fail` is set; otherwise it tries again every 5 s (O8).
-pub(super) async fn serve(address: SocketAddr, hard_fail: bool, health: Shared) -> io::Result<()> {
-    let listener = loop {
-        match http::bind_like_go(address) {
-            Ok(listener) => break listener,
-            Err(error) if hard_fail => {
-                return Err(io::Error::new(error.kind(), format!("cannot listen for healthz on {address}: {error}")));
-            }
-            Err(error) => warn!(%address, %error, "cannot listen for healthz; trying again in {RETRY:?}"),
-        }
-        tokio::time::sleep(RETRY).await;
-    };
-    info!(%address, "serving healthz");
-    http::serve(listener, move |request| answer(&health, request)).await;
-    Ok(())
+/// Serves `/healthz` and `/livez`; any method will do, other paths are not found.
+pub(super) fn start(listener: TcpListener, health: Shared, observer: Arc<dyn Observer>) -> Server {
+    Server::start(listener, Limits::default(), move |request| {
+        let answer = answer(&health, &*observer, request.uri().path());
+        async { answer }
+    })
 }
 
-fn answer(health: &Shared, request: &Request<Incoming>) -> http::Answer {
+fn answer(health: &Shared, observer: &dyn Observer, path: &str) -> Answer {
     let (now, clock) = (Instant::now(), SystemTime::now());
-    let (good, body) = match request.uri().path() {
-        "/healthz" => health.lock().healthz(now, clock),
-        "/livez" => health.lock().livez(now, clock),
-        _ => {
-            let body = "404 page not found\n".to_owned();
-            return http::answer(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", body);
-        }
+    let (page, (good, body)) = match path {
+        "/healthz" => (Page::Healthz, health.lock().healthz(now, clock)),
+        "/livez" => (Page::Livez, health.lock().livez(now, clock)),
+        _ => return http::not_found(),
     };
-    http::answer(http::status(good), "application/json", body)
+    let status = http::status(good);
+    observer.answered(page, status.as_u16());
+    http::answer(status, http::JSON, body)
 }
 
 #[cfg(test)]

@@ -9,20 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use hyper::Response;
 use hyper::header::{HeaderName, HeaderValue};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use super::{Check, CheckName, Shared, Snapshot, http};
+use super::{Check, CheckName, ListenFailure, Observer, Shared, Snapshot};
+use crate::http::{self, Answer, Limits};
 use crate::model::{Family, ObjectName};
 
 /// Tells load balancers how much traffic the node should get.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// Follows the snapshots until their sender is gone.
-pub(super) async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, health: Shared) {
-    let mut servers = ServiceServers::new(health);
+pub(super) async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, health: Shared, observer: Arc<dyn Observer>) {
+    let mut servers = ServiceServers::new(health, observer);
     while snapshots.changed().await.is_ok() {
         let snapshot = snapshots.borrow_and_update().clone();
         servers.follow(&snapshot).await;
@@ -32,6 +34,7 @@ pub(super) async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, health: S
 /// The servers that are open.
 struct ServiceServers {
     health: Shared,
+    observer: Arc<dyn Observer>,
     open: BTreeMap<CheckName, Server>,
 }
 
@@ -39,13 +42,29 @@ struct ServiceServers {
 struct Server {
     /// Never empty: a server without addresses is none.
     addresses: BTreeSet<SocketAddr>,
-    local_endpoints: Arc<AtomicUsize>,
-    listeners: JoinSet<()>,
+    local_endpoints: Arc<Count>,
+    listeners: Vec<http::Server>,
+}
+
+/// The number of local endpoints, or that the Service is gone, shared with the answers.
+struct Count(AtomicUsize);
+
+impl Count {
+    /// No Service has so many endpoints.
+    const GONE: usize = usize::MAX;
+
+    fn set(&self, count: Option<usize>) {
+        self.0.store(count.unwrap_or(Self::GONE), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<usize> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|count| *count != Self::GONE)
+    }
 }
 
 impl ServiceServers {
-    const fn new(health: Shared) -> Self {
-        Self { health, open: BTreeMap::new() }
+    const fn new(health: Shared, observer: Arc<dyn Observer>) -> Self {
+        Self { health, observer, open: BTreeMap::new() }
     }
 
     /// Opens and closes what it takes to match the snapshot; servers that stay where they are go on (K1).
@@ -53,14 +72,15 @@ impl ServiceServers {
         self.close_unwanted(snapshot).await;
         for (name, check) in &snapshot.checks {
             if let Some(server) = self.open.get(name) {
-                server.local_endpoints.store(check.local_endpoints, Ordering::Relaxed);
+                server.local_endpoints.set(Some(check.local_endpoints));
             } else {
                 self.open(name, check, addresses(snapshot, name.family, check.port));
             }
         }
     }
 
-    /// Comes first, and waits for its end: another Service may want the port.
+    /// Comes first, and waits until the ports are free: another Service may want them. Requests that are on their way learn
+    /// nothing about a Service that is gone.
     async fn close_unwanted(&mut self, snapshot: &Snapshot) {
         let is_wanted = |name: &CheckName, server: &Server| {
             let check = snapshot.checks.get(name);
@@ -70,9 +90,14 @@ impl ServiceServers {
         let (wanted, unwanted): (BTreeMap<_, _>, BTreeMap<_, _>) =
             open.partition(|(name, server)| is_wanted(name, server));
         self.open = wanted;
-        for (name, mut server) in unwanted {
+        for (name, server) in unwanted {
             debug!(service = %name.service, family = %name.family, "closing the health-check node port");
-            server.listeners.shutdown().await;
+            if !snapshot.checks.contains_key(&name) {
+                server.local_endpoints.set(None);
+            }
+            for listener in server.listeners {
+                listener.close().await;
+            }
         }
     }
 
@@ -84,21 +109,27 @@ impl ServiceServers {
             Err(error) => {
                 warn!(%service, %family, port = check.port, %error,
                     "cannot listen on the health-check node port; trying again with the next sync");
+                let failure = ListenFailure { service: service.clone(), family: *family, port: check.port, error };
+                self.observer.listen_failed(&failure);
                 return;
             }
         };
         if listeners.is_empty() {
             return;
         }
-        let local_endpoints = Arc::new(AtomicUsize::new(check.local_endpoints));
-        let mut tasks = JoinSet::new();
-        for listener in listeners {
-            let (service, count, health) = (service.clone(), local_endpoints.clone(), self.health.clone());
-            let healthy = move || health.lock().is_healthy(Instant::now());
-            tasks.spawn(http::serve(listener, move |_| answer(&service, count.load(Ordering::Relaxed), healthy())));
-        }
         debug!(%service, %family, ?addresses, "opened the health-check node port");
-        self.open.insert(name.clone(), Server { addresses, local_endpoints, listeners: tasks });
+        let local_endpoints = Arc::new(Count(AtomicUsize::new(check.local_endpoints)));
+        let listeners = listeners.into_iter().map(|listener| self.start(listener, service, &local_endpoints)).collect();
+        self.open.insert(name.clone(), Server { addresses, local_endpoints, listeners });
+    }
+
+    fn start(&self, listener: TcpListener, service: &ObjectName, count: &Arc<Count>) -> http::Server {
+        let (service, count, health) = (service.clone(), Arc::clone(count), self.health.clone());
+        http::Server::start(listener, Limits::default(), move |_| {
+            let healthy = health.lock().is_healthy(Instant::now());
+            let answer = answer(&service, count.get(), healthy);
+            async { answer }
+        })
     }
 }
 
@@ -108,14 +139,15 @@ fn addresses(snapshot: &Snapshot, family: Family, port: u16) -> BTreeSet<SocketA
     of_family.map(|ip: &IpAddr| SocketAddr::new(*ip, port)).collect()
 }
 
-/// The same for every path and method (K3).
-fn answer(service: &ObjectName, local_endpoints: usize, healthy: bool) -> http::Answer {
+/// The same for every path and method (K3); empty when the Service is gone (surface.md section 5).
+fn answer(service: &ObjectName, local_endpoints: Option<usize>, healthy: bool) -> Answer {
+    let Some(local_endpoints) = local_endpoints else { return Response::default() };
     let ObjectName { namespace, name } = service;
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
          \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
     );
-    let mut answer = http::answer(http::status(local_endpoints > 0 && healthy), "application/json", body);
+    let mut answer = http::answer(http::status(local_endpoints > 0 && healthy), http::JSON, body);
     answer.headers_mut().insert(WEIGHT, HeaderValue::from(local_endpoints));
     answer
 }

@@ -1,42 +1,23 @@
-//! Every metric's name, unit and meaning.
+//! What this process counts, and the server that shows it.
 //!
-//! Takes plain numbers from the sync loop, gives the text that Prometheus scrapes. Names, types, labels and buckets are upstream's
-//! (surface.md section 6); those that start with `kubeproxy_nft_` are our own. A labelled series appears when it is first used.
+//! Takes plain numbers from the sync loop and the health servers, gives the text that Prometheus scrapes. Names, types, labels,
+//! buckets and help texts are upstream's (surface.md section 6); those that start with `kubeproxy_nft_` are our own. All of it
+//! is declared in `families`. A labelled series appears when it is first used.
+//!
+//! Not there: `go_*`, for this is no Go program, and `rest_client_*`, which describe a library that is not in use.
 
+mod families;
+mod process;
 pub mod server;
+mod slis;
 mod text;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family as Series;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
-
 use crate::model::Family;
-
-/// Label `ip_family`: `IPv4` or `IPv6`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByFamily {
-    ip_family: String,
-}
-
-impl From<Family> for ByFamily {
-    fn from(family: Family) -> Self {
-        Self { ip_family: family.to_string() }
-    }
-}
-
-type Histograms = Series<ByFamily, Histogram, fn() -> Histogram>;
-type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
-
-/// 0.001 · 2^k seconds, k = 0 to 14, as upstream has for syncs.
-fn sync_buckets() -> Histogram {
-    Histogram::new(exponential_buckets(0.001, 2.0, 15))
-}
+use families::{ByBuild, ByCode, ByFeature, ByKind, ByMap, ByPolicy, ByResource, Families, ip_family};
 
 /// What a transaction did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,48 +28,38 @@ pub struct Transaction {
     pub removed: u64,
     /// Bytes of its netlink messages.
     pub bytes: u64,
+    /// Time from sending it to the kernel's answer.
+    pub kernel_time: Duration,
+}
+
+/// What `kubernetes_build_info` says; every field is a label of this name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Build {
+    /// Kubernetes' major version.
+    pub major: String,
+    /// Kubernetes' minor version.
+    pub minor: String,
+    /// Our own version.
+    pub git_version: String,
+    /// `os/architecture` in Go's words.
+    pub platform: String,
+}
+
+/// How sure it is that a feature stays as it is: the label `stage` of `kubernetes_feature_enabled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// May vanish.
+    Alpha,
+    /// May change.
+    Beta,
+    /// Stays.
+    Stable,
 }
 
 /// The metrics of this process. Clones share the numbers.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    registry: Registry,
-    duration: Histograms,
-    full_duration: Histograms,
-    partial_duration: Histograms,
-    last_timestamp: Series<ByFamily, Seconds>,
-    last_queued_timestamp: Series<ByFamily, Seconds>,
-    sync_failures: Series<ByFamily, Counter>,
-    endpoint_changes: Counter,
-    service_changes: Counter,
-    reconciler_duration: Histograms,
-    reconciler_deleted: Series<ByFamily, Counter>,
-    transactions: Counter,
-    elements_added: Counter,
-    elements_removed: Counter,
-    bytes: Counter,
-}
-
-/// Registers metrics under their final names.
-struct Registrar(Registry);
-
-impl Registrar {
-    fn add<M>(&mut self, name: &str, help: &str, metric: M) -> M
-    where
-        M: Clone + std::fmt::Debug + prometheus_client::encoding::EncodeMetric + Send + Sync + 'static,
-    {
-        self.0.register(name, format!("[ALPHA] {help}"), metric.clone());
-        metric
-    }
-
-    fn histograms(&mut self, name: &str, help: &str) -> Histograms {
-        self.add(name, help, Histograms::new_with_constructor(sync_buckets))
-    }
+    inner: Arc<Families>,
 }
 
 impl Default for Metrics {
@@ -101,67 +72,10 @@ impl Metrics {
     /// Metrics that nothing was counted in yet.
     #[must_use]
     pub fn new() -> Self {
-        const SYNC: &str = "kubeproxy_sync_proxy_rules";
-        let mut r = Registrar(Registry::default());
-        let named = |rest: &str| format!("{SYNC}_{rest}");
-        let inner = Inner {
-            duration: r.histograms(&named("duration_seconds"), "SyncProxyRules latency in seconds"),
-            full_duration: r.histograms(
-                "kubeproxy_sync_full_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds for full resyncs",
-            ),
-            partial_duration: r.histograms(
-                "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds for partial resyncs",
-            ),
-            last_timestamp: r.add(
-                &named("last_timestamp_seconds"),
-                "The last time proxy rules were successfully synced",
-                Series::default(),
-            ),
-            last_queued_timestamp: r.add(
-                &named("last_queued_timestamp_seconds"),
-                "The last time a sync of proxy rules was queued",
-                Series::default(),
-            ),
-            sync_failures: r.add(
-                &named("nftables_sync_failures"),
-                "Cumulative proxy nftables sync failures",
-                Series::default(),
-            ),
-            endpoint_changes: r.add(
-                &named("endpoint_changes"),
-                "Cumulative proxy rules Endpoint changes",
-                Counter::default(),
-            ),
-            service_changes: r.add(
-                &named("service_changes"),
-                "Cumulative proxy rules Service changes",
-                Counter::default(),
-            ),
-            reconciler_duration: r.histograms(
-                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-                "ReconcileConntrackFlowsLatency latency in seconds",
-            ),
-            reconciler_deleted: r.add(
-                "kubeproxy_conntrack_reconciler_deleted_entries",
-                "Cumulative conntrack flows deleted by conntrack reconciler",
-                Series::default(),
-            ),
-            transactions: r.add("kubeproxy_nft_transactions", "Committed netlink transactions", Counter::default()),
-            elements_added: r.add("kubeproxy_nft_elements_added", "Set and map elements added", Counter::default()),
-            elements_removed: r.add(
-                "kubeproxy_nft_elements_removed",
-                "Set and map elements removed",
-                Counter::default(),
-            ),
-            bytes: r.add("kubeproxy_nft_message_bytes", "Bytes of committed netlink messages", Counter::default()),
-            registry: r.0,
-        };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(Families::new()) }
     }
 
-    /// A sync of a family was asked for.
+    /// A sync of a family was asked for, or its loop starts.
     pub fn sync_queued(&self, family: Family, at: SystemTime) {
         self.inner.last_queued_timestamp.get_or_create(&family.into()).set(seconds(at));
     }
@@ -180,14 +94,38 @@ impl Metrics {
         }
     }
 
-    /// An event about a slice arrived.
+    /// A slice changed so long ago, and its change is in force now.
+    pub fn programmed(&self, family: Family, latency: Duration) {
+        self.inner.programming.get_or_create(&family.into()).observe(latency.as_secs_f64());
+    }
+
+    /// A sync could not delete what earlier ones had emptied.
+    pub fn cleanup_failed(&self, family: Family) {
+        self.inner.cleanup_failures.get_or_create(&family.into()).inc();
+    }
+
+    /// An event about a slice of a served family arrived, whether it changed something or not.
     pub fn endpoint_change(&self) {
         self.inner.endpoint_changes.inc();
     }
 
-    /// An event about a Service arrived.
-    pub fn service_change(&self) {
-        self.inner.service_changes.inc();
+    /// An event about a Service arrived; counted once for each served family.
+    pub fn service_change(&self, families: usize) {
+        self.inner.service_changes.inc_by(u64::try_from(families).unwrap_or(u64::MAX));
+    }
+
+    /// So many slices, and so many Services, changed since the last sync.
+    pub fn pending(&self, slices: usize, services: usize) {
+        self.inner.endpoint_changes_pending.set(number(slices));
+        self.inner.service_changes_pending.set(number(services));
+    }
+
+    /// Service ports of a family with policy Local that have endpoints, but none that may be used here.
+    pub fn no_local_endpoints(&self, family: Family, internal: usize, external: usize) {
+        for (traffic_policy, count) in [("internal", internal), ("external", external)] {
+            let labels = ByPolicy { ip_family: ip_family(family), traffic_policy };
+            self.inner.no_local_endpoints.get_or_create(&labels).set(number(count));
+        }
     }
 
     /// The UDP flows of a family were looked through.
@@ -197,18 +135,112 @@ impl Metrics {
         self.inner.reconciler_deleted.get_or_create(&labels).inc_by(deleted);
     }
 
-    /// A transaction was committed.
-    pub fn transaction(&self, transaction: Transaction) {
-        self.inner.transactions.inc();
-        self.inner.elements_added.inc_by(transaction.added);
-        self.inner.elements_removed.inc_by(transaction.removed);
-        self.inner.bytes.inc_by(transaction.bytes);
+    /// `/healthz` of the health server was answered with this HTTP status.
+    pub fn healthz(&self, code: u16) {
+        self.inner.healthz.get_or_create(&ByCode { code }).inc();
     }
 
-    /// Everything in the text format of Prometheus, version 0.0.4.
+    /// `/livez` of the health server was answered with this HTTP status.
+    pub fn livez(&self, code: u16) {
+        self.inner.livez.get_or_create(&ByCode { code }).inc();
+    }
+
+    /// What this program is; to be said once.
+    pub fn build_info(&self, build: Build) {
+        let Build { major, minor, git_version, platform } = build;
+        let unknown = String::new;
+        let labels = ByBuild {
+            build_date: unknown(),
+            compiler: "rustc".to_owned(),
+            git_commit: unknown(),
+            git_tree_state: unknown(),
+            git_version,
+            go_version: unknown(),
+            major,
+            minor,
+            platform,
+        };
+        self.inner.build_info.get_or_create(&labels).set(1);
+    }
+
+    /// Whether a feature gate is on.
+    pub fn feature_enabled(&self, name: &str, stage: Stage, enabled: bool) {
+        let stage = match stage {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            // A feature that stays has no stage.
+            Stage::Stable => "",
+        };
+        self.inner.features.get_or_create(&ByFeature { name: name.to_owned(), stage }).set(i64::from(enabled));
+    }
+
+    /// A transaction was committed.
+    pub fn transaction(&self, transaction: Transaction) {
+        let own = &self.inner.own;
+        own.transactions.inc();
+        own.elements_added.inc_by(transaction.added);
+        own.elements_removed.inc_by(transaction.removed);
+        own.bytes.inc_by(transaction.bytes);
+        own.kernel_time.observe(transaction.kernel_time.as_secs_f64());
+    }
+
+    /// The sets and maps of a family's table and their numbers of elements; those that are not named are gone.
+    pub fn table_elements<'a>(&self, family: Family, counts: impl Iterator<Item = (&'a str, usize)>) {
+        let own = &self.inner.own;
+        let ip_family = ip_family(family);
+        let mut named = BTreeSet::new();
+        for (map, count) in counts {
+            let labels = ByMap { ip_family, map: map.to_owned() };
+            own.elements.get_or_create(&labels).set(number(count));
+            named.insert(labels);
+        }
+        // The set is whole whatever happened to another holder of the lock.
+        let mut maps = own.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        maps.retain(|labels| {
+            let stays = labels.ip_family != ip_family || named.contains(labels);
+            if !stays {
+                own.elements.remove(labels);
+            }
+            stays
+        });
+        maps.extend(named);
+    }
+
+    /// Somebody else changed our tables, or may have.
+    pub fn foreign_change(&self) {
+        self.inner.own.foreign_changes.inc();
+    }
+
+    /// A sync only set right what somebody else had changed.
+    pub fn repaired(&self) {
+        self.inner.own.repairs.inc();
+    }
+
+    /// A transaction or a dump failed. `kind` is one of a few fixed words.
+    pub fn netlink_error(&self, kind: &'static str) {
+        self.inner.own.errors.get_or_create(&ByKind { kind }).inc();
+    }
+
+    /// The source had to connect or list again. `resource` is the plural name, such as `services`.
+    pub fn source_reconnected(&self, resource: &'static str) {
+        self.inner.own.reconnects.get_or_create(&ByResource { resource }).inc();
+    }
+
+    /// Something of an object could not be used, which is new. `kind` is the object's, such as `Service`.
+    pub fn object_rejected(&self, kind: &'static str) {
+        self.inner.own.rejected.get_or_create(&ByKind { kind }).inc();
+    }
+
+    /// Everything in the classic text format of Prometheus, version 0.0.4.
     #[must_use]
     pub fn text(&self) -> String {
-        text::encode(&self.inner.registry)
+        text::classic(&self.open_metrics())
+    }
+
+    /// Everything in the text format of OpenMetrics, version 1.0.0.
+    #[must_use]
+    pub fn open_metrics(&self) -> String {
+        text::open_metrics(&self.inner.registry)
     }
 }
 
@@ -216,57 +248,9 @@ fn seconds(at: SystemTime) -> f64 {
     at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lines(metrics: &Metrics, name: &str) -> Vec<String> {
-        let starts = |line: &&str| line.starts_with(name);
-        metrics.text().lines().filter(starts).map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn series_appear_when_they_are_used() {
-        let metrics = Metrics::new();
-        assert!(lines(&metrics, "kubeproxy_sync_proxy_rules_last_timestamp_seconds").is_empty());
-        metrics.sync_finished(Family::V4, UNIX_EPOCH + Duration::from_millis(1500), Duration::ZERO, true, true);
-        assert_eq!(
-            lines(&metrics, "kubeproxy_sync_proxy_rules_last_timestamp_seconds"),
-            ["kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.5"]
-        );
-    }
-
-    #[test]
-    fn a_failed_sync_is_counted_and_leaves_the_timestamp_alone() {
-        let metrics = Metrics::new();
-        metrics.sync_finished(Family::V6, SystemTime::now(), Duration::from_millis(3), false, false);
-        assert!(lines(&metrics, "kubeproxy_sync_proxy_rules_last_timestamp_seconds{").is_empty());
-        assert_eq!(
-            lines(&metrics, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{"),
-            ["kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv6\"} 1"]
-        );
-        let count = "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 1";
-        assert_eq!(lines(&metrics, "kubeproxy_sync_partial_proxy_rules_duration_seconds_count"), [count]);
-    }
-
-    #[test]
-    fn durations_have_upstreams_buckets() {
-        let metrics = Metrics::new();
-        metrics.sync_finished(Family::V4, SystemTime::now(), Duration::from_millis(3), true, true);
-        let buckets = lines(&metrics, "kubeproxy_sync_proxy_rules_duration_seconds_bucket");
-        assert_eq!(buckets.len(), 16);
-        assert!(buckets[0].contains("le=\"0.001\"") && buckets[0].ends_with(" 0"), "{}", buckets[0]);
-        assert!(buckets[2].contains("le=\"0.004\"") && buckets[2].ends_with(" 1"), "{}", buckets[2]);
-        assert!(buckets[14].contains("le=\"16.384\""), "{}", buckets[14]);
-    }
-
-    #[test]
-    fn transactions_add_up() {
-        let metrics = Metrics::new();
-        metrics.transaction(Transaction { added: 2, removed: 1, bytes: 100 });
-        metrics.transaction(Transaction { added: 3, removed: 0, bytes: 50 });
-        assert_eq!(lines(&metrics, "kubeproxy_nft_transactions_total"), ["kubeproxy_nft_transactions_total 2"]);
-        assert_eq!(lines(&metrics, "kubeproxy_nft_elements_added_total"), ["kubeproxy_nft_elements_added_total 5"]);
-        assert_eq!(lines(&metrics, "kubeproxy_nft_message_bytes_total"), ["kubeproxy_nft_message_bytes_total 150"]);
-    }
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

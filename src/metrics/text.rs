@@ -1,40 +1,59 @@
-//! The classic text format of Prometheus.
+//! The two text formats of Prometheus.
 //!
-//! prometheus-client writes OpenMetrics, in which a counter is described under its name without `_total`. Readers of the classic
-//! format would take such samples for untyped ones, so the descriptions are given the samples' name.
+//! prometheus-client writes OpenMetrics. The classic format differs in three ways that readers notice: counters are described
+//! under the name of their samples, whole numbers in `le` have no fraction (series of upstream and ours must not differ), and
+//! there is no end mark. The full stop that prometheus-client puts behind each help text is taken away there as well.
 
-use prometheus_client::encoding::text::encode_registry;
+use std::fmt::Write as _;
+
+use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// The content type of what [`encode`] gives.
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// Everything in a registry.
-pub(super) fn encode(registry: &Registry) -> String {
-    let mut open_metrics = String::new();
-    encode_registry(&mut open_metrics, registry).expect("writing to a String does not fail");
-    classic(&open_metrics)
+/// Everything in a registry, as OpenMetrics 1.0.0.
+pub(super) fn open_metrics(registry: &Registry) -> String {
+    let mut text = String::new();
+    encode(&mut text, registry).expect("writing to a String does not fail");
+    text
 }
 
-fn classic(open_metrics: &str) -> String {
+/// OpenMetrics as prometheus-client writes it -> classic text, version 0.0.4.
+pub(super) fn classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len() + 256);
     let mut lines = open_metrics.lines().peekable();
     while let Some(line) = lines.next() {
+        if line == "# EOF" {
+            continue;
+        }
         // A HELP line is followed by the TYPE line of the same metric.
-        let described = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' '));
-        let counter = described.filter(|(name, _)| lines.peek() == Some(&format!("# TYPE {name} counter").as_str()));
-        match counter {
-            Some((name, help)) => {
-                lines.next();
-                text += &format!("# HELP {name}_total {help}\n# TYPE {name}_total counter\n");
-            }
-            None => {
-                text += line;
-                text.push('\n');
-            }
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            let kind = lines.next().and_then(|line| line.rsplit_once(' ')).map_or("untyped", |(_, kind)| kind);
+            let total = if kind == "counter" { "_total" } else { "" };
+            let help = plain_help(help);
+            writeln!(text, "# HELP {name}{total} {help}\n# TYPE {name}{total} {kind}").expect("writing to a String");
+        } else {
+            push_sample(&mut text, line);
         }
     }
     text
+}
+
+/// Those that the registry added to have a stability tag in front.
+fn plain_help(help: &str) -> &str {
+    if help.starts_with('[') { help.strip_suffix('.').unwrap_or(help) } else { help }
+}
+
+/// `le="1.0"` becomes `le="1"`.
+fn push_sample(text: &mut String, line: &str) {
+    let bound = line.split_once("le=\"").and_then(|(before, rest)| Some((before, rest.split_once(".0\"")?)));
+    match bound {
+        Some((before, (whole, after))) if whole.bytes().all(|byte| byte.is_ascii_digit()) => {
+            writeln!(text, "{before}le=\"{whole}\"{after}").expect("writing to a String");
+        }
+        _ => {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
 }
 
 #[cfg(test)]
@@ -43,8 +62,23 @@ mod tests {
 
     #[test]
     fn counters_are_described_under_the_name_of_their_samples() {
-        let text = classic("# HELP a Help.\n# TYPE a counter\na_total 1\n# HELP b B.\n# TYPE b gauge\nb 2\n");
-        let wanted = "# HELP a_total Help.\n# TYPE a_total counter\na_total 1\n# HELP b B.\n# TYPE b gauge\nb 2\n";
+        let text =
+            classic("# HELP a [ALPHA] A.\n# TYPE a counter\na_total 1\n# HELP b B.\n# TYPE b gauge\nb 2\n# EOF\n");
+        let wanted = "# HELP a_total [ALPHA] A\n# TYPE a_total counter\na_total 1\n# HELP b B.\n# TYPE b gauge\nb 2\n";
         assert_eq!(text, wanted);
+    }
+
+    #[test]
+    fn a_gauge_whose_name_ends_in_total_keeps_name_and_type() {
+        let text = classic("# HELP a_total [ALPHA] A.\n# TYPE a_total gauge\na_total{x=\"y\"} 1\n");
+        assert_eq!(text, "# HELP a_total [ALPHA] A\n# TYPE a_total gauge\na_total{x=\"y\"} 1\n");
+    }
+
+    #[test]
+    fn bounds_of_buckets_are_written_as_go_does() {
+        let lines = "a_bucket{le=\"0.0\"} 0\na_bucket{le=\"60.0\",x=\"1.0\"} 1\na_bucket{le=\"0.25\"} 1\na_bucket{le=\"+Inf\"} 1\n";
+        let wanted =
+            "a_bucket{le=\"0\"} 0\na_bucket{le=\"60\",x=\"1.0\"} 1\na_bucket{le=\"0.25\"} 1\na_bucket{le=\"+Inf\"} 1\n";
+        assert_eq!(classic(lines), wanted);
     }
 }

@@ -18,7 +18,24 @@ pub struct EndpointSlice {
     pub ports: Vec<SlicePort>,
     /// Endpoints that have an address (B6).
     pub endpoints: Vec<Endpoint>,
+    /// When the cluster changed so that the slice had to.
+    pub trigger: TriggerTime,
 }
+
+/// When something happened that a slice tells of: nanoseconds since the epoch, if known.
+///
+/// Belongs to a version of the slice, not to what it says. Therefore all are equal: slices that differ in nothing else are the
+/// same, and no change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TriggerTime(pub Option<i64>);
+
+impl PartialEq for TriggerTime {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for TriggerTime {}
 
 /// A port of a slice. It belongs to the service port of the same name and protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]

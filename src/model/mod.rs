@@ -20,7 +20,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use claims::Conflict;
-pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort};
+pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort, TriggerTime};
 pub use event::Event;
 pub use fronts::FrontKind;
 pub use names::{Destination, Family, Front, ObjectName, Protocol};

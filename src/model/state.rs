@@ -122,6 +122,13 @@ impl State {
         self.slices.get(service).into_iter().flatten()
     }
 
+    /// A slice by name.
+    #[must_use]
+    pub fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
+        let service = self.slice_services.get(name)?;
+        self.slices_of(service).find(|slice| slice.name == *name)
+    }
+
     /// This node as last seen; `None` until it was.
     #[must_use]
     pub const fn node(&self) -> Option<&Node> {
@@ -168,11 +175,6 @@ impl State {
         if let Some(slice) = new {
             self.insert_slice(slice);
         }
-    }
-
-    fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
-        let service = self.slice_services.get(name)?;
-        self.slices_of(service).find(|slice| slice.name == *name)
     }
 
     fn remove_slice(&mut self, name: &ObjectName) {

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Hints, Node, ObjectName, Protocol, Service,
-    ServicePort, SlicePort, State, TrafficPolicy,
+    ServicePort, SlicePort, State, TrafficPolicy, TriggerTime,
 };
 
 /// The node on which the tests run.
@@ -66,13 +66,14 @@ pub(crate) fn slice(slice_name: &str, service: &str, ports: &[SlicePort], endpoi
         family: endpoints.first().map_or(Family::V4, |endpoint| Family::of(endpoint.address)),
         ports: ports.to_vec(),
         endpoints,
+        trigger: TriggerTime::default(),
     }
 }
 
 /// An endpoint, ready and on no node unless the words after the address say otherwise.
 ///
 /// `@node`: where it runs; `unready`, `serving` (but neither ready nor terminating), `terminating` (and serving),
-/// `dead` (terminating, not serving); `zones=a,b` and `nodes=x,y`: its hints.
+/// `dead` (terminating, not serving), `published` (terminating, and ready all the same); `zones=a,b` and `nodes=x,y`: its hints.
 pub(crate) fn endpoint(text: &str) -> Endpoint {
     let mut words = text.split(' ');
     let address = words.next().unwrap().parse().unwrap();
@@ -92,14 +93,15 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
 }
 
 fn conditions(word: &str) -> Conditions {
-    let (serving, terminating) = match word {
-        "unready" => (false, false),
-        "serving" => (true, false),
-        "terminating" => (true, true),
-        "dead" => (false, true),
+    let (ready, serving, terminating) = match word {
+        "unready" => (false, false, false),
+        "serving" => (false, true, false),
+        "terminating" => (false, true, true),
+        "dead" => (false, false, true),
+        "published" => (true, true, true),
         other => panic!("no such condition: {other}"),
     };
-    Conditions { ready: false, serving, terminating }
+    Conditions { ready, serving, terminating }
 }
 
 /// This node, in a zone or in none.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{Family, ObjectName, Service, State};
+use crate::model::{Endpoint, Family, ObjectName, Service, State};
 
 use super::endpoints;
 use super::topology::Site;
@@ -14,7 +14,7 @@ pub struct HealthCheck {
     pub family: Family,
     /// The port, on the node's addresses.
     pub port: u16,
-    /// Distinct addresses of Ready endpoints on this node, over all ports of the Service (K2).
+    /// Distinct addresses of Ready endpoints on this node that are not going away, over all ports of the Service (K2).
     pub local_endpoints: usize,
 }
 
@@ -37,7 +37,8 @@ fn local_endpoints(state: &State, service: &Service, family: Family) -> usize {
     let mut addresses = BTreeSet::new();
     for port in &service.ports {
         let endpoints = endpoints::merge(state.slices_of(&service.name), port, family);
-        let counted = endpoints.iter().filter(|(_, endpoint)| endpoint.conditions.ready && site.holds(endpoint));
+        let counts = |endpoint: &Endpoint| endpoint.conditions.ready && !endpoint.conditions.terminating;
+        let counted = endpoints.iter().filter(|(_, endpoint)| counts(endpoint) && site.holds(endpoint));
         addresses.extend(counted.map(|(_, endpoint)| endpoint.address));
     }
     addresses.len()
@@ -74,7 +75,8 @@ mod tests {
     // K2
     #[test]
     fn terminating_endpoints_never_count_even_while_they_serve() {
-        let endpoints = ["10.0.0.1 @here terminating", "10.0.0.2 @here dead"];
+        // With publishNotReadyAddresses an endpoint is called ready to its end.
+        let endpoints = ["10.0.0.1 @here terminating", "10.0.0.2 @here dead", "10.0.0.3 @here published"];
         assert_eq!(checks(&["172.30.0.1"], vec![http("ns/a", &endpoints)]), [(Family::V4, 30000, 0)]);
     }
 

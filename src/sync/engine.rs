@@ -3,12 +3,16 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 use tracing::{info, warn};
 
+use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
+use super::locality::{Counts, NoLocalEndpoints};
+use super::pending::Pending;
 use super::tables::Tables;
 use crate::config::Config;
 use crate::conntrack::Flow;
@@ -25,9 +29,13 @@ pub struct Engine<K, L> {
     state: State,
     tables: Tables<L>,
     health_checks: HealthChecks,
+    no_local_endpoints: NoLocalEndpoints,
+    pending: Pending,
     udp: UdpFlows,
     kernel: K,
     interfaces: Vec<IpAddr>,
+    /// The next sync looks for what others may have changed.
+    suspicious: bool,
     /// The node's facts were not taken over yet.
     first: bool,
 }
@@ -45,19 +53,14 @@ pub struct Report {
     pub removed: usize,
     /// What went over netlink; nothing when nothing was to change.
     pub committed: Option<Committed>,
+    /// Time from sending the transaction to the kernel's answer.
+    pub kernel_time: Duration,
+    /// Others had changed our tables; nothing else was to be done.
+    pub repaired: bool,
+    /// For each changed slice with a time since when it waited, how long that was.
+    pub programmed: Vec<(Family, Duration)>,
     /// UDP flows that were looked through afterwards, by family.
     pub flows: Vec<Reconciled>,
-}
-
-/// Why a sync failed. The rules from before it are in force.
-#[derive(Debug, thiserror::Error)]
-pub enum SyncError {
-    /// The kernel did not commit the transaction.
-    #[error("cannot commit: {0}")]
-    Commit(#[from] CommitError),
-    /// The tables could not be read back.
-    #[error("cannot read the tables: {0}")]
-    Read(#[from] ReadError),
 }
 
 impl<K: Kernel, L: Layout> Engine<K, L> {
@@ -65,14 +68,24 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     pub fn new(config: Config, layout: L, families: &[Family], kernel: K) -> Self {
         let state = State::new(&config.node_name);
         let tables = Tables::new(layout, families, &config);
-        let health_checks = HealthChecks::default();
-        let udp = UdpFlows::default();
-        let interfaces = Vec::new();
-        Self { config, state, tables, health_checks, udp, kernel, interfaces, first: true }
+        Self {
+            config,
+            state,
+            tables,
+            health_checks: HealthChecks::default(),
+            no_local_endpoints: NoLocalEndpoints::default(),
+            pending: Pending::new(families, SystemTime::now()),
+            udp: UdpFlows::default(),
+            kernel,
+            interfaces: Vec::new(),
+            suspicious: false,
+            first: true,
+        }
     }
 
     /// Takes an event over. Says whether it asks for a sync.
     pub fn apply(&mut self, event: Event) -> bool {
+        self.pending.note(&self.state, &event);
         self.state.apply(event);
         for conflict in self.state.take_conflicts() {
             warn!("{conflict}");
@@ -95,6 +108,27 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.state.node().map(|node| node.eligible)
     }
 
+    /// Whether an event that has not been applied yet is about a slice of a family that is served.
+    pub fn is_endpoint_change(&self, event: &Event) -> bool {
+        self.pending.counts(&self.state, event)
+    }
+
+    /// The numbers of changed slices and of changed Services that no sync has taken over yet.
+    pub fn pending(&self) -> (usize, usize) {
+        self.pending.numbers()
+    }
+
+    /// Service ports of a family that policy Local leaves without an endpoint: internal, and external.
+    pub fn no_local_endpoints(&self, family: Family) -> (usize, usize) {
+        let Counts { internal, external } = self.no_local_endpoints.total(family);
+        (internal, external)
+    }
+
+    /// The sets of each family's table and their numbers of elements, as far as we know; without those that rules fill.
+    pub fn table_counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
+        self.tables.counts()
+    }
+
     /// The health checks as of the last sync (K1).
     pub fn health_checks(&self) -> Arc<Snapshot> {
         self.health_checks.snapshot()
@@ -107,6 +141,8 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     /// See [`SyncError`]; the next sync reads back and compares everything.
     pub fn sync(&mut self, settled: bool) -> Result<Report, SyncError> {
         let families: Vec<Family> = self.families().collect();
+        let suspicious = std::mem::take(&mut self.suspicious);
+        self.pending.taken();
         let services = self.recompute();
         let mut report = match self.bring_about(settled) {
             Err(Refused { cannot_own: true, .. }) => {
@@ -118,6 +154,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
         .map_err(|refused| refused.error)?;
         report.services = services;
+        report.repaired = suspicious && services == 0 && report.committed.is_some();
         report.flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
         Ok(report)
     }
@@ -126,10 +163,14 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     fn bring_about(&mut self, settled: bool) -> Result<Report, Refused> {
         let scope = self.read_back()?;
         let commands = self.tables.transaction(&mut self.kernel, scope, settled)?;
+        let start = Instant::now();
         let committed = self.commit(&commands)?;
+        let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.tables.committed(&commands, settled);
+        let programmed = self.pending.succeeded(SystemTime::now());
         let (added, removed) = count(&commands);
-        Ok(Report { full: scope == Scope::Everything, added, removed, committed, ..Report::default() })
+        let full = scope == Scope::Everything;
+        Ok(Report { full, added, removed, committed, kernel_time, programmed, ..Report::default() })
     }
 
     fn recompute(&mut self) -> usize {
@@ -142,7 +183,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         for name in &services {
             self.health_checks.set_service(&self.state, name, &families);
             self.udp.service_changed(&self.state, name);
-            self.tables.set_service(name, select(&self.state, name).as_ref());
+            let selection = select(&self.state, name);
+            self.no_local_endpoints.set_service(name, selection.as_ref());
+            self.tables.set_service(name, selection.as_ref());
         }
         services.len()
     }
@@ -175,7 +218,8 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             Ok(committed) => Ok(Some(committed)),
             Err(error) => {
                 self.tables.forget();
-                Err(Refused { cannot_own: cannot_own(&error, commands), error: error.into() })
+                let cannot_own = cannot_own(&error, commands);
+                Err(Refused { cannot_own, error: SyncError::commit(error, commands) })
             }
         }
     }
@@ -209,12 +253,14 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
                 return false;
             }
         }
+        self.suspicious = true;
         self.tables.forget();
         true
     }
 
     /// Has the next sync look at everything again: the node's addresses, and what the kernel holds.
     pub fn distrust(&mut self) {
+        self.suspicious = true;
         self.refresh_node();
         self.tables.forget();
     }

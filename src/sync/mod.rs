@@ -6,8 +6,11 @@
 //! in place (O7).
 
 mod engine;
+mod failure;
 mod flows;
 mod health;
+mod locality;
+mod pending;
 mod schedule;
 mod settings;
 mod tables;
@@ -17,7 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
 
-pub use engine::{Engine, NoKernel, Report, SyncError};
+pub use engine::{Engine, NoKernel, Report};
+pub use failure::SyncError;
 pub use flows::Reconciled;
 pub use schedule::Schedule;
 
@@ -52,6 +56,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// Takes events and syncs until the sender of the events is gone.
     pub fn run(mut self, events: &Receiver<Event>) {
         self.families_synced();
+        self.engine.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
         loop {
             let now = Instant::now();
             let due = self.engine.is_ready().then(|| self.schedule.due(now));
@@ -90,13 +95,21 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
 
     fn take(&mut self, event: Event) {
         match &event {
-            Event::ServiceApplied(_) | Event::ServiceDeleted(_) => self.metrics.service_change(),
-            Event::SliceApplied(_) | Event::SliceDeleted(_) => self.metrics.endpoint_change(),
+            Event::ServiceApplied(_) | Event::ServiceDeleted(_) => {
+                self.metrics.service_change(self.engine.families().count());
+            }
+            event if self.engine.is_endpoint_change(event) => self.metrics.endpoint_change(),
             _ => {}
         }
         if self.engine.apply(event) {
             self.request();
         }
+        self.tell_pending();
+    }
+
+    fn tell_pending(&self) {
+        let (slices, services) = self.engine.pending();
+        self.metrics.pending(slices, services);
     }
 
     fn request(&mut self) {
@@ -113,6 +126,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             return;
         }
         if self.engine.check() {
+            self.metrics.foreign_change();
             self.request();
         }
         if self.schedule.is_requested() || !self.is_settled() {
@@ -140,6 +154,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         let start = Instant::now();
         let settled = self.is_settled();
         let result = self.engine.sync(settled);
+        self.tell_pending();
         let took = start.elapsed();
         self.last_end = Some(Instant::now());
         self.schedule.finished(Instant::now(), result.is_ok());
@@ -153,7 +168,11 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
                 self.health.services(self.engine.health_checks());
                 self.report(&report, took);
             }
-            Err(error) => error!(%error, "sync failed; the rules from before stay in force"),
+            Err(error) => {
+                self.metrics.netlink_error(error.kind());
+                error.cleanup().for_each(|family| self.metrics.cleanup_failed(family));
+                error!(%error, "sync failed; the rules from before stay in force");
+            }
         }
     }
 
@@ -163,23 +182,47 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     }
 
     fn report(&self, report: &Report, took: Duration) {
-        let Report { full, services, added, removed, committed, flows } = report;
-        for done in flows {
-            self.metrics.flows_reconciled(done.family, done.took, number(done.deleted));
-        }
+        let Report { full, services, added, removed, committed, .. } = report;
+        self.count(report);
         match committed {
             None => debug!(?took, full, services, "synced, nothing to change"),
             Some(committed) => {
-                self.metrics.transaction(Transaction {
-                    added: number(*added),
-                    removed: number(*removed),
-                    bytes: number(committed.bytes),
-                });
                 debug!(?took, full, services, added, removed, bytes = committed.bytes, "synced");
             }
         }
+        if report.repaired {
+            warn!(added, removed, "somebody had changed our tables; they are as they should be again");
+        }
         if took > Duration::from_secs(1) {
             warn!(?took, services, added, removed, "a sync took long");
+        }
+    }
+
+    /// Puts what a successful sync did into the metrics.
+    fn count(&self, report: &Report) {
+        for (family, latency) in &report.programmed {
+            self.metrics.programmed(*family, *latency);
+        }
+        for done in &report.flows {
+            self.metrics.flows_reconciled(done.family, done.took, number(done.deleted));
+        }
+        for family in self.engine.families() {
+            let (internal, external) = self.engine.no_local_endpoints(family);
+            self.metrics.no_local_endpoints(family, internal, external);
+        }
+        if let Some(committed) = &report.committed {
+            self.metrics.transaction(Transaction {
+                added: number(report.added),
+                removed: number(report.removed),
+                bytes: number(committed.bytes),
+                kernel_time: report.kernel_time,
+            });
+        }
+        if report.full || report.committed.is_some() {
+            self.engine.table_counts().for_each(|(family, counts)| self.metrics.table_elements(family, counts));
+        }
+        if report.repaired {
+            self.metrics.repaired();
         }
     }
 }

@@ -189,6 +189,11 @@ impl<L: Layout> Tables<L> {
         }
     }
 
+    /// The sets of each family's table, as far as we know, with their numbers of elements; without those that rules fill.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
+        self.tables.iter().map(|table| (table.settings.family, table.realised.counts()))
+    }
+
     /// Everything the tables should hold, as nft text wants it.
     pub(super) fn content(&self) -> nft::Ruleset {
         nft::Ruleset { tables: self.tables.iter().map(|table| table.desired.content()).collect() }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use kube_proxy::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Hints, Node, ObjectName, Protocol, Service,
-    ServicePort, SlicePort, TrafficPolicy,
+    ServicePort, SlicePort, TrafficPolicy, TriggerTime,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -131,6 +131,7 @@ fn a_slice() -> impl Strategy<Value = EndpointSlice> {
         family,
         ports: ports.into_iter().map(|((name, protocol), port)| SlicePort { name, protocol, port }).collect(),
         endpoints,
+        trigger: TriggerTime::default(),
     })
 }
 

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use kube_proxy::config::{self, Config, Invocation};
 use kube_proxy::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Node, ObjectName, Protocol, Service, ServicePort,
-    SlicePort, TrafficPolicy,
+    SlicePort, TrafficPolicy, TriggerTime,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -99,7 +99,7 @@ pub(crate) fn slice(n: u16, family: Family, endpoints: Vec<Endpoint>) -> Endpoin
     let service = name(n);
     let name = ObjectName::new("shop", &format!("{}-{family}", service.name));
     let ports = vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }];
-    EndpointSlice { name, service, family, ports, endpoints }
+    EndpointSlice { name, service, family, ports, endpoints, trigger: TriggerTime::default() }
 }
 
 /// The first `count` endpoints of service `n`, at most 16.

@@ -1,7 +1,10 @@
-use std::sync::{Arc, Mutex};
+use std::net::SocketAddr;
+use std::sync::Mutex;
 
 use super::*;
-use crate::health::http::testing::{free_port, get, without_date};
+use crate::health::testing::Notes;
+use crate::health::{Listen, Servers};
+use crate::http::testing::{exchange, free_port, get, without_date};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -109,13 +112,29 @@ fn without_times(answer: &str) -> String {
         .join("\"")
 }
 
+/// Runs the servers with this health; nothing but healthz is served.
+fn run(health: ProxyHealth, listen: Listen, notes: &Arc<Notes>) -> tokio::task::JoinHandle<std::io::Result<()>> {
+    let (reporter, servers) = crate::health::new(TIMEOUT);
+    let servers = Servers { proxy: Shared(Arc::new(Mutex::new(health))), ..servers };
+    let notes = Arc::clone(notes);
+    tokio::spawn(async move {
+        // Without a reporter, the servers of Services would end.
+        let _reporter = reporter;
+        servers.run(listen, notes).await
+    })
+}
+
+fn at(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
 // L4
 #[tokio::test]
 async fn answers_over_a_socket() {
     let (mut health, _) = registered(&[Family::V4]);
     health.node(Some(false));
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let server = tokio::spawn(serve(address, true, Shared(Arc::new(Mutex::new(health)))));
+    let (address, notes) = (at(free_port()), Notes::new());
+    let server = run(health, Listen { healthz: Some(address), hard_fail: true }, &notes);
     let headers = "Content-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n";
     let rest = r#""healthy":true,"status":{"IPv4":{"lastUpdated":"NOW","healthy":true}}}"#;
     for (path, status, fields) in
@@ -131,22 +150,27 @@ async fn answers_over_a_socket() {
     }
     let expected = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: 19\r\n\r\n404 page not found\n";
     assert_eq!(without_date(&get(address, "/metrics").await), expected);
+    let posted = exchange(address, "POST /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    assert!(posted.starts_with("HTTP/1.1 200 OK\r\n"), "{posted}");
+    let head = exchange(address, "HEAD /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    assert_eq!(notes.take(), ["Livez 200", "Healthz 503", "Livez 200", "Livez 200"]);
     server.abort();
 }
 
 // O8
 #[tokio::test]
 async fn an_address_in_use_is_fatal_only_with_hard_fail() {
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let address = at(free_port());
     let taken = std::net::TcpListener::bind(address).unwrap();
-    let health = || Shared(Arc::new(Mutex::new(ProxyHealth::new(TIMEOUT))));
-    let error = serve(address, true, health()).await.unwrap_err();
+    let start = |hard_fail| run(ProxyHealth::new(TIMEOUT), Listen { healthz: Some(address), hard_fail }, &Notes::new());
+    let error = start(true).await.unwrap().unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot listen for healthz on {address}: ")), "{error}");
-    let server = tokio::spawn(serve(address, false, health()));
+    let server = start(false);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!server.is_finished());
     drop(taken);
-    tokio::time::sleep(RETRY).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(get(address, "/livez").await.starts_with("HTTP/1.1 200 OK"));
     server.abort();
 }

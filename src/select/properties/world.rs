@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use crate::model::testing::{endpoint, name, node, port, ranges, service, slice_port};
-use crate::model::{Endpoint, EndpointSlice, Event, Family, Node, Service, ServicePort, TrafficPolicy};
+use crate::model::{Endpoint, EndpointSlice, Event, Family, Node, Service, ServicePort, TrafficPolicy, TriggerTime};
 
 const SERVICES: [&str; 3] = ["default/a", "default/b", "prod/a"];
 const SLICES: [&str; 4] = ["default/s1", "default/s2", "default/s3", "prod/s1"];
@@ -84,6 +84,7 @@ fn a_slice() -> impl Strategy<Value = EndpointSlice> {
         family,
         ports: ports.into_iter().map(|(name, number)| slice_port(name, number)).collect(),
         endpoints,
+        trigger: TriggerTime::default(),
     })
 }
 

@@ -1,17 +1,21 @@
 //! EndpointSlice objects (B1 to B9).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1 as discovery;
 
 use super::text::is_dns_subdomain;
 use super::{Converted, Converter, Scope};
-use crate::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort};
+use crate::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
 
 /// Label of slices that are not for proxies (B1).
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// Label that names the Service of a slice (B2).
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+/// Annotation that says when the slice had to change.
+const TRIGGER_ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 impl Converter {
     /// An EndpointSlice; [`Event::SliceDeleted`] when it is not usable (B1 to B3).
@@ -50,6 +54,7 @@ impl Converter {
             family,
             ports: self.slice_ports(object, scope),
             endpoints: self.slice_endpoints(object, family, scope),
+            trigger: trigger(object.metadata.annotations.as_ref()),
         })
     }
 
@@ -117,6 +122,13 @@ impl Converter {
             nodes: nodes.iter().map(|node| self.names.share(&node.name)).collect(),
         }))
     }
+}
+
+/// When the slice had to change; what cannot be read is as if it were not there (surface.md section 6).
+fn trigger(annotations: Option<&BTreeMap<String, String>>) -> TriggerTime {
+    let text = annotations.and_then(|annotations| annotations.get(TRIGGER_ANNOTATION));
+    let time = text.and_then(|text| text.parse::<Timestamp>().ok());
+    TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
 }
 
 /// The family of a slice (B3).

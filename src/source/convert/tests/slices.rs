@@ -137,3 +137,21 @@ fn a_bad_name_gives_no_event() {
     let converted = convert_slice(with(web_slice(), "/metadata/namespace", Value::Null));
     assert_eq!((converted.event, converted.notices.len()), (None, 1));
 }
+
+#[test]
+fn the_time_of_the_trigger_comes_along_and_makes_no_difference() {
+    // surface.md section 6
+    let annotated = |text: &str| {
+        let annotations = json!({"endpoints.kubernetes.io/last-change-trigger-time": text});
+        let (slice, notices) = slice(with(web_slice(), "/metadata/annotations", annotations));
+        assert_eq!(notices, [""; 0], "{text}");
+        slice
+    };
+    assert_eq!(annotated("2026-01-01T00:00:00.5Z").trigger.0, Some(1_767_225_600_500_000_000));
+    assert_eq!(annotated("2026-01-01T01:00:00+01:00").trigger.0, Some(1_767_225_600_000_000_000));
+    for text in ["", "yesterday", "1767225600", "9999-12-31T23:59:59Z"] {
+        assert_eq!(annotated(text).trigger.0, None, "{text}");
+    }
+    assert_eq!(slice(web_slice()).0.trigger.0, None);
+    assert_eq!(annotated("2026-01-01T00:00:00Z"), annotated("2026-01-02T00:00:00Z"));
+}

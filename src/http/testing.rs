@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// The whole answer, or nothing when nobody listens within a second.
-pub(in crate::health) async fn exchange(address: SocketAddr, request: &str) -> String {
+pub(crate) async fn exchange(address: SocketAddr, request: &str) -> String {
     for _ in 0..100 {
         if let Ok(mut stream) = TcpStream::connect(address).await {
             stream.write_all(request.as_bytes()).await.unwrap();
@@ -21,23 +21,23 @@ pub(in crate::health) async fn exchange(address: SocketAddr, request: &str) -> S
 }
 
 /// Answer to a GET on a connection of its own.
-pub(in crate::health) async fn get(address: SocketAddr, path: &str) -> String {
+pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
     exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")).await
 }
 
 /// The answer without the two headers that belong to the connection.
-pub(in crate::health) fn without_date(answer: &str) -> String {
+pub(crate) fn without_date(answer: &str) -> String {
     let lines = answer.split_inclusive("\r\n");
     lines.filter(|line| !line.starts_with("Date: ") && !line.starts_with("Connection: ")).collect()
 }
 
 /// Whether anybody listens.
-pub(in crate::health) async fn is_open(address: SocketAddr) -> bool {
+pub(crate) async fn is_open(address: SocketAddr) -> bool {
     TcpStream::connect(address).await.is_ok()
 }
 
 /// A port that nobody listens on, another one each time. Below the range from which the kernel takes ports for clients.
-pub(in crate::health) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     loop {
         let port = NEXT.fetch_add(1, Ordering::Relaxed);

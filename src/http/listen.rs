@@ -1,0 +1,77 @@
+//! Listening sockets: on exactly one family, or as Go does; once, or until it works.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_ipv6_v6only;
+use tokio::net::{TcpListener, TcpSocket};
+use tracing::warn;
+
+/// Time until the next try to listen (O8).
+const RETRY: Duration = Duration::from_secs(5);
+/// Connections that wait in the kernel.
+const BACKLOG: u32 = 128;
+
+/// Listens on an address of one family only: an unspecified IPv6 address does not take IPv4 as well.
+///
+/// # Errors
+/// What the kernel answers.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => {
+            let socket = TcpSocket::new_v6()?;
+            set_ipv6_v6only(&socket, true)?;
+            socket
+        }
+    };
+    listen(socket, address)
+}
+
+/// Listens as Go does: an unspecified address of either family means all addresses of both, where there is IPv6 (surface.md
+/// section 4.1).
+///
+/// # Errors
+/// What the kernel answers.
+pub fn bind_like_go(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return bind(address);
+    }
+    match bind_both(address.port()) {
+        // A kernel without IPv6 has no such socket, or no such address.
+        Err(error) if address.is_ipv4() && error.kind() != io::ErrorKind::AddrInUse => bind(address),
+        outcome => outcome,
+    }
+}
+
+fn bind_both(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v6()?;
+    set_ipv6_v6only(&socket, false)?;
+    listen(socket, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))
+}
+
+fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
+    // Connections of a process before this one may still be ending.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Listens as Go does; without `hard_fail`, a failure is logged and it is tried again every 5 s until it works (O8). `what`
+/// is the server's name for the log.
+///
+/// # Errors
+/// With `hard_fail`, the first failure; its text names server and address.
+pub async fn bind_with_retry(what: &str, address: SocketAddr, hard_fail: bool) -> io::Result<TcpListener> {
+    loop {
+        match bind_like_go(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if hard_fail => {
+                return Err(io::Error::new(error.kind(), format!("cannot listen for {what} on {address}: {error}")));
+            }
+            Err(error) => warn!(%address, %error, "cannot listen for {what}; trying again in {RETRY:?}"),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}

@@ -1,0 +1,222 @@
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::testing::{exchange, free_port, get, is_open};
+use super::*;
+
+/// Limits in which a test need not be patient.
+fn quick() -> Limits {
+    let millis = Duration::from_millis;
+    Limits { connections: 4, header_time: millis(300), lifetime: millis(900), grace: millis(300), ..Limits::default() }
+}
+
+/// A server that answers everything with `body`.
+fn start(limits: Limits, body: &'static str) -> (SocketAddr, Server) {
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    (address, Server::start(listener, limits, move |_| async move { answer(status(true), PLAIN, body) }))
+}
+
+/// How long the server keeps a connection on which this was sent.
+async fn lifetime(address: SocketAddr, request: &str) -> Duration {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let start = Instant::now();
+    let mut answer = Vec::new();
+    let _ended_or_reset = stream.read_to_end(&mut answer).await;
+    start.elapsed()
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: node\r\n\r\n";
+
+#[tokio::test]
+async fn a_client_that_sends_no_whole_header_loses_its_connection() {
+    let (address, _server) = start(quick(), "ok");
+    let (silent, begun, idle) =
+        tokio::join!(lifetime(address, ""), lifetime(address, "GET / HTTP/1.1\r\n"), lifetime(address, GET));
+    for time in [silent, begun, idle] {
+        assert!((200..=800).contains(&time.as_millis()), "{silent:?} {begun:?} {idle:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_sends_its_header_byte_by_byte_loses_its_connection() {
+    let (address, _server) = start(quick(), "ok");
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let start = Instant::now();
+    while stream.write_all(b"x").await.is_ok() && start.elapsed() < Duration::from_secs(3) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
+}
+
+// An answer of this size does not fit into the buffers of the kernel, so the server cannot finish it.
+#[tokio::test]
+async fn a_client_that_never_reads_its_answer_loses_its_place() {
+    let (address, _server) = start(quick(), String::leak("x".repeat(32 << 20)));
+    let mut stuck = Vec::new();
+    for _ in 0..quick().connections {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(GET.as_bytes()).await.unwrap();
+        stuck.push(stream);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let start = Instant::now();
+    let answer = timeout(Duration::from_secs(5), get(address, "/")).await.unwrap();
+    assert!(answer.ends_with("xxx"));
+    assert!((700..3000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_busy_connection_ends_between_two_answers_when_it_is_old() {
+    let (address, _server) = start(quick(), "ok");
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let (mut text, begin) = (String::new(), Instant::now());
+    let mut buffer = [0; 4096];
+    while begin.elapsed() < Duration::from_secs(3) {
+        if stream.write_all(GET.as_bytes()).await.is_err() {
+            break;
+        }
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(count) => text += std::str::from_utf8(&buffer[..count]).unwrap(),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!((700..2000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
+    assert!(text.ends_with("\r\n\r\nok"), "the last answer is whole");
+    assert!(text.matches("HTTP/1.1 200 OK").count() > 10);
+}
+
+#[tokio::test]
+async fn a_body_is_not_waited_for() {
+    let (address, _server) = start(Limits::default(), "ok");
+    let request = "POST / HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000\r\n\r\n";
+    let answer = timeout(Duration::from_secs(2), exchange(address, request)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_endless_header_is_refused() {
+    let (address, _server) = start(Limits::default(), "ok");
+    let request = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "a".repeat(32 * 1024));
+    let answer = exchange(address, &request).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_small_body_is_read_and_a_large_one_refused() {
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let echo = |request| async { answer(StatusCode::OK, PLAIN, small_body(request).await.unwrap_or("none".into())) };
+    let _server = Server::start(listener, Limits::default(), echo);
+    let put = |body: String| {
+        let header =
+            format!("PUT / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        async move { exchange(address, &(header + &body)).await }
+    };
+    assert!(put("4".to_owned()).await.ends_with("\r\n\r\n4"));
+    assert!(put("4".repeat(MAX_BODY)).await.ends_with(&format!("\r\n\r\n{}", "4".repeat(MAX_BODY))));
+    assert!(put("4".repeat(MAX_BODY + 1)).await.ends_with("\r\n\r\nnone"));
+}
+
+#[tokio::test]
+async fn more_connections_than_the_limit_wait_for_a_place() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let (address, _server) = start(limits, "ok");
+    let mut idle = Vec::new();
+    for _ in 0..limits.connections {
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    assert!(timeout(Duration::from_millis(200), get(address, "/")).await.is_err());
+    idle.pop();
+    let answer = timeout(Duration::from_secs(2), get(address, "/")).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+}
+
+#[tokio::test]
+async fn requests_on_one_connection_are_answered_in_order() {
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let path = |request: Asked| async move { answer(StatusCode::OK, PLAIN, request.uri().path().to_owned()) };
+    let _server = Server::start(listener, Limits::default(), path);
+    let pipeline = "GET /a HTTP/1.1\r\nHost: x\r\n\r\nHEAD /bb HTTP/1.1\r\nHost: x\r\n\r\nGET /c HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let text = exchange(address, pipeline).await;
+    let heads_and_bodies: Vec<_> = text.split("HTTP/1.1 200 OK\r\n").skip(1).collect();
+    assert_eq!(heads_and_bodies.len(), 3, "{text}");
+    assert!(heads_and_bodies[0].ends_with("\r\n\r\n/a"));
+    assert!(heads_and_bodies[1].contains("Content-Length: 3\r\n"), "{text}");
+    assert!(heads_and_bodies[1].ends_with("\r\n\r\n"), "HEAD has no body: {text}");
+    assert!(heads_and_bodies[2].ends_with("\r\n\r\n/c"));
+}
+
+#[tokio::test]
+async fn closing_frees_the_port_at_once_and_lets_what_has_begun_end() {
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let slow = |_| async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        answer(StatusCode::OK, PLAIN, "late")
+    };
+    let server = Server::start(listener, Limits::default(), slow);
+    let asked = tokio::spawn(async move { get(address, "/").await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.close().await;
+    assert!(!is_open(address).await);
+    bind(address).unwrap();
+    assert!(asked.await.unwrap().ends_with("\r\n\r\nlate"));
+}
+
+#[tokio::test]
+async fn dropping_a_server_ends_it() {
+    let (address, server) = start(Limits::default(), "ok");
+    drop(server);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!is_open(address).await);
+}
+
+// K5
+#[tokio::test]
+async fn an_unspecified_ipv6_address_leaves_ipv4_alone() {
+    let v6 = bind("[::]:0".parse().unwrap()).unwrap();
+    let port = v6.local_addr().unwrap().port();
+    bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).unwrap();
+}
+
+#[tokio::test]
+async fn unspecified_addresses_take_both_families_where_go_does() {
+    for text in ["0.0.0.0:0", "[::]:0"] {
+        let listener = bind_like_go(text.parse().unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for loopback in ["127.0.0.1", "::1"] {
+            TcpStream::connect((loopback, port)).await.unwrap();
+        }
+    }
+}
+
+// O8
+#[tokio::test]
+async fn a_listener_that_fails_is_tried_again_until_it_works() {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let taken = std::net::TcpListener::bind(address).unwrap();
+    let bound = tokio::spawn(bind_with_retry("tests", address, false));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!bound.is_finished());
+    drop(taken);
+    let listener = timeout(Duration::from_secs(7), bound).await.unwrap().unwrap().unwrap();
+    assert_eq!(listener.local_addr().unwrap(), address);
+}
+
+// O8
+#[tokio::test]
+async fn with_hard_fail_the_first_failure_is_the_last() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = bind_with_retry("tests", address, true).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert!(error.to_string().starts_with(&format!("cannot listen for tests on {address}: ")), "{error}");
+}

@@ -1,0 +1,315 @@
+//! Every family's name, type, labels, buckets and help text, in one place.
+//!
+//! Counters are registered without the `_total` of their samples: `text` puts it where the format wants it.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family as Series;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use super::process::Process;
+use crate::model::Family;
+
+/// Label `ip_family`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByFamily {
+    ip_family: &'static str,
+}
+
+impl From<Family> for ByFamily {
+    fn from(family: Family) -> Self {
+        Self { ip_family: ip_family(family) }
+    }
+}
+
+/// The value of label `ip_family`.
+pub(super) const fn ip_family(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+/// Labels of `..._no_local_endpoints_total`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByPolicy {
+    pub(super) ip_family: &'static str,
+    pub(super) traffic_policy: &'static str,
+}
+
+/// Label `code`: an HTTP status.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByCode {
+    pub(super) code: u16,
+}
+
+/// Labels of the number of elements.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub(super) struct ByMap {
+    pub(super) ip_family: &'static str,
+    pub(super) map: String,
+}
+
+/// Label `kind`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByKind {
+    pub(super) kind: &'static str,
+}
+
+/// Label `resource`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByResource {
+    pub(super) resource: &'static str,
+}
+
+/// Labels of `kubernetes_feature_enabled`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByFeature {
+    pub(super) name: String,
+    pub(super) stage: &'static str,
+}
+
+/// Labels of `kubernetes_build_info`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByBuild {
+    pub(super) build_date: String,
+    pub(super) compiler: String,
+    pub(super) git_commit: String,
+    pub(super) git_tree_state: String,
+    pub(super) git_version: String,
+    pub(super) go_version: String,
+    pub(super) major: String,
+    pub(super) minor: String,
+    pub(super) platform: String,
+}
+
+/// Labels of `registered_metrics_total`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByStability {
+    deprecated_version: &'static str,
+    stability_level: &'static str,
+}
+
+pub(super) type Histograms = Series<ByFamily, Histogram, fn() -> Histogram>;
+pub(super) type Seconds = Gauge<f64, AtomicU64>;
+
+/// 0.001 · 2^k seconds, k = 0 to 14, as upstream has for syncs.
+fn sync_buckets() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 15))
+}
+
+/// 0, ¼, ½, then 1 to 60, 120 and 300 seconds in steps of 1, 5 and 30, as upstream has for the latency of the network.
+fn programming_buckets() -> Histogram {
+    let whole = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+    Histogram::new([0.0, 0.25, 0.5].into_iter().chain(whole.map(f64::from)))
+}
+
+/// 0.0001 · 2^k seconds, k = 0 to 17: one change in a small cluster to a first sync in a huge one.
+fn kernel_buckets() -> Histogram {
+    Histogram::new(exponential_buckets(0.0001, 2.0, 18))
+}
+
+/// All families.
+#[derive(Debug)]
+pub(super) struct Families {
+    pub(super) registry: Registry,
+    pub(super) duration: Histograms,
+    pub(super) full_duration: Histograms,
+    pub(super) partial_duration: Histograms,
+    pub(super) last_timestamp: Series<ByFamily, Seconds>,
+    pub(super) last_queued_timestamp: Series<ByFamily, Seconds>,
+    pub(super) programming: Histograms,
+    pub(super) endpoint_changes_pending: Gauge,
+    pub(super) endpoint_changes: Counter,
+    pub(super) service_changes_pending: Gauge,
+    pub(super) service_changes: Counter,
+    pub(super) no_local_endpoints: Series<ByPolicy, Gauge>,
+    pub(super) sync_failures: Series<ByFamily, Counter>,
+    pub(super) cleanup_failures: Series<ByFamily, Counter>,
+    pub(super) reconciler_duration: Histograms,
+    pub(super) reconciler_deleted: Series<ByFamily, Counter>,
+    pub(super) healthz: Series<ByCode, Counter>,
+    pub(super) livez: Series<ByCode, Counter>,
+    pub(super) build_info: Series<ByBuild, Gauge>,
+    pub(super) features: Series<ByFeature, Gauge>,
+    pub(super) own: Own,
+}
+
+/// The families that upstream does not have.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) transactions: Counter,
+    pub(super) elements_added: Counter,
+    pub(super) elements_removed: Counter,
+    pub(super) bytes: Counter,
+    pub(super) kernel_time: Histogram,
+    pub(super) elements: Series<ByMap, Gauge>,
+    /// The label values of `elements`, so that those of maps that are gone can be taken out.
+    pub(super) maps: Mutex<BTreeSet<ByMap>>,
+    pub(super) foreign_changes: Counter,
+    pub(super) repairs: Counter,
+    pub(super) errors: Series<ByKind, Counter>,
+    pub(super) reconnects: Series<ByResource, Counter>,
+    pub(super) rejected: Series<ByKind, Counter>,
+}
+
+/// Registers metrics, and counts them by stability.
+#[derive(Default)]
+struct Registrar {
+    registry: Registry,
+    alpha: u64,
+    beta: u64,
+}
+
+impl Registrar {
+    fn add<M>(&mut self, name: &str, help: &str, metric: M) -> M
+    where
+        M: Clone + std::fmt::Debug + EncodeMetric + Send + Sync + 'static,
+    {
+        self.alpha += 1;
+        self.registry.register(name, format!("[ALPHA] {help}"), metric.clone());
+        metric
+    }
+
+    /// Adds metrics that start empty or at 0.
+    fn empty<M>(&mut self, name: &str, help: &str) -> M
+    where
+        M: Clone + Default + std::fmt::Debug + EncodeMetric + Send + Sync + 'static,
+    {
+        self.add(name, help, M::default())
+    }
+
+    fn beta<M>(&mut self, name: &str, help: &str, metric: M) -> M
+    where
+        M: Clone + std::fmt::Debug + EncodeMetric + Send + Sync + 'static,
+    {
+        self.beta += 1;
+        self.registry.register(name, format!("[BETA] {help}"), metric.clone());
+        metric
+    }
+
+    fn sync_times(&mut self, name: &str, help: &str) -> Histograms {
+        self.add(name, help, Histograms::new_with_constructor(sync_buckets))
+    }
+
+    /// What upstream says of its own metrics: how many there are. None is hidden or disabled here.
+    fn finish(mut self) -> Registry {
+        let registered = Series::<ByStability, Counter>::default();
+        let help = "The count of registered metrics broken by stability level and deprecation version.";
+        self.beta("registered_metrics", help, registered.clone());
+        self.beta("disabled_metrics", "The count of disabled metrics.", Counter::<u64>::default());
+        self.beta("hidden_metrics", "The count of hidden metrics.", Counter::<u64>::default());
+        for (stability_level, count) in [("ALPHA", self.alpha), ("BETA", self.beta)] {
+            registered.get_or_create(&ByStability { deprecated_version: "", stability_level }).inc_by(count);
+        }
+        self.registry.register_collector(Box::new(Process));
+        self.registry
+    }
+}
+
+impl Families {
+    pub(super) fn new() -> Self {
+        let mut r = Registrar::default();
+        let r = &mut r;
+        Self {
+            duration: r.sync_times("kubeproxy_sync_proxy_rules_duration_seconds", "SyncProxyRules latency in seconds"),
+            full_duration: r.sync_times(
+                "kubeproxy_sync_full_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds for full resyncs",
+            ),
+            partial_duration: r.sync_times(
+                "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds for partial resyncs",
+            ),
+            last_timestamp: r.empty(
+                "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+                "The last time proxy rules were successfully synced",
+            ),
+            last_queued_timestamp: r.empty(
+                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+                "The last time a sync of proxy rules was queued",
+            ),
+            programming: r.add(
+                "kubeproxy_network_programming_duration_seconds",
+                "In Cluster Network Programming Latency in seconds",
+                Histograms::new_with_constructor(programming_buckets),
+            ),
+            endpoint_changes_pending: r
+                .empty("kubeproxy_sync_proxy_rules_endpoint_changes_pending", "Pending proxy rules Endpoint changes"),
+            endpoint_changes: r
+                .empty("kubeproxy_sync_proxy_rules_endpoint_changes", "Cumulative proxy rules Endpoint changes"),
+            service_changes_pending: r
+                .empty("kubeproxy_sync_proxy_rules_service_changes_pending", "Pending proxy rules Service changes"),
+            service_changes: r
+                .empty("kubeproxy_sync_proxy_rules_service_changes", "Cumulative proxy rules Service changes"),
+            no_local_endpoints: r.empty(
+                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+                "Number of services with a Local traffic policy and no endpoints",
+            ),
+            sync_failures: r
+                .empty("kubeproxy_sync_proxy_rules_nftables_sync_failures", "Cumulative proxy nftables sync failures"),
+            cleanup_failures: r.empty(
+                "kubeproxy_sync_proxy_rules_nftables_cleanup_failures",
+                "Cumulative proxy nftables cleanup failures",
+            ),
+            reconciler_duration: r.sync_times(
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                "ReconcileConntrackFlowsLatency latency in seconds",
+            ),
+            reconciler_deleted: r.empty(
+                "kubeproxy_conntrack_reconciler_deleted_entries",
+                "Cumulative conntrack flows deleted by conntrack reconciler",
+            ),
+            healthz: r.empty("kubeproxy_proxy_healthz", "Cumulative proxy healthz HTTP status"),
+            livez: r.empty("kubeproxy_proxy_livez", "Cumulative proxy livez HTTP status"),
+            build_info: r.empty(
+                "kubernetes_build_info",
+                "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, \
+                 build date, Go version, and compiler from which Kubernetes was built, and platform on which it is \
+                 running.",
+            ),
+            features: r.beta(
+                "kubernetes_feature_enabled",
+                "This metric records the data about the stage and enablement of a k8s feature.",
+                Series::default(),
+            ),
+            own: Own::new(r),
+            registry: std::mem::take(r).finish(),
+        }
+    }
+}
+
+impl Own {
+    fn new(r: &mut Registrar) -> Self {
+        Self {
+            transactions: r.empty("kubeproxy_nft_transactions", "Committed netlink transactions"),
+            elements_added: r.empty("kubeproxy_nft_elements_added", "Set and map elements added"),
+            elements_removed: r.empty("kubeproxy_nft_elements_removed", "Set and map elements removed"),
+            bytes: r.empty("kubeproxy_nft_message_bytes", "Bytes of committed netlink messages"),
+            kernel_time: r.add(
+                "kubeproxy_nft_commit_duration_seconds",
+                "Time from sending a transaction to the kernel's answer in seconds",
+                kernel_buckets(),
+            ),
+            elements: r.empty("kubeproxy_nft_table_elements", "Elements of a set or map that this process wrote"),
+            maps: Mutex::default(),
+            foreign_changes: r.empty(
+                "kubeproxy_nft_foreign_changes",
+                "Times that somebody else was found to have changed our tables, or may have",
+            ),
+            repairs: r.empty("kubeproxy_nft_repairs", "Syncs that only set right what others changed in our tables"),
+            errors: r.empty("kubeproxy_nft_errors", "Failed netlink transactions and dumps by kind"),
+            reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that the source of objects connected again"),
+            rejected: r.empty(
+                "kubeproxy_nft_rejected_objects",
+                "Objects of which something could not be used, counted when that is found or changes",
+            ),
+        }
+    }
+}

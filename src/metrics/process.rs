@@ -1,0 +1,127 @@
+//! The standard `process_*` metrics, read from `/proc` when they are asked for.
+//!
+//! Families whose source cannot be read are left out.
+
+use std::fmt;
+use std::fs;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// Clock ticks a second in `/proc`: Linux shows 100 to user space on every architecture that this program runs on.
+const TICKS: f64 = 100.0;
+
+/// This process.
+#[derive(Debug)]
+pub(super) struct Process;
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Stat { cpu_seconds, start_ticks } = Stat::read().unwrap_or_default();
+        if let Some(seconds) = cpu_seconds {
+            let metric = ConstCounter::new(seconds);
+            let help = "Total user and system CPU time spent in seconds.";
+            metric.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, metric.metric_type())?)?;
+        }
+        let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let gauges = [
+            ("open_fds", "Number of open file descriptors.", open_fds()),
+            ("max_fds", "Maximum number of open file descriptors.", soft_limit(&limits, "Max open files")),
+            ("virtual_memory_bytes", "Virtual memory size in bytes.", kibibytes(&status, "VmSize:")),
+            (
+                "virtual_memory_max_bytes",
+                "Maximum amount of virtual memory available in bytes.",
+                soft_limit(&limits, "Max address space"),
+            ),
+            ("resident_memory_bytes", "Resident memory size in bytes.", kibibytes(&status, "VmRSS:")),
+            (
+                "start_time_seconds",
+                "Start time of the process since unix epoch in seconds.",
+                start_ticks.zip(boot_time()).map(|(ticks, boot)| boot + ticks / TICKS),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let Some(value) = value else { continue };
+            let metric = ConstGauge::new(value);
+            metric.encode(encoder.encode_descriptor(
+                &format!("process_{name}"),
+                help,
+                None,
+                metric.metric_type(),
+            )?)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is used of `/proc/self/stat`.
+#[derive(Debug, Default, PartialEq)]
+struct Stat {
+    /// Time in user and system mode.
+    cpu_seconds: Option<f64>,
+    /// Start of the process after the boot of the machine.
+    start_ticks: Option<f64>,
+}
+
+impl Stat {
+    fn read() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The second field is a name in parentheses that may hold anything; behind it comes the third.
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        let cpu_seconds = field(14).zip(field(15)).map(|(user, system)| (user + system) / TICKS);
+        Some(Self { cpu_seconds, start_ticks: field(22) })
+    }
+}
+
+/// Seconds since the epoch at which the machine was booted.
+fn boot_time() -> Option<f64> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+fn open_fds() -> Option<f64> {
+    // The directory is open while it is read.
+    let count = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
+    u32::try_from(count).ok().map(f64::from)
+}
+
+/// The first of the two limits; upstream says -1 for none.
+fn soft_limit(limits: &str, name: &str) -> Option<f64> {
+    let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
+    if soft == "unlimited" { Some(-1.0) } else { soft.parse().ok() }
+}
+
+/// A line such as `VmRSS:     5120 kB`.
+fn kibibytes(status: &str, name: &str) -> Option<f64> {
+    let number = status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
+    number.parse::<f64>().ok().map(|kibibytes| kibibytes * 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
+        let numbers: Vec<String> = (4..=52).map(|field| format!("{}", field * 100)).collect();
+        let stat = Stat::parse(&format!("7 (a) S (b c) S {}", numbers.join(" "))).unwrap();
+        assert_eq!(stat, Stat { cpu_seconds: Some(29.0), start_ticks: Some(2200.0) });
+    }
+
+    #[test]
+    fn limits_and_sizes() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024    524288   files\n\
+                      Max address space         unlimited            unlimited            bytes\n";
+        assert_eq!(soft_limit(limits, "Max open files"), Some(1024.0));
+        assert_eq!(soft_limit(limits, "Max address space"), Some(-1.0));
+        assert_eq!(soft_limit(limits, "Max nothing"), None);
+        assert_eq!(kibibytes("VmSize:\t  2 kB\nVmRSS:\t  1 kB\n", "VmRSS:"), Some(1024.0));
+    }
+}

@@ -1,0 +1,185 @@
+//! The metrics server: `/metrics` and the pages beside it (surface.md section 4.2).
+//!
+//! Takes [`Pages`], which are plain values, and serves them over plain HTTP to scrapers, probes and people. Only a PUT to
+//! `/debug/flags/v` changes anything, and that is there only with profiling.
+//!
+//! `/debug/pprof` is kept as a page that says why there is nothing on it: its profiles are those of Go's runtime.
+
+mod negotiate;
+mod zpages;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use hyper::{Method, StatusCode};
+use tracing::info;
+
+use super::Metrics;
+use super::slis::Slis;
+use super::text;
+use crate::http::{self, Answer, Asked, JSON, Limits, PLAIN, Server};
+use zpages::{Flagz, Statusz};
+
+/// Content type of the classic text format.
+const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Content type of OpenMetrics.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Sets the verbosity of the log; the error says why it cannot.
+pub type SetVerbosity = Arc<dyn Fn(u32) -> Result<(), String> + Send + Sync>;
+
+/// What the pages show. Fixed when the process starts.
+#[derive(Clone)]
+pub struct Pages {
+    /// The body of `/configz`: `{"kubeproxy.config.k8s.io": ...}`.
+    pub configz: String,
+    /// Every flag with its value, for `/flagz`; `None` where gate ComponentFlagz is off.
+    pub flagz: Option<Vec<(String, String)>>,
+    /// For `/statusz`; `None` where gate ComponentStatusz is off.
+    pub statusz: Option<Versions>,
+    /// For `/debug`; `None` without `enableProfiling`.
+    pub debug: Option<SetVerbosity>,
+}
+
+/// The versions that `/statusz` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// This program's.
+    pub binary: String,
+    /// The Kubernetes release whose behaviour it shows.
+    pub emulation: String,
+}
+
+/// Serves until the process ends. An address that cannot be bound is tried again every 5 s; the unspecified address of either
+/// family stands for all addresses of both, as in Go.
+///
+/// # Errors
+/// With `hard_fail`, the first failure to bind (O8).
+pub async fn run(address: SocketAddr, hard_fail: bool, metrics: Metrics, pages: Pages) -> io::Result<()> {
+    let listener = http::bind_with_retry("metrics", address, hard_fail).await?;
+    info!(%address, "serving metrics");
+    let site = Arc::new(Site::new(metrics, pages));
+    let answer = move |request| Arc::clone(&site).answer(request);
+    Server::start(listener, Limits::default(), answer).forever().await;
+    Ok(())
+}
+
+/// Everything that is served.
+struct Site {
+    metrics: Metrics,
+    slis: Slis,
+    configz: String,
+    flagz: Option<Flagz>,
+    statusz: Option<Statusz>,
+    debug: Option<SetVerbosity>,
+}
+
+impl Site {
+    fn new(metrics: Metrics, pages: Pages) -> Self {
+        let Pages { configz, flagz, statusz, debug } = pages;
+        let flagz = flagz.map(Flagz::new);
+        let paths = [("/configz", true), ("/flagz", flagz.is_some()), ("/healthz", true), ("/metrics", true)];
+        let paths = paths.into_iter().chain([("/proxyMode", true)]).filter(|(_, there)| *there);
+        let paths = paths.map(|(path, _)| path).collect();
+        let statusz = statusz.map(|versions| Statusz::new(versions, paths, SystemTime::now(), Instant::now()));
+        Self { metrics, slis: Slis::new(), configz, flagz, statusz, debug }
+    }
+
+    async fn answer(self: Arc<Self>, request: Asked) -> Answer {
+        let headers = request.headers();
+        match request.uri().path() {
+            "/metrics" => exposition(headers, self.metrics.open_metrics()),
+            "/metrics/slis" => self.slis(&request),
+            "/healthz" => self.healthz(request.uri().query()),
+            "/healthz/ping" => http::answer(StatusCode::OK, PLAIN, "ok"),
+            "/proxyMode" => http::answer(StatusCode::OK, PLAIN, "nftables"),
+            "/configz" => http::answer(StatusCode::OK, JSON, self.configz.clone()),
+            "/flagz" => self.flagz.as_ref().map_or_else(http::not_found, |flagz| flagz.answer(accepted(headers))),
+            "/statusz" => self
+                .statusz
+                .as_ref()
+                .map_or_else(http::not_found, |statusz| statusz.answer(accepted(headers), Instant::now())),
+            path => match &self.debug {
+                Some(set_verbosity) if path.starts_with("/debug/") => debug(request, set_verbosity).await,
+                _ => http::not_found(),
+            },
+        }
+    }
+
+    fn slis(&self, request: &Asked) -> Answer {
+        if request.method() == Method::DELETE {
+            self.slis.reset();
+            return http::answer(StatusCode::OK, PLAIN, "metrics reset\n");
+        }
+        exposition(request.headers(), self.slis.open_metrics())
+    }
+
+    /// Says that this server answers; about proxying it says nothing.
+    fn healthz(&self, query: Option<&str>) -> Answer {
+        self.slis.checked();
+        let mut parameters = query.unwrap_or_default().split('&').map(|pair| pair.split('=').next());
+        let verbose = parameters.any(|name| name == Some("verbose"));
+        let body = if verbose { "[+]ping ok\nhealthz check passed\n" } else { "ok" };
+        http::answer(StatusCode::OK, PLAIN, body)
+    }
+}
+
+fn accepted(headers: &HeaderMap) -> Option<&str> {
+    headers.get(ACCEPT).and_then(|value| value.to_str().ok())
+}
+
+/// Metrics in the format that the client likes best; in the classic one if it has no wish that can be met.
+fn exposition(headers: &HeaderMap, open_metrics: String) -> Answer {
+    if negotiate::wants_open_metrics(accepted(headers).unwrap_or_default()) {
+        return http::answer(StatusCode::OK, OPEN_METRICS, open_metrics);
+    }
+    http::answer(StatusCode::OK, CLASSIC, text::classic(&open_metrics))
+}
+
+/// The pages below `/debug`.
+async fn debug(request: Asked, set_verbosity: &SetVerbosity) -> Answer {
+    const PROFILES: &str = "There are no profiles here: they belong to the run-time of Go, and this kube-proxy is written in \
+                            Rust.\nUse perf on the node, and /metrics for memory and CPU time.\n";
+    match request.uri().path() {
+        "/debug/pprof" => {
+            let mut answer = http::answer(StatusCode::FOUND, PLAIN, "");
+            answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/debug/pprof/"));
+            answer
+        }
+        "/debug/pprof/" => http::answer(StatusCode::OK, PLAIN, PROFILES),
+        "/debug/flags" | "/debug/flags/" => {
+            http::answer(StatusCode::OK, PLAIN, "/debug/flags/v: PUT a number here to set the log's verbosity\n")
+        }
+        "/debug/flags/v" => set_flag(request, set_verbosity).await,
+        _ => http::not_found(),
+    }
+}
+
+async fn set_flag(request: Asked, set_verbosity: &SetVerbosity) -> Answer {
+    let text = |status, body: String| {
+        let mut answer = http::answer(status, PLAIN, body);
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        answer
+    };
+    if request.method() != Method::PUT {
+        return text(StatusCode::NOT_ACCEPTABLE, "unsupported http method".to_owned());
+    }
+    let Some(body) = http::small_body(request).await else {
+        return text(StatusCode::BAD_REQUEST, "cannot read the body".to_owned());
+    };
+    let set = body.trim().parse::<u32>().map_err(|error| error.to_string()).and_then(|level| {
+        set_verbosity(level)?;
+        info!(level, "the verbosity was set over HTTP");
+        Ok(level)
+    });
+    match set {
+        Ok(level) => text(StatusCode::OK, format!("successfully set klog.logging.verbosity to {level}")),
+        Err(error) => text(StatusCode::BAD_REQUEST, format!("failed to set klog.logging.verbosity: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

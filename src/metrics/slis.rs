@@ -1,0 +1,58 @@
+//! `/metrics/slis`: how the checks behind the metrics server's own `/healthz` went. There is one, `ping`, which cannot fail.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family as Series;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Check {
+    name: &'static str,
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    name: &'static str,
+    status: &'static str,
+    r#type: &'static str,
+}
+
+/// The indicators.
+#[derive(Debug)]
+pub(super) struct Slis {
+    registry: Registry,
+    last: Series<Check, Gauge>,
+    all: Series<Outcome, Counter>,
+}
+
+impl Slis {
+    pub(super) fn new() -> Self {
+        let mut registry = Registry::default();
+        let (last, all) = (Series::default(), Series::default());
+        let help = "[STABLE] This metric records the result of a single healthcheck.";
+        registry.register("kubernetes_healthcheck", help, Series::clone(&last));
+        let help = "[STABLE] This metric records the results of all healthcheck.";
+        registry.register("kubernetes_healthchecks", help, Series::clone(&all));
+        Self { registry, last, all }
+    }
+
+    /// `/healthz` was asked for, and answered.
+    pub(super) fn checked(&self) {
+        let (name, r#type) = ("ping", "healthz");
+        self.last.get_or_create(&Check { name, r#type }).set(1);
+        self.all.get_or_create(&Outcome { name, status: "success", r#type }).inc();
+    }
+
+    /// Forgets everything.
+    pub(super) fn reset(&self) {
+        self.last.clear();
+        self.all.clear();
+    }
+
+    /// All in the format of OpenMetrics.
+    pub(super) fn open_metrics(&self) -> String {
+        super::text::open_metrics(&self.registry)
+    }
+}

@@ -1,0 +1,229 @@
+//! What changed since the last sync, for the metrics: how much, and since when.
+//!
+//! Takes each event before the state does. Nothing here has an influence on what is written.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::model::{Event, Family, ObjectName, State};
+
+/// Samples that are kept while syncs fail; further ones are lost.
+const MAX_SAMPLES: usize = 10_000;
+
+/// Changes that no sync has taken over yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// Nanoseconds since the epoch: what triggered a change before that was not for this process to follow.
+    start: i64,
+    families: Vec<Family>,
+    slices: usize,
+    services: BTreeSet<ObjectName>,
+    /// When the changes were triggered that no successful sync has taken over yet.
+    triggers: HashMap<(ObjectName, Family), Vec<i64>>,
+    samples: usize,
+}
+
+impl Pending {
+    /// For these families, and triggers from `start` on.
+    pub(super) fn new(families: &[Family], start: SystemTime) -> Self {
+        let families = families.to_vec();
+        let start = nanoseconds(start);
+        Self { start, families, slices: 0, services: BTreeSet::new(), triggers: HashMap::new(), samples: 0 }
+    }
+
+    /// Compares an event with the state that does not know of it yet.
+    pub(super) fn note(&mut self, state: &State, event: &Event) {
+        match event {
+            Event::ServiceApplied(service) if state.service(&service.name) != Some(service) => {
+                self.services.insert(service.name.clone());
+            }
+            Event::ServiceDeleted(name) if state.service(name).is_some() => {
+                self.services.insert(name.clone());
+            }
+            Event::SliceApplied(slice)
+                if self.families.contains(&slice.family) && state.slice(&slice.name) != Some(slice) =>
+            {
+                self.slices += 1;
+                let trigger = slice.trigger.0.filter(|time| *time > self.start && self.samples < MAX_SAMPLES);
+                if let Some(time) = trigger {
+                    self.triggers.entry((slice.service.clone(), slice.family)).or_default().push(time);
+                    self.samples += 1;
+                }
+            }
+            Event::SliceDeleted(name) => {
+                let Some(slice) = state.slice(name).filter(|slice| self.families.contains(&slice.family)) else {
+                    return;
+                };
+                self.slices += 1;
+                // Its annotation tells of the change before the deletion.
+                let lost = self.triggers.remove(&(slice.service.clone(), slice.family));
+                self.samples -= lost.map_or(0, |times| times.len());
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether events about slices of this family count. What a deletion is about is known to the state only.
+    pub(super) fn counts(&self, state: &State, event: &Event) -> bool {
+        let family = match event {
+            Event::SliceApplied(slice) => Some(slice.family),
+            Event::SliceDeleted(name) => state.slice(name).map(|slice| slice.family),
+            _ => return false,
+        };
+        family.is_none_or(|family| self.families.contains(&family))
+    }
+
+    /// The number of changed slices, each change counted, and of changed Services since the last sync.
+    pub(super) fn numbers(&self) -> (usize, usize) {
+        (self.slices, self.services.len())
+    }
+
+    /// A sync has taken over the changes; whether it succeeds is not known yet.
+    pub(super) fn taken(&mut self) {
+        self.slices = 0;
+        self.services.clear();
+    }
+
+    /// A sync has succeeded: how long each change had been waited for.
+    pub(super) fn succeeded(&mut self, now: SystemTime) -> Vec<(Family, Duration)> {
+        let now = nanoseconds(now);
+        self.samples = 0;
+        let times =
+            self.triggers.drain().flat_map(|((_, family), times)| times.into_iter().map(move |at| (family, at)));
+        // Another machine's clock may be ahead of ours.
+        times
+            .map(|(family, at)| (family, Duration::from_nanos(now.saturating_sub(at).try_into().unwrap_or(0))))
+            .collect()
+    }
+}
+
+fn nanoseconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::testing::{name, service, slice, slice_port};
+    use crate::model::{EndpointSlice, TriggerTime};
+
+    const SECOND: i64 = 1_000_000_000;
+
+    fn second(n: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(n)
+    }
+
+    /// A state and what is pending in it, for a process that began at second 100.
+    struct World {
+        state: State,
+        pending: Pending,
+    }
+
+    impl World {
+        fn new(families: &[Family]) -> Self {
+            Self { state: State::new("here"), pending: Pending::new(families, second(100)) }
+        }
+
+        fn take(&mut self, event: Event) {
+            self.pending.note(&self.state, &event);
+            self.state.apply(event);
+        }
+
+        fn latencies(&mut self, now: u64) -> Vec<(Family, u64)> {
+            let mut found: Vec<_> = self
+                .pending
+                .succeeded(second(now))
+                .into_iter()
+                .map(|(family, time)| (family, time.as_secs()))
+                .collect();
+            found.sort_unstable();
+            found
+        }
+    }
+
+    fn web(endpoint: &str, trigger: Option<i64>) -> EndpointSlice {
+        let trigger = TriggerTime(trigger.map(|seconds| seconds * SECOND));
+        EndpointSlice { trigger, ..slice("ns/web-1", "ns/web", &[slice_port("http", 80)], &[endpoint]) }
+    }
+
+    // surface.md section 6
+    #[test]
+    fn a_changed_slice_gives_a_sample_with_the_next_success() {
+        let mut world = World::new(&Family::BOTH);
+        world.take(Event::SliceApplied(web("10.0.0.1", Some(101))));
+        world.take(Event::SliceApplied(web("10.0.0.2", Some(103))));
+        world.take(Event::SliceApplied(web("fd00::1", Some(104))));
+        world.pending.taken();
+        assert_eq!(world.latencies(110), [(Family::V4, 7), (Family::V4, 9), (Family::V6, 6)]);
+        assert_eq!(world.latencies(120), [], "each is told once");
+    }
+
+    // surface.md section 6
+    #[test]
+    fn an_unchanged_slice_gives_none_whatever_its_annotation_says() {
+        let mut world = World::new(&Family::BOTH);
+        world.take(Event::SliceApplied(web("10.0.0.1", Some(101))));
+        assert_eq!(world.latencies(110).len(), 1);
+        world.take(Event::SliceApplied(web("10.0.0.1", Some(111))));
+        assert_eq!(world.latencies(120), []);
+        assert_eq!(world.pending.numbers(), (1, 0));
+    }
+
+    // surface.md section 6
+    #[test]
+    fn no_annotation_a_time_before_the_start_and_a_deletion_give_none() {
+        let mut world = World::new(&Family::BOTH);
+        world.take(Event::SliceApplied(web("10.0.0.1", None)));
+        world.take(Event::SliceApplied(web("10.0.0.2", Some(100))));
+        world.take(Event::SliceApplied(web("10.0.0.3", Some(101))));
+        world.take(Event::SliceDeleted(name("ns/web-1")));
+        assert_eq!(world.latencies(110), []);
+        assert_eq!(world.pending.numbers(), (4, 0));
+    }
+
+    #[test]
+    fn a_trigger_in_the_future_gives_a_sample_of_nothing() {
+        let mut world = World::new(&Family::BOTH);
+        world.take(Event::SliceApplied(web("10.0.0.1", Some(200))));
+        assert_eq!(world.latencies(110), [(Family::V4, 0)]);
+    }
+
+    #[test]
+    fn slices_of_a_family_that_is_not_served_do_not_count() {
+        let mut world = World::new(&[Family::V4]);
+        let six = Event::SliceApplied(web("fd00::1", Some(101)));
+        assert!(!world.pending.counts(&world.state, &six));
+        world.take(six);
+        let gone = Event::SliceDeleted(name("ns/web-1"));
+        assert!(!world.pending.counts(&world.state, &gone));
+        world.take(gone);
+        assert_eq!((world.pending.numbers(), world.latencies(110)), ((0, 0), vec![]));
+        assert!(world.pending.counts(&world.state, &Event::SliceApplied(web("10.0.0.1", None))));
+    }
+
+    #[test]
+    fn a_service_is_pending_once_until_a_sync_takes_it() {
+        let mut world = World::new(&Family::BOTH);
+        let web = service("ns/web", &["172.30.0.1"]);
+        world.take(Event::ServiceApplied(web.clone()));
+        world.take(Event::ServiceApplied(service("ns/web", &["172.30.0.2"])));
+        world.take(Event::ServiceDeleted(name("ns/unknown")));
+        assert_eq!(world.pending.numbers(), (0, 1));
+        world.pending.taken();
+        world.take(Event::ServiceApplied(service("ns/web", &["172.30.0.2"])));
+        assert_eq!(world.pending.numbers(), (0, 0), "nothing changed");
+        world.take(Event::ServiceDeleted(name("ns/web")));
+        assert_eq!(world.pending.numbers(), (0, 1));
+    }
+
+    #[test]
+    fn samples_do_not_pile_up_without_end_while_syncs_fail() {
+        let mut world = World::new(&Family::BOTH);
+        for n in 0..=MAX_SAMPLES {
+            let endpoint = if n % 2 == 0 { "10.0.0.1" } else { "10.0.0.2" };
+            world.take(Event::SliceApplied(web(endpoint, Some(101))));
+        }
+        assert_eq!(world.latencies(110).len(), MAX_SAMPLES);
+    }
+}
