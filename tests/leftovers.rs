@@ -129,10 +129,8 @@ fn everything_of_kube_proxy_goes_and_nothing_else() {
     let (node, before) = node_of_others();
     restore(&node, PROXY);
     assert!(listing(&node).contains("-A KUBE-SEP-"), "the tree is there");
-    nft::load(
-        &node,
-        "table ip kube-proxy { chain c { } }\ntable ip6 kube-proxy { set s { type ipv6_addr; } }\ntable inet mine { }\n",
-    );
+    let tables = "add table ip kube-proxy\nadd chain ip kube-proxy c\nadd table ip6 kube-proxy\nadd table inet mine\n";
+    nft::load(&node, tables);
     let report = node.enter(remove_all);
     assert_fine(&report);
     assert_eq!(listing(&node), before);
@@ -147,7 +145,7 @@ fn a_start_takes_away_the_other_modes_but_not_our_table() {
     // O2
     let (node, before) = node_of_others();
     restore(&node, PROXY);
-    nft::load(&node, "table ip kube-proxy { }\n");
+    nft::load(&node, "add table ip kube-proxy\n");
     assert_fine(&node.enter(remove_other_modes));
     assert_eq!(listing(&node), before);
     assert!(run(node.command("nft").args(["list", "tables"])).contains("table ip kube-proxy"));

@@ -45,6 +45,9 @@ pub fn probe(family: Family) -> Result<(), ProbeError> {
     match Connection::open()?.commit(&commands) {
         Ok(_) => Ok(()),
         Err(CommitError::Refused(refusals)) => judge(family, &refusals, last),
+        Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(ProbeError::NotPermitted)
+        }
         Err(error) => Err(error.into()),
     }
 }
