@@ -1,10 +1,15 @@
 //! From upstream's kube-proxy to ours and back, in the same table, under traffic.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::json;
+
 use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
 use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::Family;
-use crate::support::probe::{Connection, Flow, Outcome, Proto};
+use crate::support::probe::{Connection, Flow, Outcome, Proto, probe};
 use crate::support::proxy::{Proxy, config};
 use crate::support::world::World;
 
@@ -44,6 +49,35 @@ fn hold(world: &World) -> Vec<Connection> {
     Family::ALL.into_iter().flat_map(flows).map(|flow| Connection::open(&world.client, flow).0).collect()
 }
 
+fn ask(held: &[Connection]) {
+    for connection in held {
+        connection.ask();
+    }
+}
+
+/// Runs `change` while clients keep connecting, each of which must be served; gives what `change` gives.
+fn under_load<T: Send>(world: &World, change: impl FnOnce() -> T + Send) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut served = 0;
+            while !done.load(Ordering::Relaxed) {
+                for flow in Family::ALL.into_iter().flat_map(flows) {
+                    let outcome = probe(&world.client, flow);
+                    assert!(matches!(outcome, Outcome::Reached(_)), "{flow:?} after {served}: {outcome:?}");
+                    served += 1;
+                }
+            }
+            served
+        });
+        let outcome = change();
+        done.store(true, Ordering::Relaxed);
+        let served = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        assert!(served > 0, "somebody connected meanwhile");
+        outcome
+    })
+}
+
 /// What upstream sends at its start (F9): its base chains are made anew, its other objects are added, its chains flushed first.
 fn upstream_start() -> String {
     let mut text = String::new();
@@ -71,9 +105,9 @@ fn our_start_replaces_upstreams_table_and_upstreams_start_ours() {
     let mut objects = vec![node(), service_cidr(), web.json(), empty.json(), sticky.json()];
     objects.extend(slices("shop", "web", &OUR_WEB, &PORTS));
     objects.extend(slices("shop", "sticky", &[1, 3], &PORTS));
-    let mut proxy = Proxy::start(&world.node, &config(), &objects);
+    let mut proxy = under_load(&world, || Proxy::start(&world.node, &config(), &objects));
     assert_serving(&world, &OUR_WEB);
-    held.iter().for_each(|connection| drop(connection.ask()));
+    ask(&held);
     let after = nft::normalised(&nft::list_ruleset(&world.node));
     let fresh = {
         let other = World::new();
@@ -86,12 +120,30 @@ fn our_start_replaces_upstreams_table_and_upstreams_start_ours() {
     held.extend(hold(&world));
 
     proxy.stop();
-    nft::load(&world.node, &upstream_start());
+    under_load(&world, || nft::load(&world.node, &upstream_start()));
     assert_serving(&world, &UPSTREAM_WEB);
-    held.iter().for_each(|connection| drop(connection.ask()));
+    ask(&held);
 
     proxy.launch();
     assert_serving(&world, &OUR_WEB);
-    held.iter().for_each(|connection| drop(connection.ask()));
+    ask(&held);
     assert_eq!(names(&nft::normalised(&nft::list_ruleset(&world.node))), names(&fresh), "again only our program");
+}
+
+#[test]
+fn upstream_can_delete_every_set_that_it_deletes_at_its_start() {
+    // F4 F9: in match-all mode upstream adds and deletes its set of node addresses, which fails if a rule of ours uses that name.
+    let world = World::new();
+    let sticky = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let mut objects = vec![node(), service_cidr(), sticky.client_ip_affinity(10_800).json()];
+    objects.extend(slices("shop", "web", &OUR_WEB, &PORTS));
+    for addresses in [json!(["0.0.0.0/0", "::/0"]), json!(["primary"])] {
+        let mut config = config();
+        config["nodePortAddresses"] = addresses;
+        Proxy::start(&world.node, &config, &objects).stop();
+        for (family, kind) in [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")] {
+            let set = format!("set {family} kube-proxy nodeport-ips");
+            nft::load(&world.node, &format!("add {set} {{ type {kind}; }}\ndelete {set}\n"));
+        }
+    }
 }
