@@ -77,6 +77,7 @@ mod tests {
 
     use super::*;
     use crate::conntrack::Flow;
+    use crate::kernel::ForeignWrites;
     use crate::model::Event;
     use crate::model::testing::{self, name, port, slice, slice_port};
 
@@ -101,7 +102,7 @@ mod tests {
             unreachable!("flows are no business of nf_tables")
         }
 
-        fn generation(&mut self) -> Result<u32, ReadError> {
+        fn foreign_writes(&mut self, _: &[TableName]) -> Result<ForeignWrites, ReadError> {
             unreachable!("flows are no business of nf_tables")
         }
 
