@@ -1,6 +1,6 @@
 # The commands of this project. `make help` lists them. Tests and the demo make network namespaces and need root.
 
-PACKAGES := nftables iproute2 curl strace conntrack bubblewrap python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 
 .DEFAULT_GOAL := help

@@ -29,6 +29,8 @@ pub enum Command {
     DeleteChain(TableName, Arc<str>),
     /// Deletes all rules of a chain.
     FlushChain(TableName, Arc<str>),
+    /// Deletes the rule with a handle from a chain.
+    DeleteRule(TableName, Arc<str>, u64),
     /// Appends a rule to a chain.
     AddRule(TableName, Arc<str>, Rule),
     /// Adds a set unless it exists.
@@ -51,6 +53,7 @@ impl Command {
             | Self::AddChain(table, _)
             | Self::DeleteChain(table, _)
             | Self::FlushChain(table, _)
+            | Self::DeleteRule(table, _, _)
             | Self::AddRule(table, _, _)
             | Self::AddSet(table, _)
             | Self::DeleteSet(table, _)

@@ -3,6 +3,8 @@
 //! Takes [`Command`]s and gives an acknowledgement or, for each thing the kernel refused, which command and element it was; takes a
 //! table's name and gives everything in it.
 
+mod outline;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -13,6 +15,8 @@ use crate::decode::{self, DecodeError, Decoded, Messages, Notice, RawElement};
 use crate::object::{Chain, Element, Family, Ownership, RuleDump, Set, Table, TableName};
 use crate::socket::{Bus, Socket};
 use crate::wire::Writer;
+
+pub use outline::TableOutline;
 
 /// How often a dump is begun anew when the tables changed under it.
 const DUMP_TRIES: usize = 10;
@@ -170,11 +174,16 @@ impl Connection {
     /// # Errors
     /// See [`ReadError`].
     pub fn read_table(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
+        self.stable(|connection| connection.read_once(name))
+    }
+
+    /// What a read gives while nobody writes.
+    fn stable<T>(&mut self, read: impl Fn(&mut Self) -> Result<T, ReadError>) -> Result<T, ReadError> {
         for _ in 0..DUMP_TRIES {
             let before = self.generation()?;
-            let dump = self.read_once(name);
+            let outcome = read(self);
             if self.generation()? == before {
-                return dump;
+                return outcome;
             }
         }
         Err(ReadError::Unstable)

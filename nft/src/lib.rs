@@ -33,7 +33,7 @@ mod userdata;
 pub mod wire;
 
 pub use batch::{Batch, Command, EncodeError};
-pub use connection::{CommitError, Committed, Connection, ReadError, Refusal, TableDump};
+pub use connection::{CommitError, Committed, Connection, ReadError, Refusal, TableDump, TableOutline};
 pub use data::Data;
 pub use datatype::DataType;
 pub use expr::{Expr, Register};

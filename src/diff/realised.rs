@@ -85,6 +85,8 @@ impl Realised {
                     rules.clear();
                 }
             }
+            // Rules of our tables are never deleted one by one: a chain is written as a whole.
+            Command::DeleteRule(..) => {}
             Command::AddRule(table, name, rule) => {
                 if let Some((_, rules)) = self.chains.get_mut(name) {
                     rules.push(rule.to_dump(table.family));

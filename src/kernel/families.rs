@@ -13,6 +13,19 @@ pub fn supported() -> Vec<Family> {
     families
 }
 
+/// The node's addresses are of a family that the kernel does not have. Fatal (M9).
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the node's primary IP family is {0}, which this kernel does not support or has switched off (disable_ipv6)")]
+pub struct Unsupported(pub Family);
+
+/// The families to serve: all that are supported, if the primary one is among them (M9, M10).
+///
+/// # Errors
+/// See [`Unsupported`].
+pub fn served(primary: Family, supported: &[Family]) -> Result<Vec<Family>, Unsupported> {
+    if supported.contains(&primary) { Ok(supported.to_vec()) } else { Err(Unsupported(primary)) }
+}
+
 fn has_ipv6(proc: &Path) -> bool {
     let disabled = fs::read_to_string(proc.join("sys/net/ipv6/conf/all/disable_ipv6"));
     proc.join("net/if_inet6").exists() && disabled.map_or(true, |text| text.trim() != "1")
@@ -21,6 +34,15 @@ fn has_ipv6(proc: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // M9 M10
+    #[test]
+    fn the_primary_family_must_be_among_those_served() {
+        assert_eq!(served(Family::V6, &Family::BOTH), Ok(Family::BOTH.to_vec()));
+        assert_eq!(served(Family::V4, &[Family::V4]), Ok(vec![Family::V4]), "single-stack: the primary family only");
+        let error = served(Family::V6, &[Family::V4]).unwrap_err();
+        assert!(error.to_string().contains("IPv6"), "{error}");
+    }
 
     // M9
     #[test]

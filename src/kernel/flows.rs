@@ -52,33 +52,61 @@ const TRIES: usize = 5;
 /// Deletions sent at a time: their answers fit into the socket's receive buffer.
 const DELETIONS: usize = 64;
 
+/// Who picks the UDP flows out of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filter {
+    /// The kernel, by protocol only: its filter on IPv6 addresses is inverted.
+    Kernel,
+    /// We. Kernels before 5.8 do not know the filter; some ignore it, some refuse it.
+    Here,
+}
+
 /// The UDP flows of a family. After five interrupted attempts the last list is given as it is (J8).
 ///
 /// # Errors
 /// What the kernel answers.
 pub(super) fn list(family: Family) -> io::Result<Vec<Flow>> {
     let mut socket = Socket::open(Bus::Netfilter)?;
+    with_fallback(|filter| until_complete(|flows| list_once(&mut socket, family, filter, flows)))
+}
+
+/// Has the kernel filter, and filters here if it refuses.
+fn with_fallback<T>(mut list: impl FnMut(Filter) -> io::Result<T>) -> io::Result<T> {
+    const REFUSED: [i32; 2] = [22, 95];
+    match list(Filter::Kernel) {
+        Err(error) if error.raw_os_error().is_some_and(|errno| REFUSED.contains(&errno)) => list(Filter::Here),
+        outcome => outcome,
+    }
+}
+
+/// Lists until a list is complete, at most [`TRIES`] times (J8). `list` fills a list and says whether it is complete.
+fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> io::Result<Vec<Flow>> {
     let mut flows = Vec::new();
     for _ in 0..TRIES {
         flows.clear();
-        if list_once(&mut socket, family, &mut flows)? {
-            break;
+        match list(&mut flows) {
+            Ok(true) => break,
+            Ok(false) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(flows)
 }
 
 /// Lists once; says whether the list is complete.
-fn list_once(socket: &mut Socket, family: Family, flows: &mut Vec<Flow>) -> io::Result<bool> {
+fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Vec<Flow>) -> io::Result<bool> {
     let mut request = message(number::GET, number::NLM_F_DUMP, family);
-    let tuple = request.open(number::TUPLE_ORIGINAL);
-    let proto = request.open(number::TUPLE_PROTO);
-    request.attr(number::PROTO_NUMBER, &[UDP]);
-    request.close(proto);
-    request.close(tuple);
-    let filter = request.open(number::FILTER);
-    request.attr(number::FILTER_ORIGINAL_FLAGS, &number::BY_PROTOCOL.to_ne_bytes());
-    request.close(filter);
+    if filter == Filter::Kernel {
+        let tuple = request.open(number::TUPLE_ORIGINAL);
+        let proto = request.open(number::TUPLE_PROTO);
+        request.attr(number::PROTO_NUMBER, &[UDP]);
+        request.close(proto);
+        request.close(tuple);
+        let filter = request.open(number::FILTER);
+        request.attr(number::FILTER_ORIGINAL_FLAGS, &number::BY_PROTOCOL.to_ne_bytes());
+        request.close(filter);
+    }
     socket.send(&finished(request))?;
     let mut complete = true;
     loop {
@@ -92,14 +120,14 @@ fn list_once(socket: &mut Socket, family: Family, flows: &mut Vec<Flow>) -> io::
     }
 }
 
-/// Deletes flows and gives the number of those that were still there.
+/// Deletes flows and gives the number of those that were still there. Goes on after one that cannot be deleted.
 ///
 /// # Errors
-/// What the kernel answers, other than that a flow is gone already.
+/// What the kernel answered first, other than that a flow is gone already.
 pub(super) fn delete(flows: &[Flow]) -> io::Result<usize> {
     const ENOENT: i32 = 2;
     let mut socket = Socket::open(Bus::Netfilter)?;
-    let mut deleted = 0;
+    let (mut deleted, mut failure) = (0, None);
     for chunk in flows.chunks(DELETIONS) {
         let requests: Vec<u8> = chunk.iter().flat_map(deletion).collect();
         socket.send(&requests)?;
@@ -108,12 +136,12 @@ pub(super) fn delete(flows: &[Flow]) -> io::Result<usize> {
                 match ack.errno {
                     0 => deleted += 1,
                     ENOENT => {}
-                    errno => return Err(io::Error::from_raw_os_error(errno)),
+                    errno => failure = failure.or(Some(errno)),
                 }
             }
         }
     }
-    Ok(deleted)
+    failure.map_or(Ok(deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
 
 fn deletion(flow: &Flow) -> Vec<u8> {
@@ -181,4 +209,85 @@ fn udp_ends(tuple: Attr<'_>) -> Option<(SocketAddr, SocketAddr)> {
 fn address(attr: Attr<'_>) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(attr.payload).map(|bytes| IpAddr::from(Ipv4Addr::from(bytes)));
     v4.or_else(|_| <[u8; 16]>::try_from(attr.payload).map(|bytes| IpAddr::from(Ipv6Addr::from(bytes)))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn any_flow() -> Flow {
+        let end: SocketAddr = (Ipv4Addr::LOCALHOST, 53).into();
+        Flow { original_destination: end, reply_source: end, handle: Vec::new() }
+    }
+
+    /// How often a list was asked for that ends like this each time, and what was made of it.
+    fn attempts(end: impl Fn(u32) -> io::Result<bool>) -> (u32, io::Result<usize>) {
+        let mut count = 0;
+        let outcome = until_complete(|flows| {
+            count += 1;
+            flows.push(any_flow());
+            end(count)
+        });
+        (count, outcome.map(|flows| flows.len()))
+    }
+
+    // J8
+    #[test]
+    fn an_interrupted_list_is_begun_anew_five_times_at_most() {
+        assert!(matches!(attempts(|_| Ok(true)), (1, Ok(1))));
+        assert!(matches!(attempts(|count| Ok(count == 3)), (3, Ok(1))), "what came before is forgotten");
+        assert!(matches!(attempts(|_| Ok(false)), (5, Ok(1))), "then the last list counts, though partial");
+        assert!(matches!(attempts(|_| Err(io::ErrorKind::Interrupted.into())), (5, Ok(1))));
+        assert!(matches!(attempts(|_| Err(io::Error::from_raw_os_error(1))), (1, Err(_))), "other errors end it");
+    }
+
+    // J2
+    #[test]
+    fn a_kernel_that_refuses_the_filter_is_asked_without_it() {
+        let asked = |errno: Option<i32>| {
+            let mut filters = Vec::new();
+            let outcome = with_fallback(|filter| {
+                filters.push(filter);
+                let refused = errno.filter(|_| filter == Filter::Kernel);
+                refused.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+            });
+            (filters, outcome.is_ok())
+        };
+        assert_eq!(asked(None), (vec![Filter::Kernel], true));
+        assert_eq!(asked(Some(22)), (vec![Filter::Kernel, Filter::Here], true));
+        assert_eq!(asked(Some(95)), (vec![Filter::Kernel, Filter::Here], true));
+        assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "a missing capability is no matter of filters");
+    }
+
+    // J2 J9
+    #[test]
+    fn what_the_kernel_does_not_filter_is_filtered_here() {
+        let tuple = |writer: &mut Writer, kind: u16, protocol: u8| {
+            let tuple = writer.open(kind);
+            let ip = writer.open(number::TUPLE_IP);
+            writer.attr(number::IPV4_SOURCE, &[10, 0, 0, 1]);
+            writer.attr(number::IPV4_DESTINATION, &[10, 0, 0, 2]);
+            writer.close(ip);
+            let proto = writer.open(number::TUPLE_PROTO);
+            writer.attr(number::PROTO_NUMBER, &[protocol]);
+            writer.attr(number::SOURCE_PORT, &[0, 1]);
+            writer.attr(number::DESTINATION_PORT, &[0, 53]);
+            writer.close(proto);
+            writer.close(tuple);
+        };
+        let entry = |protocol| {
+            let mut entry = message(number::NEW, 0, Family::V4);
+            tuple(&mut entry, number::TUPLE_ORIGINAL, protocol);
+            tuple(&mut entry, number::TUPLE_REPLY, protocol);
+            finished(entry)
+        };
+        let udp = flow(&entry(UDP)).unwrap();
+        assert_eq!(
+            (udp.original_destination, udp.reply_source),
+            (([10, 0, 0, 2], 53).into(), ([10, 0, 0, 1], 1).into())
+        );
+        for other in [6, 132, 1] {
+            assert_eq!(flow(&entry(other)), None, "protocol {other}");
+        }
+    }
 }

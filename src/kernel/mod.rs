@@ -6,6 +6,10 @@
 pub mod addresses;
 pub mod families;
 mod flows;
+pub mod leftovers;
+pub mod probe;
+pub mod process;
+pub mod sysctl;
 mod watch;
 
 use std::io;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::Family;
+
 /// Facts of the Node object this proxy runs on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
@@ -21,6 +23,22 @@ pub struct Node {
 }
 
 impl Node {
+    /// The node with `bindAddress` in place of its IP of that family, and first, unless it is unspecified (M6).
+    #[must_use]
+    pub fn with_bind_address(mut self, address: IpAddr) -> Self {
+        if !address.is_unspecified() {
+            self.ips.retain(|ip| ip.is_ipv4() != address.is_ipv4());
+            self.ips.insert(0, address);
+        }
+        self
+    }
+
+    /// The family of the node's first IP; IPv4 when it has none (M5).
+    #[must_use]
+    pub fn primary_family(&self) -> Family {
+        self.ips.first().map_or(Family::V4, |ip| Family::of(*ip))
+    }
+
     /// The node's IPv4 address, if it has one (M4).
     #[must_use]
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
@@ -37,5 +55,33 @@ impl Node {
             IpAddr::V6(ip) => Some(*ip),
             IpAddr::V4(_) => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(ips: &[&str]) -> Node {
+        Node { ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(), ..Node::default() }
+    }
+
+    // M5
+    #[test]
+    fn the_first_ip_decides_the_primary_family() {
+        assert_eq!(node(&["2001:db8::2", "192.0.2.2"]).primary_family(), Family::V6);
+        assert_eq!(node(&["192.0.2.2", "2001:db8::2"]).primary_family(), Family::V4);
+        assert_eq!(node(&[]).primary_family(), Family::V4);
+    }
+
+    // M6
+    #[test]
+    fn the_bind_address_replaces_the_ip_of_its_family_and_comes_first() {
+        let bound = |ips: &[&str], address: &str| node(ips).with_bind_address(address.parse().unwrap());
+        let v6 = bound(&["192.0.2.2", "2001:db8::2"], "2001:db8::9");
+        assert_eq!((v6.ips.clone(), v6.primary_family()), (node(&["2001:db8::9", "192.0.2.2"]).ips, Family::V6));
+        assert_eq!(bound(&["192.0.2.2"], "0.0.0.0"), node(&["192.0.2.2"]), "unspecified");
+        assert_eq!(bound(&["192.0.2.2"], "::"), node(&["192.0.2.2"]), "unspecified");
+        assert_eq!(bound(&[], "192.0.2.9"), node(&["192.0.2.9"]));
     }
 }

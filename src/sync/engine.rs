@@ -85,6 +85,10 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
 
     /// Takes an event over. Says whether it asks for a sync.
     pub fn apply(&mut self, event: Event) -> bool {
+        let event = match event {
+            Event::NodeApplied(node) => Event::NodeApplied(node.with_bind_address(self.config.bind_address)),
+            event => event,
+        };
         self.pending.note(&self.state, &event);
         self.state.apply(event);
         for conflict in self.state.take_conflicts() {

@@ -68,3 +68,102 @@ impl UdpFlows {
         results
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use nft::{Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
+
+    use super::*;
+    use crate::conntrack::Flow;
+    use crate::kernel::ForeignWrites;
+    use crate::model::Event;
+    use crate::model::testing::{self, name, port, slice, slice_port};
+
+    /// Tracks one flow a family, which leads to nobody, and notes what it is asked.
+    #[derive(Default)]
+    struct Tracker {
+        listed: Vec<Family>,
+        deleted: usize,
+        fails: bool,
+    }
+
+    impl Kernel for Tracker {
+        fn commit(&mut self, _: &[Command]) -> Result<Committed, CommitError> {
+            unreachable!("flows are no business of nf_tables")
+        }
+
+        fn read(&mut self, _: &TableName) -> Result<Option<TableDump>, ReadError> {
+            unreachable!("flows are no business of nf_tables")
+        }
+
+        fn elements(&mut self, _: &TableName, _: &Set) -> Result<Vec<Element>, ReadError> {
+            unreachable!("flows are no business of nf_tables")
+        }
+
+        fn foreign_writes(&mut self, _: &[TableName]) -> Result<ForeignWrites, ReadError> {
+            unreachable!("flows are no business of nf_tables")
+        }
+
+        fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+            self.listed.push(family);
+            if self.fails {
+                return Err(io::Error::from_raw_os_error(1));
+            }
+            let to = if family == Family::V4 { "10.96.0.10:53" } else { "[fd00::10]:53" };
+            let to = to.parse().unwrap();
+            Ok(vec![Flow { original_destination: to, reply_source: to, handle: Vec::new() }])
+        }
+
+        fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+            self.deleted += flows.len();
+            Ok(flows.len())
+        }
+
+        fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+            unreachable!("given by the caller")
+        }
+    }
+
+    /// A DNS Service with an endpoint, and one that only has TCP.
+    fn cluster() -> State {
+        let mut dns = testing::service("shop/dns", &["10.96.0.10"]);
+        dns.ports = vec![port("dns/udp", 53)];
+        let web = testing::service("shop/web", &["10.96.0.11"]);
+        testing::state([
+            Event::ServiceApplied(dns),
+            Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 5353)], &["10.244.0.1"])),
+            Event::ServiceApplied(web),
+            Event::SliceApplied(slice("shop/web-1", "shop/web", &[slice_port("http", 80)], &["10.244.0.2"])),
+        ])
+    }
+
+    fn reconcile(flows: &mut UdpFlows, state: &State, kernel: &mut Tracker) -> Vec<usize> {
+        flows.reconcile(state, kernel, &Family::BOTH, &[]).iter().map(|done| done.deleted).collect()
+    }
+
+    // J1 B15
+    #[test]
+    fn flows_are_listed_once_a_family_and_only_when_a_service_with_udp_changed() {
+        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        flows.service_changed(&state, &name("shop/web"));
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
+        assert_eq!(kernel.listed, [], "no UDP in it");
+        flows.service_changed(&state, &name("shop/dns"));
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "the flow to the cluster IP");
+        assert_eq!(kernel.listed, Family::BOTH);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "not again before the next change");
+        assert_eq!((kernel.listed.len(), kernel.deleted), (2, 1));
+    }
+
+    // J8
+    #[test]
+    fn a_list_that_fails_is_given_up_and_counts_for_nothing() {
+        let (state, mut flows) = (cluster(), UdpFlows::default());
+        let mut kernel = Tracker { fails: true, ..Tracker::default() };
+        flows.service_changed(&state, &name("shop/dns"));
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
+        assert_eq!((kernel.listed.len(), kernel.deleted), (2, 0));
+    }
+}

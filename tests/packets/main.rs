@@ -17,3 +17,4 @@ mod nodeports;
 mod policies;
 mod refusals;
 mod restart;
+mod takeover;

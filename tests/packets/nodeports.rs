@@ -61,3 +61,40 @@ fn node_ports_answer_on_the_configured_addresses_only() {
         }
     }
 }
+
+/// A served node port, and the node with these addresses.
+fn objects_with(addresses: &[std::net::IpAddr]) -> Vec<Value> {
+    let mut objects = vec![node_with(addresses)];
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    objects.push(web.port("dns", Proto::Udp, 80).node_port(30080).json());
+    objects.extend(slices("shop", "web", &[0, 2], &PORTS));
+    objects
+}
+
+fn node_with(addresses: &[std::net::IpAddr]) -> Value {
+    let mut node = node();
+    let list = addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address }));
+    node["status"]["addresses"] = list.collect();
+    node
+}
+
+#[test]
+fn primary_follows_the_node_object() {
+    // M7 M8: upstream keeps the addresses of its start.
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &objects_with(&Family::ALL.map(Family::node)));
+    Family::ALL.into_iter().for_each(|family| check(&world, family, PRIMARY));
+    proxy.apply(&[node_with(&Family::ALL.map(Family::node_second))]);
+    Family::ALL.into_iter().for_each(|family| check(&world, family, SECOND));
+}
+
+#[test]
+fn the_bind_address_stands_for_the_nodes_ip_of_its_family() {
+    // M6
+    let world = World::new();
+    let mut config = config();
+    config["bindAddress"] = json!(Family::V6.node_second());
+    let _proxy = Proxy::start(&world.node, &config, &objects_with(&Family::ALL.map(Family::node)));
+    check(&world, Family::V4, PRIMARY);
+    check(&world, Family::V6, SECOND);
+}

@@ -123,6 +123,7 @@ fn change(table: &mut TableDump, command: &Command) {
         }
         Command::DeleteChain(_, name) => drop(table.chains.remove(name).unwrap_or_else(|| panic!("no chain {name}"))),
         Command::FlushChain(_, name) => chain(table, name).clear(),
+        Command::DeleteRule(..) => panic!("the sync loop deletes no single rules"),
         Command::AddRule(_, name, rule) => {
             let dump = rule.to_dump(table.table.name.family);
             chain(table, name).push(dump);

@@ -11,6 +11,7 @@ mod exprs;
 mod messages;
 mod notice;
 mod objects;
+mod outline;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub use ack::{Ack, ack, done};
 pub use elements::{RawElement, pair};
 pub use messages::{Messages, dump_interrupted, sequence};
 pub use notice::{Notice, Process, notice};
+pub use outline::{ChainOutline, RuleOutline, chain_outline, rule_outline};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10;

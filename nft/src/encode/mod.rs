@@ -27,6 +27,7 @@ const NFTA_TABLE_USERDATA: u16 = 6;
 const OWNER: u32 = 2;
 const PERSIST: u32 = 4;
 const NFTA_CHAIN_USERDATA: u16 = 12;
+const NFTA_RULE_HANDLE: u16 = 3;
 
 /// One finished message, or how many elements it covers, for finding out what an error is about.
 pub(crate) struct Message {
@@ -84,6 +85,11 @@ impl Encoder {
                 one(self.chain(table, &chain, MsgType::Del)?)
             }
             Command::FlushChain(table, chain) => one(self.rule(table, chain, &Rule::new([]), MsgType::Del)?),
+            Command::DeleteRule(table, chain, handle) => {
+                let mut bytes = self.rule(table, chain, &Rule::new([]), MsgType::Del)?;
+                append(&mut bytes, NFTA_RULE_HANDLE, &handle.to_be_bytes());
+                one(bytes)
+            }
             Command::AddRule(table, chain, rule) => one(self.rule(table, chain, rule, MsgType::Add)?),
             Command::AddSet(table, set) => one(self.set(table, set, MsgType::Add)?),
             Command::DeleteSet(table, set) => one(self.set(table, set, MsgType::Del)?),

@@ -19,6 +19,7 @@ impl fmt::Display for Command {
             Self::AddChain(table, chain) => add_chain(table, chain),
             Self::DeleteChain(table, chain) => delete_chain(table, chain),
             Self::FlushChain(table, chain) => flush_chain(table, chain),
+            Self::DeleteRule(table, chain, handle) => delete_rule(table, chain, *handle),
             Self::AddRule(table, chain, rule) => add_rule(table, chain, rule, &[]),
             Self::AddSet(table, set) => add_set(table, set),
             Self::DeleteSet(table, set) => delete_set(table, set),
@@ -60,6 +61,12 @@ pub fn add_chain(table: &TableName, chain: &Chain) -> String {
 #[must_use]
 pub fn flush_chain(table: &TableName, chain: &str) -> String {
     format!("flush chain {table} {chain}")
+}
+
+/// `delete rule ip kube-proxy KUBE-SERVICES handle 7`.
+#[must_use]
+pub fn delete_rule(table: &TableName, chain: &str, handle: u64) -> String {
+    format!("delete rule {table} {chain} handle {handle}")
 }
 
 /// `delete chain ip kube-proxy KUBE-SERVICES`.

@@ -43,7 +43,8 @@ impl Layout for Maps {
 /// Names of the sets and maps.
 mod set {
     pub(super) const CLUSTER_IPS: &str = "cluster-ips";
-    pub(super) const NODEPORT_IPS: &str = "nodeport-ips";
+    /// Not upstream's name `nodeport-ips`: its start in match-all mode deletes that set, and fails if a rule of ours uses it.
+    pub(super) const NODEPORT_IPS: &str = "nodeport-addresses";
     pub(super) const SERVICE_CIDRS: &str = "service-cidrs";
     pub(super) const HAIRPIN: &str = "hairpin";
     pub(super) const RESTRICTED: &str = "lb-restricted";

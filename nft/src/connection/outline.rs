@@ -1,0 +1,42 @@
+//! Listing the outline of a table that other programs fill.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Connection, ReadError, request};
+use crate::decode::{self, RuleOutline};
+use crate::object::TableName;
+
+/// Chains and jumps of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableOutline {
+    /// The chains by name, and whether the kernel calls them.
+    pub chains: BTreeMap<Arc<str>, bool>,
+    /// The rules, chain by chain, in their order.
+    pub rules: Vec<RuleOutline>,
+}
+
+impl Connection {
+    /// Chains and jumps of a table, whatever else its rules do; `None` when there is no such table.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn outline(&mut self, name: &TableName) -> Result<Option<TableOutline>, ReadError> {
+        self.stable(|connection| connection.outline_once(name))
+    }
+
+    fn outline_once(&mut self, name: &TableName) -> Result<Option<TableOutline>, ReadError> {
+        if self.read_table_object(name)?.is_none() {
+            return Ok(None);
+        }
+        let mut outline = TableOutline::default();
+        self.dump_messages(request::CHAINS, name, &[], |message| {
+            let chain = decode::chain_outline(message).filter(|chain| chain.table == *name);
+            outline.chains.extend(chain.map(|chain| (chain.name, chain.is_base)));
+        })?;
+        self.dump_messages(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |message| {
+            outline.rules.extend(decode::rule_outline(message).filter(|rule| rule.table == *name));
+        })?;
+        Ok(Some(outline))
+    }
+}

@@ -1,0 +1,175 @@
+//! The outline of foreign tables: names and jumps, nothing else.
+//!
+//! Other programs' rules hold expressions that this crate has no words for (iptables-nft's matches and targets, for example). Who
+//! wants to take some rules out of such a table needs to know only which chains there are and where each rule jumps to. What
+//! cannot be read, whatever the reason, gives `None`: it is somebody else's.
+
+use std::sync::Arc;
+
+use super::{SUBSYSTEM, family, kind, messages::Header};
+use crate::object::TableName;
+use crate::wire::{Attr, Attrs};
+
+/// `linux/netfilter/nf_tables.h`.
+mod number {
+    pub(super) const CHAIN_TABLE: u16 = 1;
+    pub(super) const CHAIN_NAME: u16 = 3;
+    pub(super) const CHAIN_HOOK: u16 = 4;
+
+    pub(super) const RULE_TABLE: u16 = 1;
+    pub(super) const RULE_CHAIN: u16 = 2;
+    pub(super) const RULE_HANDLE: u16 = 3;
+    pub(super) const RULE_EXPRESSIONS: u16 = 4;
+
+    pub(super) const EXPRESSION_NAME: u16 = 1;
+    pub(super) const EXPRESSION_DATA: u16 = 2;
+    pub(super) const IMMEDIATE_DATA: u16 = 2;
+    pub(super) const DATA_VERDICT: u16 = 2;
+    pub(super) const VERDICT_CHAIN: u16 = 2;
+}
+
+/// A chain without its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainOutline {
+    /// Its table.
+    pub table: TableName,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether the kernel calls it.
+    pub is_base: bool,
+}
+
+/// A rule without what it matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleOutline {
+    /// Its table.
+    pub table: TableName,
+    /// Its chain's name.
+    pub chain: Arc<str>,
+    /// The kernel's number of the rule, by which it can be deleted.
+    pub handle: u64,
+    /// The chain that it jumps or goes to. Chains that it reaches through a map are not known.
+    pub target: Option<Arc<str>>,
+}
+
+/// The chain that a message describes, from its `nlmsghdr` on.
+#[must_use]
+pub fn chain_outline(bytes: &[u8]) -> Option<ChainOutline> {
+    let (family, attrs) = object(bytes, kind::NEW_CHAIN)?;
+    Some(ChainOutline {
+        table: TableName::new(family, attrs.find(number::CHAIN_TABLE)?.str()?),
+        name: attrs.find(number::CHAIN_NAME)?.str()?.into(),
+        is_base: attrs.find(number::CHAIN_HOOK).is_some(),
+    })
+}
+
+/// The rule that a message describes, from its `nlmsghdr` on.
+#[must_use]
+pub fn rule_outline(bytes: &[u8]) -> Option<RuleOutline> {
+    let (family, attrs) = object(bytes, kind::NEW_RULE)?;
+    let expressions = attrs.find(number::RULE_EXPRESSIONS);
+    Some(RuleOutline {
+        table: TableName::new(family, attrs.find(number::RULE_TABLE)?.str()?),
+        chain: attrs.find(number::RULE_CHAIN)?.str()?.into(),
+        handle: attrs.find(number::RULE_HANDLE)?.u64()?,
+        target: expressions.and_then(|list| list.nested().find_map(target)).map(Arc::from),
+    })
+}
+
+/// Family and attributes of an object of a kind.
+fn object(bytes: &[u8], wanted: u16) -> Option<(crate::object::Family, Attrs<'_>)> {
+    let header = Header::read(bytes).filter(|header| header.kind == SUBSYSTEM << 8 | wanted)?;
+    let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>()?;
+    Some((family(nfgenmsg[0])?, Attrs::new(attrs)))
+}
+
+/// Where an expression jumps to.
+fn target(expression: Attr<'_>) -> Option<&str> {
+    let expression = expression.nested();
+    if expression.find(number::EXPRESSION_NAME)?.str()? != "immediate" {
+        return None;
+    }
+    let data = expression.find(number::EXPRESSION_DATA)?.nested().find(number::IMMEDIATE_DATA)?;
+    data.nested().find(number::DATA_VERDICT)?.nested().find(number::VERDICT_CHAIN)?.str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Family;
+    use crate::wire::Writer;
+
+    fn framed(kind: u16, family: u8, attrs: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(20 + attrs.len()).unwrap();
+        let kind = SUBSYSTEM << 8 | kind;
+        [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], &[family, 0, 0, 0], attrs].concat()
+    }
+
+    /// An expression of a foreign kind, then a jump.
+    fn rule_message(expression: &str) -> Vec<u8> {
+        let mut attrs = Writer::default();
+        attrs.str(number::RULE_TABLE, "filter");
+        attrs.str(number::RULE_CHAIN, "INPUT");
+        attrs.u64(number::RULE_HANDLE, 7);
+        let list = attrs.open(number::RULE_EXPRESSIONS);
+        for name in ["match", expression] {
+            let element = attrs.open(1);
+            attrs.str(number::EXPRESSION_NAME, name);
+            let data = attrs.open(number::EXPRESSION_DATA);
+            let value = attrs.open(number::IMMEDIATE_DATA);
+            let verdict = attrs.open(number::DATA_VERDICT);
+            attrs.u32(1, 0xffff_fffd);
+            attrs.str(number::VERDICT_CHAIN, "KUBE-SERVICES");
+            for nest in [verdict, value, data, element] {
+                attrs.close(nest);
+            }
+        }
+        attrs.close(list);
+        framed(kind::NEW_RULE, 2, attrs.bytes())
+    }
+
+    #[test]
+    fn only_an_immediate_verdict_is_a_jump() {
+        let rule = rule_outline(&rule_message("immediate")).unwrap();
+        assert_eq!(rule.table, TableName::new(Family::Ip, "filter"));
+        assert_eq!((&*rule.chain, rule.handle, rule.target.as_deref()), ("INPUT", 7, Some("KUBE-SERVICES")));
+        assert_eq!(rule_outline(&rule_message("target")).unwrap().target, None);
+    }
+
+    #[test]
+    fn chains_tell_whether_the_kernel_calls_them() {
+        let message = |hook: bool| {
+            let mut attrs = Writer::default();
+            attrs.str(number::CHAIN_TABLE, "nat");
+            attrs.str(number::CHAIN_NAME, "OUTPUT");
+            if hook {
+                attrs.attr(number::CHAIN_HOOK, &[]);
+            }
+            framed(kind::NEW_CHAIN, 10, attrs.bytes())
+        };
+        let chain = chain_outline(&message(true)).unwrap();
+        assert_eq!((chain.table, &*chain.name, chain.is_base), (TableName::new(Family::Ip6, "nat"), "OUTPUT", true));
+        assert!(!chain_outline(&message(false)).unwrap().is_base);
+        assert_eq!(rule_outline(&message(false)), None, "another kind of object");
+    }
+
+    #[test]
+    fn bytes_that_end_early_or_are_garbled_do_no_harm() {
+        let whole = rule_message("immediate");
+        for end in 0..whole.len() {
+            let mut cut = whole[..end].to_vec();
+            assert_eq!(rule_outline(&cut), None, "the header promises more");
+            if let Some(len) = cut.first_chunk_mut::<4>() {
+                *len = u32::try_from(end).unwrap().to_ne_bytes();
+            }
+            let handle = rule_outline(&cut).map(|rule| rule.handle);
+            assert!(handle.is_none_or(|handle| handle == 7), "{end}");
+            assert_eq!(chain_outline(&cut), None);
+        }
+        for (position, byte) in (0..whole.len()).flat_map(|position| [0, 1, 0x7f, 0xff].map(|byte| (position, byte))) {
+            let mut garbled = whole.clone();
+            garbled[position] = byte;
+            let _any = rule_outline(&garbled);
+        }
+    }
+}

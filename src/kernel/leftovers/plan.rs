@@ -1,0 +1,158 @@
+//! Which chains and rules of an iptables table kube-proxy made. Pure.
+//!
+//! Takes a table's outline, gives what to unlink and empty, and what to delete after that. Kubelet's and other people's chains are
+//! not in it: KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT. KUBE-MARK-MASQ is kube-proxy's own since 1.28, was
+//! kubelet's before (KUBE-MARK-DROP beside it says so), and port-mapping plug-ins may jump to it: then it stays as it is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nft::{Command, TableName, TableOutline};
+
+/// The tables in which kube-proxy makes chains.
+pub(super) const TABLES: [&str; 3] = ["filter", "nat", "mangle"];
+
+const CANARY: &str = "KUBE-PROXY-CANARY";
+const MARK_MASQ: &str = "KUBE-MARK-MASQ";
+/// Made by kubelets that make KUBE-MARK-MASQ, and by kube-proxies of the same age.
+const MARK_DROP: &str = "KUBE-MARK-DROP";
+
+/// Modes iptables and ipvs, in table filter.
+const FILTER: [&str; 10] = [
+    "KUBE-SERVICES",
+    "KUBE-EXTERNAL-SERVICES",
+    "KUBE-FORWARD",
+    "KUBE-NODEPORTS",
+    "KUBE-PROXY-FIREWALL",
+    "KUBE-NODE-PORT",
+    "KUBE-SOURCE-RANGES-FIREWALL",
+    "KUBE-IPVS-FILTER",
+    "KUBE-IPVS-OUT-FILTER",
+    CANARY,
+];
+/// Modes iptables and ipvs, in table nat.
+const NAT: [&str; 7] =
+    ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", MARK_MASQ, CANARY];
+/// Chains of single Services and endpoints, in table nat.
+const PREFIXES: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-", "KUBE-SEP-"];
+
+/// What to do to one table.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Takes the jumps out of the built-in chains and empties kube-proxy's chains. Nothing meets them after that.
+    pub(super) unlink: Vec<Command>,
+    /// The chains to delete then.
+    pub(super) chains: Vec<Arc<str>>,
+    /// What stays, and why.
+    pub(super) warnings: Vec<String>,
+}
+
+/// What to do to a table.
+pub(super) fn plan(table: &TableName, outline: &TableOutline) -> Plan {
+    let named = outline.chains.iter().filter(|(name, is_base)| !**is_base && is_proxys(&table.name, name));
+    let mut chains: BTreeSet<&Arc<str>> = named.map(|(name, _)| name).collect();
+    let mut plan = Plan::default();
+    if chains.contains(&Arc::from(MARK_MASQ))
+        && let Some(owner) = other_user_of_mark(outline, &chains)
+    {
+        plan.warnings.push(format!("chain {MARK_MASQ} of table {table} stays: {owner}"));
+        chains.retain(|name| &***name != MARK_MASQ);
+    }
+    let jumps = outline.rules.iter().filter(|rule| {
+        outline.chains.get(&rule.chain) == Some(&true) && rule.target.as_ref().is_some_and(|to| chains.contains(to))
+    });
+    let jumps = jumps.map(|rule| Command::DeleteRule(table.clone(), Arc::clone(&rule.chain), rule.handle));
+    plan.unlink = jumps.chain(chains.iter().map(|name| Command::FlushChain(table.clone(), Arc::clone(name)))).collect();
+    plan.chains = chains.into_iter().cloned().collect();
+    plan
+}
+
+fn is_proxys(table: &str, chain: &str) -> bool {
+    match table {
+        "filter" => FILTER.contains(&chain),
+        "nat" => NAT.contains(&chain) || PREFIXES.iter().any(|prefix| chain.starts_with(prefix)),
+        "mangle" => chain == CANARY,
+        _ => false,
+    }
+}
+
+/// Who else needs KUBE-MARK-MASQ.
+fn other_user_of_mark(outline: &TableOutline, chains: &BTreeSet<&Arc<str>>) -> Option<String> {
+    if outline.chains.contains_key(MARK_DROP) {
+        return Some(format!("{MARK_DROP} beside it says that kubelet made it"));
+    }
+    let user = outline.rules.iter().find(|r| r.target.as_deref() == Some(MARK_MASQ) && !chains.contains(&r.chain))?;
+    Some(format!("a rule of chain {} uses it", user.chain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nft::Family;
+    use nft::decode::RuleOutline;
+
+    fn table(name: &str) -> TableName {
+        TableName::new(Family::Ip, name)
+    }
+
+    fn outline(name: &str, base: &[&str], chains: &[&str], rules: &[(&str, u64, &str)]) -> TableOutline {
+        let all = base.iter().map(|chain| (Arc::from(*chain), true));
+        let rule = |(chain, handle, to): &(&str, u64, &str)| RuleOutline {
+            table: table(name),
+            chain: (*chain).into(),
+            handle: *handle,
+            target: (!to.is_empty()).then(|| (*to).into()),
+        };
+        TableOutline {
+            chains: all.chain(chains.iter().map(|chain| (Arc::from(*chain), false))).collect(),
+            rules: rules.iter().map(rule).collect(),
+        }
+    }
+
+    fn lines(plan: &Plan) -> Vec<String> {
+        plan.unlink.iter().map(ToString::to_string).collect()
+    }
+
+    // O1
+    #[test]
+    fn jumps_go_and_chains_are_emptied_but_kubelets_and_others_stay() {
+        let chains = ["KUBE-SERVICES", "KUBE-SVC-A", "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "MINE", "KUBE-SVCX"];
+        let rules =
+            [("OUTPUT", 4, "KUBE-SERVICES"), ("OUTPUT", 5, "MINE"), ("OUTPUT", 6, ""), ("MINE", 7, "KUBE-SVC-A")];
+        let plan = plan(&table("nat"), &outline("nat", &["OUTPUT"], &chains, &rules));
+        let expected =
+            ["delete rule ip nat OUTPUT handle 4", "flush chain ip nat KUBE-SERVICES", "flush chain ip nat KUBE-SVC-A"];
+        assert_eq!(lines(&plan), expected);
+        assert_eq!(plan.chains, ["KUBE-SERVICES".into(), "KUBE-SVC-A".into()]);
+        assert_eq!(plan.warnings, [""; 0]);
+    }
+
+    // O1
+    #[test]
+    fn a_name_counts_in_its_own_table_and_not_as_a_built_in_chain() {
+        let all = ["KUBE-SVC-A", "KUBE-POSTROUTING", "KUBE-FORWARD", "KUBE-PROXY-CANARY"];
+        let chains = |name| plan(&table(name), &outline(name, &[], &all, &[])).chains;
+        assert_eq!(chains("mangle"), ["KUBE-PROXY-CANARY".into()]);
+        assert_eq!(chains("filter"), ["KUBE-FORWARD".into(), "KUBE-PROXY-CANARY".into()]);
+        assert_eq!(chains("nat"), ["KUBE-POSTROUTING".into(), "KUBE-PROXY-CANARY".into(), "KUBE-SVC-A".into()]);
+        assert_eq!(chains("raw"), []);
+        assert_eq!(plan(&table("nat"), &outline("nat", &["KUBE-SERVICES"], &[], &[])), Plan::default());
+    }
+
+    // O1
+    #[test]
+    fn the_mark_chain_goes_unless_somebody_else_needs_it() {
+        let chains = ["KUBE-MARK-MASQ", "KUBE-SVC-A", "CNI-HOSTPORT-SETMARK"];
+        let own = [("KUBE-SVC-A", 2, "KUBE-MARK-MASQ")];
+        let used = [own[0], ("CNI-HOSTPORT-SETMARK", 3, "KUBE-MARK-MASQ")];
+        let masq = Arc::from("KUBE-MARK-MASQ");
+        let of =
+            |chains: &[&str], rules: &[(&str, u64, &str)]| plan(&table("nat"), &outline("nat", &[], chains, rules));
+        assert!(of(&chains, &own).chains.contains(&masq));
+        for plan in [of(&chains, &used), of(&["KUBE-MARK-MASQ", "KUBE-SVC-A", "KUBE-MARK-DROP"], &own)] {
+            assert_eq!(plan.chains, ["KUBE-SVC-A".into()]);
+            assert_eq!(lines(&plan), ["flush chain ip nat KUBE-SVC-A"]);
+            assert_eq!(plan.warnings.len(), 1, "{:?}", plan.warnings);
+        }
+    }
+}

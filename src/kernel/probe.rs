@@ -1,0 +1,94 @@
+//! Whether this kernel lets this process program nf_tables, without programming anything (O3, start order step 11).
+//!
+//! Sends one batch that makes a table with a nat chain and then asks for something impossible, so that the kernel checks everything
+//! and keeps nothing. The answer must be that the impossible is the only thing wrong.
+
+use std::io;
+
+use nft::{BaseChain, Chain, ChainType, Command, CommitError, Connection, Hook, Refusal, Table, TableName};
+
+use crate::model::Family;
+
+/// The kernel does not take our rules. Fatal.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// A capability is missing.
+    #[error(
+        "not allowed to program nf_tables: kube-proxy needs capability CAP_NET_ADMIN and the host's network namespace"
+    )]
+    NotPermitted,
+    /// A part of nf_tables is missing.
+    #[error(
+        "the kernel cannot do what mode nftables needs for {family}: it refused {refusal}; load or build nf_tables, nft_chain_nat and nft_nat"
+    )]
+    Unsupported {
+        /// The family that was tried.
+        family: Family,
+        /// What was refused.
+        refusal: String,
+    },
+    /// The kernel gave no sensible answer.
+    #[error("cannot ask the kernel for nf_tables: {0}")]
+    Failed(#[from] CommitError),
+    /// The socket failed.
+    #[error("cannot open a netfilter netlink socket: {0}")]
+    Socket(#[from] io::Error),
+}
+
+/// Tries a family in the calling thread's network namespace.
+///
+/// # Errors
+/// See [`ProbeError`].
+pub fn probe(family: Family) -> Result<(), ProbeError> {
+    let commands = commands(family);
+    let last = commands.len() - 1;
+    match Connection::open()?.commit(&commands) {
+        Ok(_) => Ok(()),
+        Err(CommitError::Refused(refusals)) => judge(family, &refusals, last),
+        Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(ProbeError::NotPermitted)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn commands(family: Family) -> [Command; 3] {
+    let table = TableName::new(family.into(), "kube-proxy-probe");
+    let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
+    let chain = Chain { name: "probe".into(), base: Some(base), comment: None };
+    let impossible = TableName::new(family.into(), "kube-proxy-probe-that-does-not-exist");
+    [
+        Command::AddTable(Table { name: table.clone(), comment: None }),
+        Command::AddChain(table, chain),
+        Command::DeleteTable(impossible),
+    ]
+}
+
+fn judge(family: Family, refusals: &[Refusal], last: usize) -> Result<(), ProbeError> {
+    const EPERM: i32 = 1;
+    const ENOENT: i32 = 2;
+    match refusals.iter().find(|refusal| refusal.command != Some(last) || refusal.errno != ENOENT) {
+        None => Ok(()),
+        Some(refusal) if refusal.errno == EPERM => Err(ProbeError::NotPermitted),
+        Some(refusal) => Err(ProbeError::Unsupported { family, refusal: refusal.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(command: Option<usize>, errno: i32) -> Refusal {
+        Refusal { command, element: None, object: "add chain".into(), errno, message: None }
+    }
+
+    // O3
+    #[test]
+    fn only_the_impossible_may_be_refused() {
+        assert!(judge(Family::V4, &[refusal(Some(2), 2)], 2).is_ok());
+        assert!(matches!(judge(Family::V4, &[refusal(None, 1)], 2), Err(ProbeError::NotPermitted)));
+        assert!(matches!(judge(Family::V4, &[refusal(Some(2), 1)], 2), Err(ProbeError::NotPermitted)));
+        let error = judge(Family::V6, &[refusal(Some(1), 2), refusal(Some(2), 2)], 2).unwrap_err().to_string();
+        assert!(error.contains("for IPv6: it refused `add chain`"), "{error}");
+    }
+}
