@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, bail};
@@ -16,7 +16,7 @@ use kube_proxy::metrics::{self, Metrics};
 use kube_proxy::model::{Event, Family};
 use kube_proxy::ruleset::maps::Maps;
 use kube_proxy::serving::{self, HealthWatch};
-use kube_proxy::source::{ConvertOptions, manifests};
+use kube_proxy::source::{ConvertOptions, api, manifests};
 use kube_proxy::sync::{Engine, NoKernel, Schedule, Sync};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
@@ -70,19 +70,19 @@ async fn serve(config: Config, families: &[Family], verbosity: Verbosity) -> Res
     let watch = HealthWatch { metrics: metrics.clone(), events: None };
     let health = tokio::spawn(health.run(listen, Arc::new(watch)));
     let (sender, events) = sync_channel(EVENT_QUEUE);
-    let dir = config.manifests.clone().context("no source of objects: give --manifests DIR")?;
-    let source = manifests::spawn(dir, options(&config), sender)?;
+    let mut source = Source::spawn(&config, sender)?;
     let (ended, sync_ended) = tokio::sync::oneshot::channel::<()>();
     let sync = spawn_sync(config, families.to_vec(), metrics, reporter, events, ended)?;
     let signalled = tokio::select! {
         _ = terminate.recv() => true,
         _ = interrupt.recv() => true,
         _ = sync_ended => false,
+        error = source.failed() => return Err(error),
         Ok(Err(error)) = server => return Err(error.into()),
         Ok(Err(error)) = health => return Err(error.into()),
     };
     // Without its source the loop runs out of events and ends.
-    source.stop();
+    drop(source);
     let outcome = sync.join();
     if !signalled || outcome.is_err() {
         bail!("the sync loop ended by itself");
@@ -107,6 +107,37 @@ fn flagz(config: &Config) -> Vec<(String, String)> {
         ("v", config.logging.verbosity.to_string()),
     ];
     flags.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// Where the objects come from. Dropping it ends their coming.
+enum Source {
+    Manifests { _handle: manifests::Handle },
+    Api(api::Handle),
+}
+
+impl Source {
+    fn spawn(config: &Config, sink: SyncSender<Event>) -> Result<Self> {
+        if let Some(dir) = config.manifests.clone() {
+            return Ok(Self::Manifests { _handle: manifests::spawn(dir, options(config), sink)? });
+        }
+        let kubeconfig = &config.file.client_connection.kubeconfig;
+        let kubeconfig = (!kubeconfig.is_empty()).then(|| kubeconfig.into());
+        let options = api::ApiOptions {
+            client: api::ClientOptions { kubeconfig, master: None },
+            node_name: config.node_name.clone(),
+            convert: options(config),
+            needs_pod_cidrs: config.detect_local == config::DetectLocal::NodeCidr,
+        };
+        Ok(Self::Api(api::spawn(options, sink, ())?))
+    }
+
+    /// Waits for an error after which the process cannot go on.
+    async fn failed(&mut self) -> anyhow::Error {
+        match self {
+            Self::Manifests { .. } => std::future::pending().await,
+            Self::Api(handle) => handle.failed().await,
+        }
+    }
 }
 
 fn options(config: &Config) -> ConvertOptions {

@@ -5,9 +5,12 @@
 //!
 //! Invariants: bad input loses only itself, and never in silence; an object whose meaning did not change gives no event.
 
+pub mod api;
 pub mod convert;
+mod key;
 pub mod manifests;
 mod notice;
+pub mod objects;
 
 pub use convert::ConvertOptions;
 pub use notice::Notice;

@@ -1,6 +1,6 @@
 //! Kubernetes objects to model events.
 //!
-//! Takes k8s-openapi objects, gives [`Converted`]: the [`Event`] an object amounts to and a [`Notice`] for each part of it that
+//! Takes the reduced objects of [`super::objects`], gives [`Converted`]: the [`Event`] an object amounts to and a [`Notice`] for each part of it that
 //! cannot be used. One file a kind; `text` reads the values they share.
 //!
 //! Invariants: pure, the result depends on the object and the options only; a bad item is dropped alone; an object that is
@@ -20,9 +20,8 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
 use super::notice::Notice;
+use super::objects::Metadata;
 use crate::model::{Event, ObjectName, Protocol};
 use intern::Interner;
 
@@ -64,7 +63,7 @@ impl Converter {
     }
 
     /// The validated name of a namespaced object.
-    fn object_name(&mut self, meta: &ObjectMeta, scope: &mut Scope) -> Option<ObjectName> {
+    fn object_name(&mut self, meta: &Metadata, scope: &mut Scope) -> Option<ObjectName> {
         let name = valid_name(meta, scope)?;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         if !text::is_dns_label(namespace) {
@@ -75,7 +74,7 @@ impl Converter {
     }
 
     /// The validated name of an object without a namespace.
-    fn cluster_name(&mut self, meta: &ObjectMeta, scope: &mut Scope) -> Option<Arc<str>> {
+    fn cluster_name(&mut self, meta: &Metadata, scope: &mut Scope) -> Option<Arc<str>> {
         valid_name(meta, scope).map(|name| self.names.share(name))
     }
 
@@ -89,8 +88,8 @@ impl Converter {
     }
 }
 
-fn valid_name<'a>(meta: &'a ObjectMeta, scope: &mut Scope) -> Option<&'a str> {
-    let name = meta.name.as_deref().unwrap_or_default();
+fn valid_name<'a>(meta: &'a Metadata, scope: &mut Scope) -> Option<&'a str> {
+    let name = &*meta.name;
     if text::is_dns_subdomain(name) {
         return Some(name);
     }
@@ -106,8 +105,8 @@ struct Scope {
 }
 
 impl Scope {
-    fn new(kind: &'static str, meta: &ObjectMeta) -> Self {
-        let name = meta.name.as_deref().unwrap_or_default();
+    fn new(kind: &'static str, meta: &Metadata) -> Self {
+        let name = &*meta.name;
         let object = match meta.namespace.as_deref() {
             Some(namespace) => format!("{namespace}/{name}"),
             None => name.to_owned(),
@@ -139,9 +138,9 @@ impl Scope {
     }
 
     /// A list of CIDRs, each trimmed; blank ones are left out in silence, bad ones with a notice (A9, A10).
-    fn cidrs(&mut self, field: &str, values: Option<&[String]>) -> Vec<ipnet::IpNet> {
+    fn cidrs(&mut self, field: &str, values: &[Box<str>]) -> Vec<ipnet::IpNet> {
         let mut cidrs = Vec::new();
-        for (index, value) in values.unwrap_or_default().iter().enumerate() {
+        for (index, value) in values.iter().enumerate() {
             match text::parse_cidr(value.trim()) {
                 Some(cidr) => cidrs.push(cidr),
                 None if value.trim().is_empty() => {}

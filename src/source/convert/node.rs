@@ -2,30 +2,26 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1 as core;
-
 use super::{Converted, Converter, Scope};
 use crate::model::{Event, Family, Node};
+use crate::source::objects;
 
-/// Label with the node's zone (C2, C9).
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Taint by which the cluster autoscaler announces that it deletes the node (L5).
 const DELETION_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl Converter {
     /// The facts of a Node.
-    pub fn node(&mut self, object: &core::Node) -> Converted {
+    pub fn node(&mut self, object: &objects::Node) -> Converted {
         let mut scope = Scope::new("Node", &object.metadata);
         let Some(name) = self.cluster_name(&object.metadata, &mut scope) else {
             return scope.finish(None);
         };
-        let zone = object.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE_LABEL));
-        let pod_cidrs = object.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_deref());
+        let zone = object.metadata.labels.zone.as_deref();
         let node = Node {
             name,
             zone: zone.filter(|zone| !zone.is_empty()).map(|zone| self.names.share(zone)),
             ips: raw_ips(object, &mut scope),
-            pod_cidrs: scope.cidrs("spec.podCIDRs", pod_cidrs),
+            pod_cidrs: scope.cidrs("spec.podCIDRs", &object.spec.pod_cidrs),
             eligible: is_eligible(object),
         };
         scope.finish(Some(Event::NodeApplied(node)))
@@ -33,11 +29,11 @@ impl Converter {
 }
 
 /// The first InternalIP, else the first ExternalIP; then the first of the other family in the same order (M4).
-fn raw_ips(object: &core::Node, scope: &mut Scope) -> Vec<IpAddr> {
-    let addresses = object.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();
+fn raw_ips(object: &objects::Node, scope: &mut Scope) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {
-        for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.type_ == wanted) {
+        let addresses = object.status.addresses.iter().enumerate();
+        for (index, address) in addresses.filter(|(_, address)| &*address.type_ == wanted) {
             all.extend(scope.ip(format_args!("status.addresses[{index}].address"), &address.address));
         }
     }
@@ -49,7 +45,6 @@ fn raw_ips(object: &core::Node, scope: &mut Scope) -> Vec<IpAddr> {
 }
 
 /// Neither being deleted nor announced to be (L5).
-fn is_eligible(object: &core::Node) -> bool {
-    let taints = object.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    object.metadata.deletion_timestamp.is_none() && !taints.iter().any(|taint| taint.key == DELETION_TAINT)
+fn is_eligible(object: &objects::Node) -> bool {
+    !object.metadata.is_being_deleted && !object.spec.taints.iter().any(|taint| &*taint.key == DELETION_TAINT)
 }

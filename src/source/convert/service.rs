@@ -2,14 +2,11 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-use k8s_openapi::api::core::v1 as core;
-
 use super::{Converted, Converter, Scope};
 use crate::model::{ClusterIps, Event, Family, ObjectName, Service, ServicePort, TrafficPolicy};
+use crate::source::objects;
+use ipnet::IpNet;
 
-/// Label of Services that another proxy handles (A1).
-const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 /// The API's default of `sessionAffinityConfig.clientIP.timeoutSeconds` (A11).
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 /// The longest time-out that the API allows.
@@ -17,12 +14,12 @@ const MAX_AFFINITY_SECONDS: u32 = 86_400;
 
 impl Converter {
     /// A Service; [`Event::ServiceDeleted`] when it is not for this proxy (A1 to A3) or not usable.
-    pub fn service(&mut self, object: &core::Service) -> Converted {
+    pub fn service(&mut self, object: &objects::Service) -> Converted {
         let mut scope = Scope::new("Service", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut scope) else {
             return scope.finish(None);
         };
-        let spec = object.spec.as_ref().filter(|spec| is_for_this_proxy(object, spec));
+        let spec = Some(&object.spec).filter(|spec| is_for_this_proxy(object, spec));
         let event = match spec.and_then(|spec| self.usable_service(&name, object, spec, &mut scope)) {
             Some(service) => Event::ServiceApplied(service),
             None => Event::ServiceDeleted(name),
@@ -33,8 +30,8 @@ impl Converter {
     fn usable_service(
         &mut self,
         name: &ObjectName,
-        object: &core::Service,
-        spec: &core::ServiceSpec,
+        object: &objects::Service,
+        spec: &objects::ServiceSpec,
         scope: &mut Scope,
     ) -> Option<Service> {
         let cluster_ips = cluster_ips(spec, scope)?;
@@ -42,10 +39,9 @@ impl Converter {
         let external_policy = external_policy(spec, scope);
         let load_balancer_ips = load_balancer_ips(object, scope);
         let source_ranges = source_ranges(spec, &load_balancer_ips, scope);
-        let created = object.metadata.creation_timestamp.as_ref();
         Some(Service {
             name: name.clone(),
-            created: created.map_or(i64::MAX, |time| time.0.as_second()),
+            created: object.metadata.creation_timestamp.unwrap_or(i64::MAX),
             cluster_ips,
             external_ips: if self.options.allow_external_ips { external_ips(spec, scope) } else { Vec::new() },
             load_balancer_ips,
@@ -59,9 +55,9 @@ impl Converter {
     }
 
     /// The usable ports; `None` with a notice when there is none.
-    fn service_ports(&mut self, spec: &core::ServiceSpec, scope: &mut Scope) -> Option<Vec<ServicePort>> {
+    fn service_ports(&mut self, spec: &objects::ServiceSpec, scope: &mut Scope) -> Option<Vec<ServicePort>> {
         let mut ports: Vec<ServicePort> = Vec::new();
-        for (index, port) in spec.ports.as_deref().unwrap_or_default().iter().enumerate() {
+        for (index, port) in spec.ports.iter().enumerate() {
             let field = format!("spec.ports[{index}]");
             let Some(port) = self.service_port(port, &field, scope) else { continue };
             // A5: name and protocol identify a port.
@@ -80,21 +76,21 @@ impl Converter {
         Some(ports)
     }
 
-    fn service_port(&mut self, port: &core::ServicePort, field: &str, scope: &mut Scope) -> Option<ServicePort> {
+    fn service_port(&mut self, port: &objects::ServicePort, field: &str, scope: &mut Scope) -> Option<ServicePort> {
         let name = self.port_name(port.name.as_deref().unwrap_or_default(), field, scope)?;
         let protocol = scope.protocol(field, port.protocol.as_deref())?;
         let number = scope.port(format_args!("{field}.port"), port.port, "port ignored")?;
-        let node_port = port.node_port.filter(|port| *port != 0);
+        let node_port = Some(port.node_port).filter(|port| *port != 0);
         let node_port = node_port.and_then(|port| scope.port(format_args!("{field}.nodePort"), port, "no node port"));
         Some(ServicePort { name, protocol, port: number, node_port })
     }
 }
 
 /// The source ranges (A9), with a notice for each family that they leave open.
-fn source_ranges(spec: &core::ServiceSpec, load_balancer_ips: &[IpAddr], scope: &mut Scope) -> Vec<IpNet> {
+fn source_ranges(spec: &objects::ServiceSpec, load_balancer_ips: &[IpAddr], scope: &mut Scope) -> Vec<IpNet> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
-    let ranges = scope.cidrs(FIELD, spec.load_balancer_source_ranges.as_deref());
-    let given = spec.load_balancer_source_ranges.as_ref().is_some_and(|list| !list.is_empty());
+    let ranges = scope.cidrs(FIELD, &spec.load_balancer_source_ranges);
+    let given = !spec.load_balancer_source_ranges.is_empty();
     for family in Family::BOTH {
         let balanced = load_balancer_ips.iter().any(|ip| Family::of(*ip) == family);
         if given && balanced && !ranges.iter().any(|range| Family::of(range.addr()) == family) {
@@ -105,24 +101,22 @@ fn source_ranges(spec: &core::ServiceSpec, load_balancer_ips: &[IpAddr], scope: 
 }
 
 /// Not labelled for another proxy, not headless, with a cluster IP and of another type than ExternalName (A1 to A3).
-fn is_for_this_proxy(object: &core::Service, spec: &core::ServiceSpec) -> bool {
-    let labels = object.metadata.labels.as_ref();
-    !labels.is_some_and(|labels| labels.contains_key(PROXY_NAME_LABEL))
+fn is_for_this_proxy(object: &objects::Service, spec: &objects::ServiceSpec) -> bool {
+    object.metadata.labels.proxy_name.is_none()
         && !matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"))
         && spec.type_.as_deref() != Some("ExternalName")
 }
 
 /// The cluster IP of each family (A4); `None` with a notice when there is no usable one.
-fn cluster_ips(spec: &core::ServiceSpec, scope: &mut Scope) -> Option<ClusterIps> {
+fn cluster_ips(spec: &objects::ServiceSpec, scope: &mut Scope) -> Option<ClusterIps> {
     let mut found = ClusterIps::default();
-    let families = spec.ip_families.as_deref().unwrap_or_default();
+    let families = &spec.ip_families;
     if families.is_empty() {
         let ip = scope.ip("spec.clusterIP", spec.cluster_ip.as_deref().unwrap_or_default())?;
         set_cluster_ip(&mut found, ip);
         return Some(found);
     }
-    let ips = spec.cluster_ips.as_deref().unwrap_or_default();
-    for (index, (family, text)) in families.iter().zip(ips).enumerate() {
+    for (index, (family, text)) in families.iter().zip(&spec.cluster_ips).enumerate() {
         let Some(family) = family_of_word(family, index, scope) else { continue };
         if found.get(family).is_some() {
             continue;
@@ -161,9 +155,9 @@ fn family_of_word(word: &str, index: usize, scope: &mut Scope) -> Option<Family>
 }
 
 /// The external IPs, trimmed and without blanks and repeats (A7).
-fn external_ips(spec: &core::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
+fn external_ips(spec: &objects::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
     let mut ips = Vec::new();
-    for (index, text) in spec.external_ips.as_deref().unwrap_or_default().iter().enumerate() {
+    for (index, text) in spec.external_ips.iter().enumerate() {
         let text = text.trim();
         if !text.is_empty() {
             push_new(&mut ips, scope.ip(format_args!("spec.externalIPs[{index}]"), text));
@@ -173,9 +167,8 @@ fn external_ips(spec: &core::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
 }
 
 /// The load balancer IPs that traffic is addressed to (A8).
-fn load_balancer_ips(object: &core::Service, scope: &mut Scope) -> Vec<IpAddr> {
-    let status = object.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-    let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+fn load_balancer_ips(object: &objects::Service, scope: &mut Scope) -> Vec<IpAddr> {
+    let ingress = &object.status.load_balancer.ingress;
     let mut ips = Vec::new();
     for (index, ingress) in ingress.iter().enumerate() {
         let field = format!("status.loadBalancer.ingress[{index}]");
@@ -208,10 +201,10 @@ fn policy(word: Option<&str>, field: &str, scope: &mut Scope) -> TrafficPolicy {
 }
 
 /// The external policy; Local counts only where traffic can come from outside (A12).
-fn external_policy(spec: &core::ServiceSpec, scope: &mut Scope) -> TrafficPolicy {
+fn external_policy(spec: &objects::ServiceSpec, scope: &mut Scope) -> TrafficPolicy {
     let policy = policy(spec.external_traffic_policy.as_deref(), "spec.externalTrafficPolicy", scope);
     // The gate AllowServiceExternalIPs has no say here (A7).
-    let has_external_ips = spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty());
+    let has_external_ips = !spec.external_ips.is_empty();
     let reachable = match spec.type_.as_deref() {
         Some("LoadBalancer" | "NodePort") => true,
         None | Some("" | "ClusterIP") => has_external_ips,
@@ -224,7 +217,7 @@ fn external_policy(spec: &core::ServiceSpec, scope: &mut Scope) -> TrafficPolicy
 }
 
 /// The time-out of ClientIP affinity in seconds (A11).
-fn affinity_seconds(spec: &core::ServiceSpec, scope: &mut Scope) -> Option<u32> {
+fn affinity_seconds(spec: &objects::ServiceSpec, scope: &mut Scope) -> Option<u32> {
     match spec.session_affinity.as_deref() {
         None | Some("" | "None") => return None,
         Some("ClientIP") => {}
@@ -233,8 +226,7 @@ fn affinity_seconds(spec: &core::ServiceSpec, scope: &mut Scope) -> Option<u32> 
             return None;
         }
     }
-    let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
-    let Some(given) = config.and_then(|config| config.timeout_seconds) else {
+    let Some(given) = spec.session_affinity_config.client_ip.timeout_seconds else {
         return Some(DEFAULT_AFFINITY_SECONDS);
     };
     let valid = u32::try_from(given).ok().filter(|seconds| (1..=MAX_AFFINITY_SECONDS).contains(seconds));
@@ -246,9 +238,9 @@ fn affinity_seconds(spec: &core::ServiceSpec, scope: &mut Scope) -> Option<u32> 
 }
 
 /// The health-check node port, for load balancers with effective Local policy (A13).
-fn health_check_node_port(spec: &core::ServiceSpec, external: TrafficPolicy, scope: &mut Scope) -> Option<u16> {
+fn health_check_node_port(spec: &objects::ServiceSpec, external: TrafficPolicy, scope: &mut Scope) -> Option<u16> {
     if spec.type_.as_deref() != Some("LoadBalancer") || external != TrafficPolicy::Local {
         return None;
     }
-    scope.port("spec.healthCheckNodePort", spec.health_check_node_port.unwrap_or_default(), "no health check")
+    scope.port("spec.healthCheckNodePort", spec.health_check_node_port, "no health check")
 }

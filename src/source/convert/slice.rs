@@ -1,25 +1,20 @@
 //! EndpointSlice objects (B1 to B9).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::discovery::v1 as discovery;
 
 use super::text::is_dns_subdomain;
 use super::{Converted, Converter, Scope};
 use crate::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
+use crate::source::objects;
 
-/// Label of slices that are not for proxies (B1).
-const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// Label that names the Service of a slice (B2).
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-/// Annotation that says when the slice had to change.
-const TRIGGER_ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 impl Converter {
     /// An EndpointSlice; [`Event::SliceDeleted`] when it is not usable (B1 to B3).
-    pub fn endpoint_slice(&mut self, object: &discovery::EndpointSlice) -> Converted {
+    pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice) -> Converted {
         let mut scope = Scope::new("EndpointSlice", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut scope) else {
             return scope.finish(None);
@@ -34,14 +29,14 @@ impl Converter {
     fn usable_slice(
         &mut self,
         name: &ObjectName,
-        object: &discovery::EndpointSlice,
+        object: &objects::EndpointSlice,
         scope: &mut Scope,
     ) -> Option<EndpointSlice> {
-        let label = |key| object.metadata.labels.as_ref().and_then(|labels| labels.get(key));
-        if label(HEADLESS_LABEL).is_some() {
+        let labels = &object.metadata.labels;
+        if labels.headless.is_some() {
             return None; // B1
         }
-        let service = label(SERVICE_LABEL).map(String::as_str).unwrap_or_default();
+        let service = labels.service_name.as_deref().unwrap_or_default();
         if !is_dns_subdomain(service) {
             let problem = format!("{service:?} is not the name of a Service; slice ignored");
             scope.notice(format!("metadata.labels[{SERVICE_LABEL}]"), problem);
@@ -54,44 +49,39 @@ impl Converter {
             family,
             ports: self.slice_ports(object, scope),
             endpoints: self.slice_endpoints(object, family, scope),
-            trigger: trigger(object.metadata.annotations.as_ref()),
+            trigger: trigger(object.metadata.annotations.trigger_time.as_deref()),
         })
     }
 
-    fn slice_ports(&mut self, object: &discovery::EndpointSlice, scope: &mut Scope) -> Vec<SlicePort> {
-        let ports = object.ports.as_deref().unwrap_or_default().iter().enumerate();
+    fn slice_ports(&mut self, object: &objects::EndpointSlice, scope: &mut Scope) -> Vec<SlicePort> {
+        let ports = object.ports.iter().enumerate();
         ports.filter_map(|(index, port)| self.slice_port(port, &format!("ports[{index}]"), scope)).collect()
     }
 
-    fn slice_port(&mut self, port: &discovery::EndpointPort, field: &str, scope: &mut Scope) -> Option<SlicePort> {
+    fn slice_port(&mut self, port: &objects::EndpointPort, field: &str, scope: &mut Scope) -> Option<SlicePort> {
         let Some(name) = port.name.as_deref() else {
             scope.notice(format!("{field}.name"), "not set (\"\" for an unnamed port); port ignored");
             return None; // B5
         };
         let name = self.port_name(name, field, scope)?;
         let protocol = scope.protocol(field, port.protocol.as_deref())?;
-        let port = scope.port(format_args!("{field}.port"), port.port.unwrap_or_default(), "port ignored")?;
+        let port = scope.port(format_args!("{field}.port"), port.port, "port ignored")?;
         Some(SlicePort { name, protocol, port })
     }
 
-    fn slice_endpoints(
-        &mut self,
-        object: &discovery::EndpointSlice,
-        family: Family,
-        scope: &mut Scope,
-    ) -> Vec<Endpoint> {
-        let endpoints = object.endpoints.as_deref().unwrap_or_default().iter().enumerate();
+    fn slice_endpoints(&mut self, object: &objects::EndpointSlice, family: Family, scope: &mut Scope) -> Vec<Endpoint> {
+        let endpoints = object.endpoints.iter().enumerate();
         endpoints.filter_map(|(index, endpoint)| self.endpoint(endpoint, index, family, scope)).collect()
     }
 
     fn endpoint(
         &mut self,
-        endpoint: &discovery::Endpoint,
+        endpoint: &objects::Endpoint,
         index: usize,
         family: Family,
         scope: &mut Scope,
     ) -> Option<Endpoint> {
-        let Some(text) = endpoint.addresses.first() else {
+        let Some(text) = endpoint.address.as_deref() else {
             scope.notice(format!("endpoints[{index}].addresses"), "empty; endpoint ignored");
             return None; // B6
         };
@@ -104,16 +94,15 @@ impl Converter {
         let node = endpoint.node_name.as_deref().filter(|node| !node.is_empty());
         Some(Endpoint {
             address,
-            conditions: conditions(endpoint.conditions.as_ref()),
+            conditions: conditions(&endpoint.conditions),
             node: node.map(|node| self.names.share(node)),
             hints: endpoint.hints.as_ref().and_then(|hints| self.hints(hints)),
         })
     }
 
     /// Topology hints; `None` when there are none (B9).
-    fn hints(&mut self, hints: &discovery::EndpointHints) -> Option<Box<Hints>> {
-        let zones = hints.for_zones.as_deref().unwrap_or_default();
-        let nodes = hints.for_nodes.as_deref().unwrap_or_default();
+    fn hints(&mut self, hints: &objects::Hints) -> Option<Box<Hints>> {
+        let (zones, nodes) = (&hints.for_zones, &hints.for_nodes);
         if zones.is_empty() && nodes.is_empty() {
             return None;
         }
@@ -125,8 +114,7 @@ impl Converter {
 }
 
 /// When the slice had to change; what cannot be read is as if it were not there (surface.md section 6).
-fn trigger(annotations: Option<&BTreeMap<String, String>>) -> TriggerTime {
-    let text = annotations.and_then(|annotations| annotations.get(TRIGGER_ANNOTATION));
+fn trigger(text: Option<&str>) -> TriggerTime {
     let time = text.and_then(|text| text.parse::<Timestamp>().ok());
     TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
 }
@@ -144,10 +132,10 @@ fn slice_family(address_type: &str, scope: &mut Scope) -> Option<Family> {
 }
 
 /// Conditions with their defaults (B7).
-fn conditions(conditions: Option<&discovery::EndpointConditions>) -> Conditions {
-    conditions.map_or(Conditions::READY, |conditions| Conditions {
+fn conditions(conditions: &objects::EndpointConditions) -> Conditions {
+    Conditions {
         ready: conditions.ready.unwrap_or(true),
         serving: conditions.serving.unwrap_or(true),
         terminating: conditions.terminating.unwrap_or(false),
-    })
+    }
 }

@@ -6,15 +6,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking};
 use serde::de::DeserializeOwned;
 use serde_ignored::Path as Ignored;
 use serde_json::{Map, Value};
 
 use super::document::{Document, documents};
 use super::problem::{Problem, Severity};
-use super::store::Key;
 use crate::model::Event;
 use crate::source::convert::{Converted, Converter};
+use crate::source::key::Key;
+use crate::source::objects::{self, FieldError};
 
 /// The namespace of an object that names none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -109,10 +111,7 @@ impl Decoder<'_> {
         };
         match kind_of(&object, list) {
             Ok(Kind::List(item)) => self.items(object, path, item.map(ItemKind::kind)),
-            Ok(Kind::Item(ItemKind::Service)) => self.typed(with_namespace(object), path, Converter::service),
-            Ok(Kind::Item(ItemKind::Slice)) => self.typed(with_namespace(object), path, Converter::endpoint_slice),
-            Ok(Kind::Item(ItemKind::Node)) => self.typed(object, path, Converter::node),
-            Ok(Kind::Item(ItemKind::ServiceCidr)) => self.typed(object, path, Converter::service_cidr),
+            Ok(Kind::Item(kind)) => self.item(kind, object, path),
             Ok(Kind::Other) => {}
             Err(field) => self.error(format!("{}{field}: missing", dotted(path))),
         }
@@ -130,27 +129,32 @@ impl Decoder<'_> {
         }
     }
 
+    fn item(&mut self, kind: ItemKind, object: Map<String, Value>, path: &str) {
+        match kind {
+            ItemKind::Service => self.typed::<core::Service, _>(with_namespace(object), path, Converter::service),
+            ItemKind::Slice => {
+                self.typed::<discovery::EndpointSlice, _>(with_namespace(object), path, Converter::endpoint_slice);
+            }
+            ItemKind::Node => self.typed::<core::Node, _>(object, path, Converter::node),
+            ItemKind::ServiceCidr => self.typed::<networking::ServiceCIDR, _>(object, path, Converter::service_cidr),
+        }
+    }
+
     /// Reads an object of a known kind and keeps what it amounts to.
-    fn typed<T: DeserializeOwned>(
+    ///
+    /// `Full` is the complete type, by which a user's mistakes are found; `T` is what the proxy needs of it.
+    fn typed<Full: DeserializeOwned, T: DeserializeOwned>(
         &mut self,
         object: Map<String, Value>,
         path: &str,
         convert: fn(&mut Converter, &T) -> Converted,
     ) {
-        let mut unknown = Vec::new();
-        let mut track = serde_path_to_error::Track::new();
-        let deserializer = serde_path_to_error::Deserializer::new(Value::Object(object), &mut track);
-        let object: Result<T, _> = serde_ignored::deserialize(deserializer, |field| unknown.push(field_path(&field)));
+        let object = Value::Object(object);
+        let object: Result<T, _> = self.check::<Full>(&object, path).and_then(|()| objects::decode(&object));
         let object = match object {
             Ok(object) => object,
-            Err(error) => {
-                let field = track.path().to_string();
-                return self.error(format!("{}{field}: {error}", dotted(path)));
-            }
+            Err(error) => return self.error(format!("{}{}: {}", dotted(path), error.field, error.problem)),
         };
-        for field in unknown {
-            self.problem(Severity::Warning, format!("{}{field}: unknown field; ignored", dotted(path)));
-        }
         let converted = convert(self.converter, &object);
         for notice in converted.notices {
             self.problem(Severity::Warning, notice.to_string());
@@ -159,6 +163,22 @@ impl Decoder<'_> {
         if let (Some(key), Some(document)) = (Key::of(&event), self.document) {
             self.content.objects.push(Object { key, document, event });
         }
+    }
+
+    /// Warns about fields that the complete type does not have.
+    ///
+    /// # Errors
+    /// The first field that does not fit the type.
+    fn check<Full: DeserializeOwned>(&mut self, object: &Value, path: &str) -> Result<(), FieldError> {
+        let mut unknown = Vec::new();
+        let mut track = serde_path_to_error::Track::new();
+        let deserializer = serde_path_to_error::Deserializer::new(object, &mut track);
+        serde_ignored::deserialize::<_, _, Full>(deserializer, |field| unknown.push(field_path(&field)))
+            .map_err(|error| FieldError { field: track.path().to_string(), problem: error.to_string() })?;
+        for field in unknown {
+            self.problem(Severity::Warning, format!("{}{field}: unknown field; ignored", dotted(path)));
+        }
+        Ok(())
     }
 }
 

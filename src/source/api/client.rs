@@ -1,0 +1,72 @@
+//! The way to the API server.
+//!
+//! Takes a kubeconfig, a URL or what a pod finds in its environment; gives a [`kube::Client`], which reads token files and
+//! a CA bundle again by itself and runs credential plugins.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(10);
+/// What we call ourselves.
+const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
+
+/// Where the API server is and who we are to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// A kubeconfig file; its current context counts.
+    pub kubeconfig: Option<PathBuf>,
+    /// The server's URL, in place of the kubeconfig's (`--master`). Without a kubeconfig no credentials are used.
+    pub master: Option<String>,
+}
+
+/// A client. Connects to nothing yet, but credential plugins run. Needs to be called in a tokio runtime.
+///
+/// # Errors
+/// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment.
+pub async fn client(options: &ClientOptions) -> Result<kube::Client> {
+    let mut config = configuration(options).await?;
+    config.connect_timeout = Some(CONNECT);
+    // Our own back-off is the only one.
+    config.default_retry = false;
+    config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
+    kube::Client::try_from(config).context("API client")
+}
+
+async fn configuration(options: &ClientOptions) -> Result<Config> {
+    let master = options.master.as_deref().filter(|url| !url.is_empty());
+    let url = master.map(|url| url.parse().with_context(|| format!("--master: {url:?} is not a URL"))).transpose()?;
+    match (&options.kubeconfig, url) {
+        (Some(file), url) => {
+            let mut config = from_file(file).await.with_context(|| format!("kubeconfig {}", file.display()))?;
+            config.cluster_url = url.unwrap_or(config.cluster_url);
+            Ok(config)
+        }
+        (None, Some(url)) => Ok(Config::new(url)),
+        (None, None) => Config::incluster().context(
+            "no API server: give a kubeconfig (--kubeconfig, or clientConnection.kubeconfig in --config), a URL \
+             (--master) or a directory (--manifests), or run in a pod with a ServiceAccount",
+        ),
+    }
+}
+
+async fn from_file(file: &Path) -> Result<Config> {
+    let kubeconfig = Kubeconfig::read_from(file)?;
+    let authority = authority_file(&kubeconfig);
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // A file is read again when it changes, its content as of now would not be.
+    config.root_cert_file = authority;
+    Ok(config)
+}
+
+/// The file of the certificate authority, if the current context names one and does not carry the data itself.
+fn authority_file(kubeconfig: &Kubeconfig) -> Option<PathBuf> {
+    let context = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|named| named.name == *context)?.context.as_ref()?;
+    let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster)?.cluster.as_ref()?;
+    let file = cluster.certificate_authority.as_ref().filter(|_| cluster.certificate_authority_data.is_none())?;
+    Some(file.into())
+}

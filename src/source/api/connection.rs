@@ -1,0 +1,141 @@
+//! Requests to the API server and their answers, with a limit to every wait.
+//!
+//! Takes what to list or watch, gives the answer's bytes or a [`Failure`]. The only file here that talks to the network.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::api::{ListParams, WatchParams};
+use kube::client::Body;
+use kube::core::Request;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
+
+use super::client::{ClientOptions, client};
+use super::failure::{Failure, chain};
+use super::frame;
+
+/// How long the body of a failure may take to come. It is only words.
+const WORDS: Duration = Duration::from_secs(5);
+/// The largest body of a failure that is read, in bytes.
+const MAX_WORDS: usize = 64 << 10;
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// A page of a list.
+    List(ListParams),
+    /// A watch, from this version; from the empty one for a streaming list.
+    Watch(WatchParams, String),
+}
+
+/// The way to one API server.
+#[derive(Clone)]
+pub(super) struct Connection {
+    client: Client,
+    options: ClientOptions,
+}
+
+/// A piece of an answer.
+pub(super) enum Chunk<B> {
+    /// Some bytes.
+    Bytes(B),
+    /// The answer is complete.
+    End,
+    /// Nothing came in time.
+    Late,
+}
+
+impl Connection {
+    /// The way that the options describe.
+    ///
+    /// # Errors
+    /// As for [`client`].
+    pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
+        Ok(Self { client: client(&options).await?, options })
+    }
+
+    /// Reads the configuration again: certificates and credentials in it may be new.
+    ///
+    /// # Errors
+    /// As for [`client`]; the old configuration stays in use.
+    pub(super) async fn renew(&mut self) -> anyhow::Result<()> {
+        self.client = client(&self.options).await?;
+        Ok(())
+    }
+
+    /// Sends a request and waits for the start of its answer.
+    ///
+    /// # Errors
+    /// No connection, no answer in time, or one other than 200.
+    pub(super) async fn ask(&self, path: &str, ask: &Ask, patience: Duration) -> Result<Answer, Failure> {
+        let request = Request::new(path);
+        let request = match ask {
+            Ask::List(params) => request.list(params),
+            Ask::Watch(params, version) => request.watch(params, version),
+        };
+        let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
+        // The client logs each failed request as an error; ours are said once, by the watcher.
+        let sent = self.client.send(request.map(Body::from)).with_subscriber(NoSubscriber::default());
+        let response = timeout(patience, sent).await.map_err(|_| Failure::Silent(patience))?;
+        let response = response.map_err(|error| Failure::of_request(&error))?;
+        let code = response.status().as_u16();
+        let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+        let mut answer = Answer { body: response.into_body() };
+        if code == 200 {
+            return Ok(answer);
+        }
+        let words = answer.all(MAX_WORDS, WORDS).await.unwrap_or_default();
+        let status = frame::Status { code, ..frame::status(&words) };
+        Err(Failure::of_status(status, retry_after.map(Duration::from_secs)))
+    }
+}
+
+/// An answer that is under way.
+pub(super) struct Answer {
+    body: Body,
+}
+
+impl Answer {
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub(super) async fn chunk(&mut self, until: Instant) -> Result<Chunk<impl AsRef<[u8]> + use<>>, Failure> {
+        loop {
+            let frame = self.body.frame().with_subscriber(NoSubscriber::default());
+            match timeout_at(until, frame).await {
+                Err(_) => return Ok(Chunk::Late),
+                Ok(None) => return Ok(Chunk::End),
+                Ok(Some(Err(error))) => return Err(Failure::Connection(chain(&error))),
+                Ok(Some(Ok(frame))) => {
+                    // Anything else is a trailer.
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Chunk::Bytes(bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// The connection broke, or the answer takes too long or too much room.
+    pub(super) async fn all(&mut self, limit: usize, patience: Duration) -> Result<Vec<u8>, Failure> {
+        let until = Instant::now() + patience;
+        let mut all = Vec::new();
+        loop {
+            match self.chunk(until).await? {
+                Chunk::End => return Ok(all),
+                Chunk::Late => return Err(Failure::Silent(patience)),
+                Chunk::Bytes(bytes) => all.extend_from_slice(bytes.as_ref()),
+            }
+            if all.len() > limit {
+                return Err(Failure::Garbage(format!("an answer of more than {limit} bytes")));
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What an API server sends: events of a watch, pages of a list, words about a failure.
+//!
+//! Takes bytes, gives their parts, with objects still as JSON. Pure. Objects are decoded one by one elsewhere, so that one
+//! that is broken loses only itself.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Annotation of the bookmark that ends the initial objects of a streaming list.
+const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+/// One event of a watch.
+#[derive(Debug)]
+pub(super) enum Frame<'a> {
+    /// An object exists.
+    Applied(&'a RawValue),
+    /// An object is gone, or does not match the selectors any more.
+    Deleted(&'a RawValue),
+    /// Everything up to this version was sent.
+    Bookmark {
+        /// Where to resume.
+        version: String,
+        /// All objects that existed at the start of a streaming list were sent.
+        initial_end: bool,
+    },
+    /// The watch failed.
+    Error(Status),
+}
+
+/// A Kubernetes Status.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub(super) struct Status {
+    /// HTTP status; 0 if it is not said.
+    pub(super) code: u16,
+    /// A word such as `Expired`.
+    pub(super) reason: Option<String>,
+    /// A sentence.
+    pub(super) message: Option<String>,
+}
+
+impl Status {
+    /// Whether the version to resume from is too old.
+    pub(super) fn is_gone(&self) -> bool {
+        self.code == 410 || matches!(self.reason.as_deref(), Some("Expired" | "Gone"))
+    }
+}
+
+/// One page of a list.
+#[derive(Debug)]
+pub(super) struct Page<'a> {
+    /// Its objects.
+    pub(super) items: Vec<&'a RawValue>,
+    /// The version of the whole list.
+    pub(super) version: String,
+    /// Asks for the next page; `None` on the last.
+    pub(super) next: Option<String>,
+}
+
+/// Reads a line of a watch.
+///
+/// # Errors
+/// What is wrong with the line.
+pub(super) fn watch_line(line: &[u8]) -> Result<Frame<'_>, String> {
+    #[derive(Deserialize)]
+    struct Line<'a> {
+        #[serde(borrow, rename = "type")]
+        kind: Cow<'a, str>,
+        #[serde(borrow)]
+        object: &'a RawValue,
+    }
+    let text = std::str::from_utf8(line).map_err(|error| error.to_string())?;
+    let line: Line<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    match &*line.kind {
+        "ADDED" | "MODIFIED" => Ok(Frame::Applied(line.object)),
+        "DELETED" => Ok(Frame::Deleted(line.object)),
+        "BOOKMARK" => bookmark(line.object).map_err(|error| format!("bookmark: {error}")),
+        "ERROR" => Ok(Frame::Error(status(line.object.get().as_bytes()))),
+        other => Err(format!("unknown event type {other:?}")),
+    }
+}
+
+fn bookmark(object: &RawValue) -> serde_json::Result<Frame<'_>> {
+    #[derive(Deserialize)]
+    struct Bookmark {
+        metadata: BookmarkMetadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct BookmarkMetadata {
+        resource_version: String,
+        #[serde(default)]
+        annotations: Option<HashMap<String, String>>,
+    }
+    let metadata = serde_json::from_str::<Bookmark>(object.get())?.metadata;
+    let end = metadata.annotations.is_some_and(|all| all.get(INITIAL_END).is_some_and(|value| value == "true"));
+    Ok(Frame::Bookmark { version: metadata.resource_version, initial_end: end })
+}
+
+/// Reads the body of a failure, which may be anything.
+pub(super) fn status(body: &[u8]) -> Status {
+    serde_json::from_slice(body).unwrap_or_default()
+}
+
+/// Reads a page.
+///
+/// # Errors
+/// What is wrong with it. An answer that is no list is an error, not a list of nothing.
+pub(super) fn page(body: &[u8]) -> Result<Page<'_>, String> {
+    #[derive(Deserialize)]
+    struct List<'a> {
+        #[serde(borrow)]
+        kind: Cow<'a, str>,
+        metadata: ListMetadata,
+        #[serde(borrow)]
+        items: Option<Vec<&'a RawValue>>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct ListMetadata {
+        resource_version: String,
+        #[serde(default, rename = "continue")]
+        next: Option<String>,
+    }
+    let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+    let list: List<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if !list.kind.ends_with("List") || list.metadata.resource_version.is_empty() {
+        return Err(format!("a {:?} of version {:?} is no list", list.kind, list.metadata.resource_version));
+    }
+    Ok(Page {
+        items: list.items.unwrap_or_default(),
+        version: list.metadata.resource_version,
+        next: list.metadata.next.filter(|token| !token.is_empty()),
+    })
+}

@@ -1,0 +1,124 @@
+//! Which objects the model was told of, and which of them a new listing no longer has.
+//!
+//! Takes keys, gives keys. Pure. Keeps names only, which it shares with the events.
+//!
+//! Invariant: a listing that was not completed takes nothing away.
+
+use std::collections::HashMap;
+
+use crate::source::key::Key;
+
+/// The objects of one kind.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The listing in which each object was last seen.
+    objects: HashMap<Key, u32>,
+    listing: u32,
+    /// The listing has an object that cannot be told from others.
+    nameless: bool,
+}
+
+impl Known {
+    /// A listing begins; if one was under way it was aborted.
+    pub(super) fn begin(&mut self) {
+        self.listing = self.listing.wrapping_add(1);
+        self.nameless = false;
+    }
+
+    /// An object exists, and the model is told.
+    pub(super) fn applied(&mut self, key: Key) {
+        self.objects.insert(key, self.listing);
+    }
+
+    /// An object exists but cannot be read; if the model knows it, it stays as it was.
+    pub(super) fn unreadable(&mut self, key: Option<&Key>) {
+        match key {
+            Some(key) => {
+                if let Some(seen) = self.objects.get_mut(key) {
+                    *seen = self.listing;
+                }
+            }
+            None => self.nameless = true,
+        }
+    }
+
+    /// An object is gone. Whether the model knows it.
+    pub(super) fn deleted(&mut self, key: &Key) -> bool {
+        self.objects.remove(key).is_some()
+    }
+
+    /// The listing is complete: forgets and gives what it does not have.
+    ///
+    /// With a nameless object in it nothing is missing for certain, so nothing is taken away.
+    pub(super) fn complete(&mut self) -> Vec<Key> {
+        if self.nameless {
+            return Vec::new();
+        }
+        let listing = self.listing;
+        let mut missing: Vec<Key> = self.objects.extract_if(|_, seen| *seen != listing).map(|(key, _)| key).collect();
+        missing.sort();
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::Node(name.into())
+    }
+
+    /// The books after a listing of a and b.
+    fn books() -> Known {
+        let mut known = Known::default();
+        known.begin();
+        known.applied(key("a"));
+        known.applied(key("b"));
+        assert_eq!(known.complete(), []);
+        known
+    }
+
+    #[test]
+    fn only_what_a_complete_listing_lacks_is_missing() {
+        let mut known = books();
+        known.applied(key("watched"));
+        known.begin();
+        known.applied(key("b"));
+        known.applied(key("c"));
+        assert_eq!(known.complete(), [key("a"), key("watched")]);
+        assert_eq!(known.complete(), []);
+        assert!(known.deleted(&key("c")) && !known.deleted(&key("c")) && !known.deleted(&key("a")));
+    }
+
+    #[test]
+    fn an_aborted_listing_takes_nothing_away_and_counts_for_nothing() {
+        let mut known = books();
+        known.begin();
+        known.applied(key("a"));
+        known.applied(key("c"));
+        known.begin();
+        known.applied(key("b"));
+        assert_eq!(known.complete(), [key("a"), key("c")]);
+    }
+
+    #[test]
+    fn an_unreadable_object_stays() {
+        let mut known = books();
+        known.begin();
+        known.unreadable(Some(&key("a")));
+        known.unreadable(Some(&key("never-readable")));
+        assert_eq!(known.complete(), [key("b")]);
+        assert!(!known.deleted(&key("never-readable")));
+    }
+
+    #[test]
+    fn beside_a_nameless_object_nothing_is_missing() {
+        let mut known = books();
+        known.begin();
+        known.unreadable(None);
+        assert_eq!(known.complete(), []);
+        known.begin();
+        assert_eq!(known.complete(), [key("a"), key("b")]);
+    }
+}

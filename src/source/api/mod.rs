@@ -1,0 +1,70 @@
+//! Objects from the API server.
+//!
+//! Takes Services, EndpointSlices, ServiceCIDRs and the own Node as the server lists and streams them; gives [`Event`]s,
+//! [`Event::InitialListDone`] once everything was listed, then changes as they happen.
+//!
+//! The stages: `connection` asks, `lines` and `frame` cut the answer, `resource` reads an object, `known` keeps the books,
+//! `outlet` sends. `watcher` ties these together for one kind, with `follow` for the conversation, `listing`
+//! for the way to list and `backoff` for the time between tries; `readiness` knows when start-up is done, `task` runs it
+//! all on a thread. `client` finds the server.
+//!
+//! Why not `kube::runtime::watcher`: there an object that does not decode fails its whole page, a server that refuses or
+//! ignores streaming lists is asked in the same way for ever, Retry-After is not seen, a line may have any length, and a
+//! dead connection is noticed after the life of a watch only. The client, its TLS, its credentials and its requests
+//! are kube's.
+//!
+//! Invariants: what the server sends loses at most the object it is about; a listing deletes only what it lacks and only
+//! once it is complete; memory is bounded by one page or line plus the names of the objects; all times are monotonic.
+
+mod backoff;
+mod client;
+mod connection;
+mod failure;
+mod follow;
+mod frame;
+mod known;
+mod lines;
+mod listing;
+mod outlet;
+mod readiness;
+mod resource;
+mod task;
+mod watcher;
+
+#[cfg(test)]
+mod tests;
+
+use super::convert::ConvertOptions;
+
+#[cfg(doc)]
+use crate::model::Event;
+
+pub use client::{ClientOptions, client};
+pub use task::{Handle, spawn};
+
+/// What to follow, and where.
+#[derive(Clone, Debug)]
+pub struct ApiOptions {
+    /// Where the server is.
+    pub client: ClientOptions,
+    /// Name of the own Node (M1).
+    pub node_name: String,
+    /// How objects are read.
+    pub convert: ConvertOptions,
+    /// Whether start-up has to fail without pod CIDRs of the Node: detectLocalMode NodeCIDR (M3).
+    pub needs_pod_cidrs: bool,
+}
+
+/// Hears what is worth counting.
+pub trait Observer: Send + 'static {
+    /// The watch of a kind goes on after a failure.
+    fn reconnected(&self, kind: &'static str);
+    /// An object of a kind could not be read, for a reason that was not there before.
+    fn rejected(&self, kind: &'static str);
+}
+
+/// Counts nothing.
+impl Observer for () {
+    fn reconnected(&self, _: &'static str) {}
+    fn rejected(&self, _: &'static str) {}
+}

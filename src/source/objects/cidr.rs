@@ -1,0 +1,26 @@
+//! networking.k8s.io/v1 ServiceCIDR.
+
+use serde::Deserialize;
+
+use super::{Metadata, nullable};
+
+/// A ServiceCIDR.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceCidr {
+    /// Name and version.
+    #[serde(deserialize_with = "nullable")]
+    pub(in crate::source) metadata: Metadata,
+    /// What is asked for.
+    #[serde(deserialize_with = "nullable")]
+    pub(in crate::source) spec: ServiceCidrSpec,
+}
+
+/// `spec` of a ServiceCIDR.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::source) struct ServiceCidrSpec {
+    /// The ranges.
+    #[serde(deserialize_with = "nullable")]
+    pub(in crate::source) cidrs: Box<[Box<str>]>,
+}
