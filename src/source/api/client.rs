@@ -38,8 +38,12 @@ pub async fn client(options: &ClientOptions) -> Result<kube::Client> {
 
 async fn configuration(options: &ClientOptions) -> Result<Config> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
-    let url = master.map(|url| url.parse().with_context(|| format!("--master: {url:?} is not a URL"))).transpose()?;
-    match (&options.kubeconfig, url) {
+    let url = master.map(|url| {
+        // As kubectl has it.
+        let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        full.parse().with_context(|| format!("--master: {url:?} is not a URL"))
+    });
+    match (&options.kubeconfig, url.transpose()?) {
         (Some(file), url) => {
             let mut config = from_file(file).await.with_context(|| format!("kubeconfig {}", file.display()))?;
             config.cluster_url = url.unwrap_or(config.cluster_url);

@@ -13,7 +13,7 @@ use tracing::error;
 
 use super::connection::Connection;
 use super::outlet::Outlet;
-use super::readiness::{Progress, ready};
+use super::readiness::{Patience, Progress, ready};
 use super::resource::Resource;
 use super::watcher::{Surroundings, Timing, Watcher};
 use super::{ApiOptions, Observer};
@@ -124,7 +124,8 @@ async fn follow(
 
 /// Says when everything is listed, then waits for ever; gives the error that ends the process.
 async fn start_up(options: &ApiOptions, progress: watch::Receiver<Progress>, outlet: &Outlet) -> anyhow::Error {
-    if let Err(error) = ready(progress, &options.node_name, options.needs_pod_cidrs).await {
+    let patience = Patience::new(options.needs_pod_cidrs);
+    if let Err(error) = ready(progress, &options.node_name, patience).await {
         return error;
     }
     // Without a receiver the watches end.

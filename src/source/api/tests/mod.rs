@@ -1,1 +1,171 @@
-//! Tests of the API source.
+//! The API source as a whole, against a server that says what each test wants; and what it reads, alone.
+
+mod access;
+mod faults;
+mod following;
+mod reading;
+mod server;
+
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::task::spawn_with;
+use super::watcher::Timing;
+use super::*;
+use crate::model::Event;
+use server::{Act, Request, Server, serve};
+
+/// Longer than anything here takes, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Counts into a list that the test keeps.
+#[derive(Clone, Default)]
+struct Counts(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Counts {
+    fn reconnected(&self, kind: &'static str) {
+        self.0.lock().unwrap().push(format!("reconnected {kind}"));
+    }
+    fn rejected(&self, kind: &'static str) {
+        self.0.lock().unwrap().push(format!("rejected {kind}"));
+    }
+}
+
+impl Counts {
+    fn of(&self, what: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|entry| *entry == what).count()
+    }
+}
+
+/// A source that follows a test's server.
+struct Followed {
+    handle: Handle,
+    events: Receiver<Event>,
+    counts: Counts,
+    server: Server,
+}
+
+impl Followed {
+    /// The next events in short, up to the one that is asked for.
+    fn until(&self, last: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        while found.last().is_none_or(|found| found != last) {
+            let event = self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{last} after {found:?}"));
+            found.push(short(&event));
+        }
+        found
+    }
+
+    /// Waits for something to become true.
+    fn wait(&self, what: impl Fn(&Self) -> bool) {
+        let end = std::time::Instant::now() + PATIENCE;
+        while !what(self) {
+            assert!(std::time::Instant::now() < end, "it never came");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn short(event: &Event) -> String {
+    match event {
+        Event::ServiceApplied(service) => {
+            format!("+{} {}", service.name, service.ports.iter().map(|port| port.port).sum::<u16>())
+        }
+        Event::ServiceDeleted(name) => format!("-{name}"),
+        Event::SliceApplied(slice) => format!("+slice {}", slice.name),
+        Event::SliceDeleted(name) => format!("-slice {name}"),
+        Event::NodeApplied(node) => format!("+node {}", node.name),
+        Event::NodeDeleted(name) => format!("-node {name}"),
+        Event::ServiceCidrApplied(name, _) => format!("+cidr {name}"),
+        Event::ServiceCidrDeleted(name) => format!("-cidr {name}"),
+        Event::InitialListDone => "done".into(),
+    }
+}
+
+/// Times that a test can wait for.
+fn timing() -> Timing {
+    Timing { initial: Duration::from_millis(500), idle: Duration::from_millis(700), ..Timing::default() }
+}
+
+fn options(url: &str) -> ApiOptions {
+    ApiOptions {
+        client: ClientOptions { kubeconfig: None, master: Some(url.to_owned()) },
+        node_name: "node-1".into(),
+        convert: ConvertOptions::default(),
+        needs_pod_cidrs: false,
+    }
+}
+
+/// Follows a server that has one Node and answers requests for `resource` as the test says; of other kinds it has none.
+fn follow(
+    resource: &'static str,
+    answer: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'static,
+    timing: Timing,
+) -> Followed {
+    let server = serve(move |request| match &*request.resource {
+        asked if asked == resource => answer(request),
+        "nodes" => stream(vec![added(&node()), end("1")]),
+        _ => stream(vec![end("1")]),
+    });
+    let (sink, events) = sync_channel(1024);
+    let counts = Counts::default();
+    let handle = spawn_with(options(&server.url), sink, counts.clone(), timing).unwrap();
+    Followed { handle, events, counts, server }
+}
+
+/// An answer of lines, held open.
+fn stream(lines: Vec<String>) -> Vec<Act> {
+    let lines = lines.into_iter().map(|line| Act::Chunk((line + "\n").into_bytes()));
+    [Act::Head(200, "")].into_iter().chain(lines).chain([Act::Hold]).collect()
+}
+
+/// An answer with a body.
+fn reply(status: u16, headers: &'static str, body: &Value) -> Vec<Act> {
+    vec![Act::Head(status, headers), Act::Chunk(body.to_string().into_bytes()), Act::End]
+}
+
+fn refusal(status: u16, headers: &'static str) -> Vec<Act> {
+    reply(status, headers, &json!({"kind": "Status", "code": status, "message": "because"}))
+}
+
+fn event(kind: &str, object: &Value) -> String {
+    json!({"type": kind, "object": object}).to_string()
+}
+
+fn added(object: &Value) -> String {
+    event("ADDED", object)
+}
+
+fn bookmark(version: &str) -> String {
+    event("BOOKMARK", &json!({"kind": "X", "metadata": {"resourceVersion": version, "creationTimestamp": null}}))
+}
+
+/// The bookmark that ends a streaming list.
+fn end(version: &str) -> String {
+    let annotations = json!({"k8s.io/initial-events-end": "true"});
+    event("BOOKMARK", &json!({"metadata": {"resourceVersion": version, "annotations": annotations}}))
+}
+
+fn gone() -> String {
+    event("ERROR", &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}))
+}
+
+fn node() -> Value {
+    let addresses = json!([{"type": "InternalIP", "address": "10.0.0.1"}]);
+    json!({"metadata": {"name": "node-1", "resourceVersion": "1"}, "status": {"addresses": addresses}})
+}
+
+/// A Service demo/NAME with a port.
+fn service(name: &str, port: &Value, version: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "demo", "name": name, "resourceVersion": version},
+        "spec": {"clusterIP": "10.96.0.10", "ports": [{"port": port}]}
+    })
+}
+
+fn web(version: &str) -> Value {
+    service("web", &json!(80), version)
+}

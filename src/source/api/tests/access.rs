@@ -1,0 +1,203 @@
+//! Finding the server and being let in: kubeconfigs, certificates, tokens, plugins.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+use super::super::connection::{Ask, Connection};
+use super::*;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A kubeconfig of one cluster and one user, in a directory.
+fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
+    let file = dir.join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}]
+    });
+    fs::write(&file, config.to_string()).unwrap();
+    ClientOptions { kubeconfig: Some(file), master: None }
+}
+
+/// One page of Services, asked for in the way the options describe.
+async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
+    let connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
+    let ask = Ask::List(kube::api::ListParams::default());
+    let answer = connection.ask("/api/v1/services", &ask, PATIENCE).await;
+    answer.map_err(|error| error.to_string())?.all(1000, PATIENCE).await.map_err(|error| error.to_string())
+}
+
+/// The Authorization header that a user's entry leads to.
+fn authorization(dir: &Path, user: &Value) -> Option<String> {
+    let server = serve(|_| reply(200, "", &json!({})));
+    let options = kubeconfig(dir, &json!({"server": server.url}), user);
+    runtime().block_on(ask(options)).unwrap();
+    server.requests("services")[0].headers.get("authorization").cloned()
+}
+
+#[test]
+fn without_any_way_to_a_server_the_error_says_what_to_do() {
+    let error = runtime().block_on(ask(ClientOptions::default())).unwrap_err();
+    for word in ["--kubeconfig", "clientConnection.kubeconfig", "--master", "--manifests", "ServiceAccount"] {
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn a_kubeconfig_that_cannot_be_read_is_named() {
+    let options = ClientOptions { kubeconfig: Some("/nowhere/kubeconfig".into()), master: None };
+    let error = runtime().block_on(ask(options)).unwrap_err();
+    assert!(error.starts_with("kubeconfig /nowhere/kubeconfig: "), "{error}");
+}
+
+#[test]
+fn a_url_takes_the_place_of_the_kubeconfigs_server() {
+    let dir = TempDir::new().unwrap();
+    let server = serve(|_| reply(200, "", &json!({})));
+    let options = kubeconfig(dir.path(), &json!({"server": "http://192.0.2.1:1"}), &json!({"token": "t"}));
+    runtime().block_on(ask(ClientOptions { master: Some(server.url.clone()), ..options })).unwrap();
+    assert_eq!(server.requests("services")[0].headers["authorization"], "Bearer t");
+    // Without a scheme, as for kubectl.
+    let address = server.url.trim_start_matches("http://").to_owned();
+    runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(address) })).unwrap();
+    assert_eq!(server.requests("services").len(), 2);
+}
+
+#[test]
+fn tokens_come_from_the_config_a_file_or_a_plugin() {
+    let dir = TempDir::new().unwrap();
+    assert_eq!(authorization(dir.path(), &json!({})), None);
+    assert_eq!(authorization(dir.path(), &json!({"token": "a"})).as_deref(), Some("Bearer a"));
+
+    let file = dir.path().join("token");
+    fs::write(&file, "b\n").unwrap();
+    assert_eq!(authorization(dir.path(), &json!({"tokenFile": file})).as_deref(), Some("Bearer b"));
+
+    let plugin = dir.path().join("plugin");
+    let version = "client.authentication.k8s.io/v1";
+    let credential = json!({"apiVersion": version, "kind": "ExecCredential", "status": {"token": "c"}});
+    fs::write(&plugin, format!("#!/bin/sh\necho '{credential}'\n")).unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let exec = json!({"exec": {"apiVersion": version, "command": plugin, "interactiveMode": "Never"}});
+    assert_eq!(authorization(dir.path(), &exec).as_deref(), Some("Bearer c"));
+}
+
+#[test]
+fn credentials_are_read_again_when_the_server_refuses_them() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().to_owned();
+    let server = serve(move |request| match request.headers.get("authorization").map(String::as_str) {
+        Some("Bearer new") if request.resource == "nodes" => stream(vec![added(&node()), end("2")]),
+        Some("Bearer new") => stream(vec![end("2")]),
+        _ => {
+            let text = fs::read_to_string(path.join("kubeconfig")).unwrap();
+            fs::write(path.join("kubeconfig"), text.replace("\"old\"", "\"new\"")).unwrap();
+            refusal(401, "")
+        }
+    });
+    let client = kubeconfig(dir.path(), &json!({"server": server.url}), &json!({"token": "old"}));
+    let (sink, events) = sync_channel(16);
+    let _handle = spawn(ApiOptions { client, ..options("") }, sink, ()).unwrap();
+    while events.recv_timeout(PATIENCE).unwrap() != Event::InitialListDone {}
+}
+
+/// A certificate and its key in PEM.
+struct Signed {
+    certificate: String,
+    key: String,
+}
+
+/// Certificates of an authority, a server and a client.
+struct Authority {
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Self { certificate, issuer: Issuer::new(params, key) }
+    }
+
+    fn sign(&self, names: &[&str]) -> (Signed, CertificateDer<'static>, PrivateKeyDer<'static>) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let signed = Signed { certificate: certificate.pem(), key: key.serialize_pem() };
+        (signed, certificate.der().clone(), key.into())
+    }
+
+    /// A server that demands a certificate of this authority and shows one for these names.
+    fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
+        let provider = Arc::new(ring::default_provider());
+        let (_, certificate, key) = self.sign(names);
+        let mut roots = RootCertStore::empty();
+        let der = CertificateDer::from(pem_body(&self.certificate));
+        roots.add(der).unwrap();
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_client_cert_verifier(clients.unwrap());
+        TlsAcceptor::from(Arc::new(config.with_single_cert(vec![certificate], key).unwrap()))
+    }
+}
+
+/// The bytes that a PEM text holds.
+fn pem_body(text: &str) -> Vec<u8> {
+    use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+    CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
+}
+
+/// What an ask by this host name comes to, at a server whose certificate is for `names`.
+fn ask_by_tls(host: &str, names: &[&str]) -> Result<Vec<u8>, String> {
+    let (dir, authority) = (TempDir::new().unwrap(), Authority::new());
+    let (signed, ..) = authority.sign(&["client"]);
+    for (name, text) in [("ca", &authority.certificate), ("cert", &signed.certificate), ("key", &signed.key)] {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    runtime().block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("https://{host}:{}", listener.local_addr().unwrap().port());
+        let acceptor = authority.acceptor(names);
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            // A client that does not like the certificate goes away.
+            let Ok(mut stream) = acceptor.accept(stream).await else { return };
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+            let _ = stream.shutdown().await;
+        });
+        let cluster = json!({"server": server, "certificate-authority": "ca"});
+        let user = json!({"client-certificate": "cert", "client-key": "key"});
+        ask(kubeconfig(dir.path(), &cluster, &user)).await
+    })
+}
+
+#[test]
+fn tls_servers_are_known_by_name_and_by_address() {
+    assert_eq!(ask_by_tls("localhost", &["localhost"]).as_deref(), Ok(&b"ok"[..]));
+    assert_eq!(ask_by_tls("127.0.0.1", &["127.0.0.1"]).as_deref(), Ok(&b"ok"[..]));
+}
+
+#[test]
+fn a_certificate_for_another_name_is_refused() {
+    let error = ask_by_tls("localhost", &["kubernetes"]).unwrap_err();
+    assert!(error.to_lowercase().contains("certificate"), "{error}");
+}

@@ -1,0 +1,141 @@
+//! Servers and networks that misbehave.
+
+use super::*;
+
+#[test]
+fn a_broken_object_loses_only_itself() {
+    let bad = |version| service("web", &json!("x"), version);
+    let answer = move |request: &Request| match request.nth {
+        0 => stream(vec![added(&web("2")), end("3"), event("MODIFIED", &bad("4")), gone()]),
+        _ => stream(vec![
+            added(&bad("4")),
+            added(&service("api", &json!(81), "5")),
+            end("6"),
+            added(&service("last", &json!(1), "7")),
+        ]),
+    };
+    let followed = follow("services", answer, Timing::default());
+    let all = followed.until("+demo/last 1");
+    let services: Vec<_> = all.iter().filter(|event| event.contains("demo/")).map(String::as_str).collect();
+    // It keeps its former state, also through a list in which it is still broken, and is said once.
+    assert_eq!(services, ["+demo/web 80", "+demo/api 81", "+demo/last 1"]);
+    assert_eq!(followed.counts.of("rejected Service"), 1);
+}
+
+#[test]
+fn a_broken_watch_goes_on_where_it_was() {
+    let answer = |request: &Request| match request.nth {
+        // Cut in the middle of an object.
+        0 => {
+            let mut acts = stream(vec![end("2"), added(&web("3")), bookmark("8")]);
+            acts.pop();
+            acts.push(Act::Chunk(b"{\"type\":\"ADDED\",\"obj".to_vec()));
+            acts
+        }
+        _ => stream(vec![event("MODIFIED", &service("web", &json!(81), "9"))]),
+    };
+    let followed = follow("services", answer, Timing::default());
+    followed.until("+demo/web 81");
+    let asked = followed.server.requests("services");
+    assert_eq!((asked[1].query("resourceVersion"), asked[1].query("sendInitialEvents")), ("8", ""));
+    assert_eq!(followed.counts.of("reconnected Service"), 1);
+    let wait = asked[1].at - asked[0].at;
+    assert!(wait >= Duration::from_millis(800), "{wait:?}");
+}
+
+#[test]
+fn a_connection_on_which_nothing_comes_is_given_up() {
+    // A dead peer, and one that drips bytes of a line that never ends.
+    for drip in [false, true] {
+        let answer = move |request: &Request| match request.nth {
+            0 if drip => {
+                let drops = (0..100).flat_map(|_| [Act::Chunk(b"{".to_vec()), Act::Wait(Duration::from_millis(100))]);
+                let mut acts = stream(vec![end("2"), bookmark("5")]);
+                acts.pop();
+                acts.into_iter().chain(drops).collect()
+            }
+            0 => stream(vec![end("2"), bookmark("5")]),
+            _ => stream(vec![added(&web("6"))]),
+        };
+        let followed = follow("services", answer, timing());
+        followed.until("+demo/web 80");
+        assert_eq!(followed.server.requests("services")[1].query("resourceVersion"), "5");
+    }
+}
+
+#[test]
+fn a_server_that_asks_for_time_gets_it() {
+    let answer = |request: &Request| match request.nth {
+        0 => refusal(429, "Retry-After: 3\r\n"),
+        _ => stream(vec![end("2")]),
+    };
+    let followed = follow("services", answer, Timing::default());
+    followed.until("done");
+    let asked = followed.server.requests("services");
+    assert!(asked[1].at - asked[0].at >= Duration::from_secs(3));
+    // It was refused for another reason than streaming, so it is asked for the same again.
+    assert_eq!(asked[1].query("sendInitialEvents"), "true");
+}
+
+#[test]
+fn garbage_and_endless_lines_lead_to_another_listing() {
+    let endless: fn() -> Vec<Act> = || (0..17).map(|_| Act::Chunk(vec![b'x'; 1 << 20])).collect();
+    let binary: fn() -> Vec<Act> = || vec![Act::Chunk(b"\xff\x00\xfe\n".to_vec()), Act::Hold];
+    for garbage in [endless, binary] {
+        let answer = move |request: &Request| match request.nth {
+            0 => {
+                let mut acts = stream(vec![end("2")]);
+                acts.pop();
+                acts.into_iter().chain(garbage()).collect()
+            }
+            _ => stream(vec![added(&web("3")), end("4")]),
+        };
+        let followed = follow("services", answer, Timing::default());
+        followed.until("+demo/web 80");
+        assert_eq!(followed.server.requests("services")[1].query("sendInitialEvents"), "true");
+    }
+}
+
+#[test]
+fn a_cluster_without_service_cidrs_counts_as_having_none() {
+    for status in [403, 404] {
+        let quick = Timing { absent: Duration::from_millis(300), ..Timing::default() };
+        let answer = move |request: &Request| match request.nth {
+            0 => refusal(status, ""),
+            _ => {
+                let cidr = json!({"metadata": {"name": "kubernetes", "resourceVersion": "2"}, "spec": {"cidrs": ["10.96.0.0/12"]}});
+                stream(vec![added(&cidr), end("3")])
+            }
+        };
+        let followed = follow("servicecidrs", answer, quick);
+        followed.until("done");
+        // It is looked for again.
+        followed.until("+cidr kubernetes");
+    }
+}
+
+#[test]
+fn other_kinds_are_waited_for() {
+    let answer = |request: &Request| match request.nth {
+        0 => refusal(403, ""),
+        1 => refusal(503, ""),
+        _ => stream(vec![end("3")]),
+    };
+    let followed = follow("endpointslices", answer, Timing::default());
+    followed.until("done");
+    assert_eq!(followed.server.requests("endpointslices").len(), 3);
+    assert_eq!(followed.counts.of("reconnected EndpointSlice"), 1);
+}
+
+#[test]
+fn a_watch_that_ends_at_once_is_not_asked_for_in_a_loop() {
+    let answer = |request: &Request| match request.nth {
+        0 => stream(vec![end("2")]).into_iter().take(2).chain([Act::End]).collect(),
+        _ => vec![Act::Head(200, ""), Act::End],
+    };
+    let followed = follow("services", answer, Timing::default());
+    followed.until("done");
+    std::thread::sleep(Duration::from_millis(1500));
+    let asked = followed.server.requests("services").len();
+    assert!(asked <= 3, "{asked} requests");
+}
