@@ -3,6 +3,7 @@
 //! Takes a kubeconfig, a URL or what a pod finds in its environment; gives a [`kube::Client`], which reads token files and
 //! a CA bundle again by itself and runs credential plugins.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ pub struct ClientOptions {
 pub async fn client(options: &ClientOptions) -> Result<kube::Client> {
     let mut config = configuration(options).await?;
     config.connect_timeout = Some(CONNECT);
+    trim_token(&mut config)?;
     // Our own back-off is the only one.
     config.default_retry = false;
     config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
@@ -64,6 +66,19 @@ async fn from_file(file: &Path) -> Result<Config> {
     // A file is read again when it changes, its content as of now would not be.
     config.root_cert_file = authority;
     Ok(config)
+}
+
+/// Takes the white space off a token from a file, as client-go does; kube sends it as it is, which HTTP refuses.
+///
+/// kube then no longer reads the file by itself; it is read again when the server refuses the token.
+fn trim_token(config: &mut Config) -> Result<()> {
+    let auth = &mut config.auth_info;
+    let Some(file) = auth.token_file.as_ref().filter(|_| auth.token.is_none()) else { return Ok(()) };
+    let text = fs::read_to_string(file).with_context(|| format!("token file {file}"))?;
+    if text.trim() != text {
+        auth.token = Some(text.trim().to_owned().into());
+    }
+    Ok(())
 }
 
 /// The file of the certificate authority, if the current context names one and does not carry the data itself.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, anyhow};
-use futures_util::future::join_all;
+use futures_util::future::select_all;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
 use tracing::error;
@@ -114,10 +114,11 @@ async fn follow(
         progress: &progress,
         timing,
     };
-    let watchers = Resource::ALL.map(|resource| Watcher::new(resource, &around, connection.clone()).run());
+    // A watch ends when nobody listens, and then all of them are of no use.
+    let watchers = Resource::ALL.map(|resource| Box::pin(Watcher::new(resource, &around, connection.clone()).run()));
     tokio::select! {
         _ = stopped => None,
-        _ = join_all(watchers) => None,
+        _ = select_all(watchers) => None,
         error = start_up(&options, seen, &outlet) => Some(error),
     }
 }

@@ -145,7 +145,12 @@ fn stop_is_prompt_even_if_nobody_reads() {
 
 #[test]
 fn the_source_ends_when_nobody_listens() {
-    let mut followed = follow("services", |_| stream(vec![added(&web("1")), end("2")]), Timing::default());
+    let more = || [Act::Wait(Duration::from_millis(100)), Act::Chunk((added(&web("3")) + "\n").into_bytes())];
+    let answer = move |_: &Request| {
+        let initial = stream(vec![end("2")]).into_iter().take(2);
+        initial.chain((0..100).flat_map(|_| more())).collect()
+    };
+    let mut followed = follow("services", answer, Timing::default());
     drop(followed.events);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let failed = runtime.block_on(async { tokio::time::timeout(PATIENCE, followed.handle.failed()).await });
