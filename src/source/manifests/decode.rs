@@ -171,10 +171,11 @@ impl Decoder<'_> {
     /// The first field that does not fit the type.
     fn check<Full: DeserializeOwned>(&mut self, object: &Value, path: &str) -> Result<(), FieldError> {
         let mut unknown = Vec::new();
-        let mut track = serde_path_to_error::Track::new();
-        let deserializer = serde_path_to_error::Deserializer::new(object, &mut track);
-        serde_ignored::deserialize::<_, _, Full>(deserializer, |field| unknown.push(field_path(&field)))
-            .map_err(|error| FieldError { field: track.path().to_string(), problem: error.to_string() })?;
+        let fits = serde_ignored::deserialize::<_, _, Full>(object, |field| unknown.push(field_path(&field)));
+        if fits.is_err() {
+            // Again, for the name of the field: keeping track of it is too dear for objects that fit.
+            objects::decode::<Full>(object)?;
+        }
         for field in unknown {
             self.problem(Severity::Warning, format!("{}{field}: unknown field; ignored", dotted(path)));
         }

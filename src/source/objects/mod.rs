@@ -90,9 +90,12 @@ pub(super) struct FieldError {
 
 /// Decodes an object, naming the field that stands against it.
 pub(super) fn decode<T: DeserializeOwned>(object: &Value) -> Result<T, FieldError> {
-    let mut track = serde_path_to_error::Track::new();
-    T::deserialize(serde_path_to_error::Deserializer::new(object, &mut track))
-        .map_err(|error| FieldError { field: track.path().to_string(), problem: error.to_string() })
+    // Keeping track of the field is what costs most, so that is done only when it is needed.
+    T::deserialize(object).map_err(|error| {
+        let mut track = serde_path_to_error::Track::new();
+        let _ = T::deserialize(serde_path_to_error::Deserializer::new(object, &mut track));
+        FieldError { field: track.path().to_string(), problem: error.to_string() }
+    })
 }
 
 /// A value whose null means the same as its absence.
