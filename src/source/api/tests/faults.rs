@@ -38,7 +38,7 @@ fn a_broken_watch_goes_on_where_it_was() {
     followed.until("+demo/web 81");
     let asked = followed.server.requests("services");
     assert_eq!((asked[1].query("resourceVersion"), asked[1].query("sendInitialEvents")), ("8", ""));
-    assert_eq!(followed.counts.of("reconnected Service"), 1);
+    followed.wait(|followed| followed.counts.of("reconnected Service") == 1);
     let wait = asked[1].at - asked[0].at;
     assert!(wait >= Duration::from_millis(800), "{wait:?}");
 }
