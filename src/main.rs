@@ -70,7 +70,7 @@ async fn serve(config: Config, families: &[Family], verbosity: Verbosity) -> Res
     let watch = HealthWatch { metrics: metrics.clone(), events: None };
     let health = tokio::spawn(health.run(listen, Arc::new(watch)));
     let (sender, events) = sync_channel(EVENT_QUEUE);
-    let mut source = Source::spawn(&config, sender)?;
+    let mut source = Source::spawn(&config, sender, metrics.clone())?;
     let (ended, sync_ended) = tokio::sync::oneshot::channel::<()>();
     let sync = spawn_sync(config, families.to_vec(), metrics, reporter, events, ended)?;
     let signalled = tokio::select! {
@@ -116,7 +116,7 @@ enum Source {
 }
 
 impl Source {
-    fn spawn(config: &Config, sink: SyncSender<Event>) -> Result<Self> {
+    fn spawn(config: &Config, sink: SyncSender<Event>, metrics: Metrics) -> Result<Self> {
         if let Some(dir) = config.manifests.clone() {
             return Ok(Self::Manifests { _handle: manifests::spawn(dir, options(config), sink)? });
         }
@@ -128,7 +128,7 @@ impl Source {
             convert: options(config),
             needs_pod_cidrs: config.detect_local == config::DetectLocal::NodeCidr,
         };
-        Ok(Self::Api(api::spawn(options, sink, ())?))
+        Ok(Self::Api(api::spawn(options, sink, Counted(metrics))?))
     }
 
     /// Waits for an error after which the process cannot go on.
@@ -137,6 +137,19 @@ impl Source {
             Self::Manifests { .. } => std::future::pending().await,
             Self::Api(handle) => handle.failed().await,
         }
+    }
+}
+
+/// Counts what the source goes through.
+struct Counted(Metrics);
+
+impl api::Observer for Counted {
+    fn reconnected(&self, kind: &'static str) {
+        self.0.source_reconnected(kind);
+    }
+
+    fn rejected(&self, kind: &'static str) {
+        self.0.object_rejected(kind);
     }
 }
 
