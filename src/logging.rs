@@ -56,11 +56,11 @@ fn filter(verbosity: u32) -> EnvFilter {
     EnvFilter::default().add_directive(level(verbosity).into())
 }
 
-/// Errors, warnings and milestones always; syncs from 2 on; everything from 6 on.
+/// Errors, warnings and milestones always; syncs from 4 on, as many clusters run with 2; everything from 6 on.
 fn level(verbosity: u32) -> LevelFilter {
     match verbosity {
-        0..=1 => LevelFilter::INFO,
-        2..=5 => LevelFilter::DEBUG,
+        0..=3 => LevelFilter::INFO,
+        4..=5 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     }
 }
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn verbosity_as_levels() {
-        assert_eq!([0, 1, 2, 5, 6, 10].map(level), {
+        assert_eq!([0, 1, 3, 4, 5, 6, 10].map(level), {
             use LevelFilter as L;
-            [L::INFO, L::INFO, L::DEBUG, L::DEBUG, L::TRACE, L::TRACE]
+            [L::INFO, L::INFO, L::INFO, L::DEBUG, L::DEBUG, L::TRACE, L::TRACE]
         });
     }
 }

@@ -38,6 +38,11 @@ fn start() -> Result<()> {
     match config::load(std::env::args_os())? {
         Invocation::Run(config) => run(config),
         Invocation::Render(config) => render(config),
+        Invocation::WriteConfig { path, text } => {
+            std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        }
+        Invocation::InitOnly(_) => bail!("--init-only is not there yet"),
+        Invocation::Cleanup(_) => bail!("--cleanup is not there yet"),
         Invocation::Print(text) => {
             print!("{text}");
             Ok(())
@@ -49,10 +54,31 @@ fn start() -> Result<()> {
 fn run(config: Config) -> Result<()> {
     let verbosity = logging::init(&config.logging);
     config.warnings.iter().for_each(|text| warn!("{text}"));
+    if config.logging.verbosity >= 1 {
+        config.flags.iter().for_each(|(name, value)| info!("FLAG: --{name}={value:?}"));
+    }
+    watch_config(&config)?;
     let families = families::supported();
     info!(version = env!("CARGO_PKG_VERSION"), node = config.node_name, ?families, "starting");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(config, &families, verbosity))
+}
+
+/// Ends the process with 1 when the content of the configuration file is another one, so that it is started again with it
+/// (O5). Content that would be refused is logged, and the process goes on with what it has.
+fn watch_config(config: &Config) -> Result<()> {
+    let Some(path) = config.config_file.clone() else { return Ok(()) };
+    let changed = |content: &[u8]| match config::judge(content) {
+        Ok(()) => {
+            error!("content of the proxy server's configuration file was updated");
+            std::process::exit(1)
+        }
+        Err(errors) => {
+            error!("the new content of the configuration file is not valid and not used:\n{errors}");
+            true
+        }
+    };
+    Ok(config::watch::spawn(path, config.config_content.clone(), changed)?)
 }
 
 async fn serve(config: Config, families: &[Family], verbosity: Verbosity) -> Result<()> {
@@ -60,7 +86,7 @@ async fn serve(config: Config, families: &[Family], verbosity: Verbosity) -> Res
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Metrics::new();
     serving::describe(&config, &metrics);
-    let pages = serving::pages(&config, configz(&config)?, flagz(&config), verbosity);
+    let pages = serving::pages(&config, config::configz(&config)?, config.flags.clone(), verbosity);
     let hard_fail = config.file.bind_address_hard_fail;
     let server = metrics::server::run(config.metrics_bind_address, hard_fail, metrics.clone(), pages);
     let server = tokio::spawn(server);
@@ -91,24 +117,6 @@ async fn serve(config: Config, families: &[Family], verbosity: Verbosity) -> Res
     Ok(())
 }
 
-/// The body of `/configz`.
-fn configz(config: &Config) -> Result<String> {
-    Ok(serde_json::json!({ "kubeproxy.config.k8s.io": serde_json::to_value(&config.file)? }).to_string())
-}
-
-/// What `/flagz` shows: the flags that have an effect, with their values.
-fn flagz(config: &Config) -> Vec<(String, String)> {
-    let healthz = config.healthz_bind_address.map(|address| address.to_string());
-    let flags = [
-        ("hostname-override", config.file.hostname_override.clone()),
-        ("metrics-bind-address", config.metrics_bind_address.to_string()),
-        ("healthz-bind-address", healthz.unwrap_or_default()),
-        ("proxy-mode", "nftables".to_owned()),
-        ("v", config.logging.verbosity.to_string()),
-    ];
-    flags.map(|(name, value)| (name.to_owned(), value)).into()
-}
-
 /// Where the objects come from. Dropping it ends their coming.
 enum Source {
     Manifests { _handle: manifests::Handle },
@@ -120,10 +128,11 @@ impl Source {
         if let Some(dir) = config.manifests.clone() {
             return Ok(Self::Manifests { _handle: manifests::spawn(dir, options(config), sink)? });
         }
-        let kubeconfig = &config.file.client_connection.kubeconfig;
-        let kubeconfig = (!kubeconfig.is_empty()).then(|| kubeconfig.into());
         let options = api::ApiOptions {
-            client: api::ClientOptions { kubeconfig, master: None },
+            client: api::ClientOptions {
+                kubeconfig: config.client.kubeconfig.clone(),
+                master: config.client.master.clone(),
+            },
             node_name: config.node_name.clone(),
             convert: options(config),
             needs_pod_cidrs: config.detect_local == config::DetectLocal::NodeCidr,

@@ -12,7 +12,10 @@
 mod cli;
 pub mod duration;
 pub mod file;
+mod output;
 mod validate;
+mod version;
+pub mod watch;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -24,6 +27,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use file::{DecodeError, Decoded, KubeProxyConfiguration};
 
+pub use output::configz;
+pub use version::VERSION;
+
 /// What the program was called to do.
 #[derive(Debug)]
 pub enum Invocation {
@@ -31,6 +37,17 @@ pub enum Invocation {
     Run(Config),
     /// Print the ruleset for the manifests, and change nothing. [`Config::manifests`] is set.
     Render(Config),
+    /// Write this text to this file and exit with 0.
+    WriteConfig {
+        /// The file of `--write-config-to`.
+        path: PathBuf,
+        /// The configuration as v1alpha1 YAML.
+        text: String,
+    },
+    /// Do the privileged part of the start and exit.
+    InitOnly(Config),
+    /// Remove the rules of kube-proxy and exit.
+    Cleanup(Config),
     /// Print this text (help or version) to standard output and exit with 0.
     Print(String),
 }
@@ -64,12 +81,68 @@ pub struct Config {
     pub own_tables: bool,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
     pub allow_service_external_ips: bool,
+    /// How the API server is reached.
+    pub client: Client,
+    /// Connection tracking sysctls.
+    pub conntrack: Conntrack,
+    /// Written to `/proc/self/oom_score_adj`, `-1000..=1000`.
+    pub oom_score_adj: i32,
+    /// Whether the metrics server has profiling handlers.
+    pub profiling: bool,
+    /// The file that the configuration came from, if it did.
+    pub config_file: Option<PathBuf>,
+    /// What that file held when it was read; empty without one.
+    pub config_content: Vec<u8>,
+    /// Whether `/flagz` is served (feature gate ComponentFlagz, on).
+    pub flagz: bool,
+    /// Whether `/statusz` is served (feature gate ComponentStatusz, on).
+    pub statusz: bool,
+    /// Whether native histograms are exposed (feature gate NativeHistograms, off).
+    pub native_histograms: bool,
+    /// Every flag with its value as Go prints it, sorted by name.
+    pub flags: Vec<(String, String)>,
     /// What to log and how.
     pub logging: LoggingConfig,
     /// The configuration as decoded, defaults filled in and flags applied.
     pub file: KubeProxyConfiguration,
     /// What the operator should know; to be logged once logging is up.
     pub warnings: Vec<String>,
+}
+
+/// How the API server is reached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Client {
+    /// The kubeconfig; without it and `master`, the in-cluster configuration.
+    pub kubeconfig: Option<PathBuf>,
+    /// URL of the API server; wins over the kubeconfig's.
+    pub master: Option<String>,
+    /// Requests a second; negative: without limit.
+    pub qps: f32,
+    /// Requests at once beyond `qps`.
+    pub burst: u32,
+    /// Content type of requests.
+    pub content_type: String,
+    /// The `Accept` header of requests; empty: the content type.
+    pub accept_content_types: String,
+}
+
+/// Connection tracking sysctls (N1 to N4). What is `None` or 0 is left as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Connections to track for each CPU; 0 leaves the limit alone, and `min` does not count.
+    pub max_per_core: u32,
+    /// Least number of connections to track.
+    pub min: u32,
+    /// Time-out of idle established TCP connections.
+    pub tcp_established: Option<Duration>,
+    /// Time-out of TCP connections in CLOSE_WAIT.
+    pub tcp_close_wait: Option<Duration>,
+    /// Whether packets outside of the window are accepted.
+    pub tcp_be_liberal: bool,
+    /// Time-out of unanswered UDP flows.
+    pub udp: Option<Duration>,
+    /// Time-out of answered UDP flows.
+    pub udp_stream: Option<Duration>,
 }
 
 /// How traffic of local pods is recognised.
@@ -170,27 +243,76 @@ fn lines(errors: &[FieldError]) -> String {
 pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Error> {
     match cli::parse(args).map_err(Error::Usage)? {
         cli::Request::Print(text) => Ok(Invocation::Print(text)),
-        cli::Request::Run(flags) => configure(flags).map(Invocation::Run),
-        cli::Request::Render(flags) if flags.manifests().is_none() => {
+        cli::Request::Run(flags) => invocation(&flags),
+        cli::Request::Render(flags) if flags.option("manifests").is_none() => {
             Err(Error::Usage("kube-proxy render needs --manifests DIR\n".to_owned()))
         }
-        cli::Request::Render(flags) => configure(flags).map(Invocation::Render),
+        cli::Request::Render(flags) => configure(&flags).map(Invocation::Render),
     }
 }
 
-fn configure(flags: cli::Flags) -> Result<Config, Error> {
-    let Decoded { mut config, warnings } = match flags.config_file() {
-        Some(path) => read(path)?,
-        None => Decoded { config: KubeProxyConfiguration::default(), warnings: Vec::new() },
-    };
-    let manifests = flags.manifests().map(PathBuf::from);
-    flags.apply(&mut config);
-    validate::validate(config, manifests, warnings, hostname).map_err(Error::Invalid)
+/// What the flags ask for, in upstream's order (surface.md section 10).
+fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
+    let config = configure(flags)?;
+    if let Some(path) = flags.option("write-config-to") {
+        let text = output::yaml(&config).map_err(Error::Usage)?;
+        return Ok(Invocation::WriteConfig { path: path.into(), text });
+    }
+    Ok(if flags.is_on("cleanup") {
+        Invocation::Cleanup(config)
+    } else if flags.is_on("init-only") {
+        Invocation::InitOnly(config)
+    } else {
+        Invocation::Run(config)
+    })
 }
 
-fn read(path: &str) -> Result<Decoded, Error> {
-    let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    file::decode(&text).map_err(|source| Error::Decode { path: path.to_owned(), source })
+fn configure(flags: &cli::Flags) -> Result<Config, Error> {
+    let content = flags.config_file().map(read).transpose()?.unwrap_or_default();
+    let Decoded { mut config, warnings } = match flags.config_file() {
+        Some(path) => decode(path, &content)?,
+        None => Decoded { config: KubeProxyConfiguration::default(), warnings: Vec::new() },
+    };
+    flags.apply(&mut config).map_err(Error::Usage)?;
+    let context = Context {
+        manifests: flags.option("manifests").map(PathBuf::from),
+        master: flags.option("master").map(str::to_owned),
+        config_file: flags.config_file().map(PathBuf::from),
+        config_content: content.into_bytes(),
+        flags: flags.shown(),
+    };
+    validate::validate(config, context, warnings, hostname).map_err(Error::Invalid)
+}
+
+/// Judges what a configuration file would mean to this process now, given new content: the errors, if it were refused.
+///
+/// `flags` of the process are not taken into account, but for the name: they do not make a file valid.
+///
+/// # Errors
+/// Everything that is wrong with it, as text for the log.
+pub fn judge(content: &[u8]) -> Result<(), String> {
+    let text = std::str::from_utf8(content).map_err(|error| error.to_string())?;
+    let decoded = file::decode(text).map_err(|error| error.to_string())?;
+    let name = || Ok("node".to_owned());
+    validate::validate(decoded.config, Context::default(), Vec::new(), name).map(drop).map_err(|errors| lines(&errors))
+}
+
+/// What only the command line says.
+#[derive(Clone, Debug, Default)]
+struct Context {
+    manifests: Option<PathBuf>,
+    master: Option<String>,
+    config_file: Option<PathBuf>,
+    config_content: Vec<u8>,
+    flags: Vec<(String, String)>,
+}
+
+fn read(path: &str) -> Result<String, Error> {
+    fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+fn decode(path: &str, text: &str) -> Result<Decoded, Error> {
+    file::decode(text).map_err(|source| Error::Decode { path: path.to_owned(), source })
 }
 
 /// The host name, asked as Go does.

@@ -53,6 +53,31 @@ fn defaults_without_file_or_flags() {
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
         own_tables: false,
         allow_service_external_ips: true,
+        client: Client {
+            kubeconfig: None,
+            master: None,
+            qps: 5.0,
+            burst: 10,
+            content_type: "application/vnd.kubernetes.protobuf".to_owned(),
+            accept_content_types: String::new(),
+        },
+        conntrack: Conntrack {
+            max_per_core: 32_768,
+            min: 131_072,
+            tcp_established: Some(Duration::from_secs(24 * 3600)),
+            tcp_close_wait: Some(Duration::from_secs(3600)),
+            tcp_be_liberal: false,
+            udp: None,
+            udp_stream: None,
+        },
+        oom_score_adj: -999,
+        profiling: false,
+        config_file: None,
+        config_content: Vec::new(),
+        flagz: true,
+        statusz: true,
+        native_histograms: false,
+        flags: config.flags.clone(), // cli's tests know them
         logging: LoggingConfig { format: LogFormat::Text, verbosity: 0 },
         file: KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() },
         warnings: Vec::new(),
@@ -161,7 +186,30 @@ fn render_needs_manifests() {
 }
 
 #[test]
+fn what_to_do_follows_upstreams_order() {
+    let name = "--proxy-mode=nftables";
+    assert!(matches!(load_with(&[name, "--init-only"]), Ok(Invocation::InitOnly(_))));
+    assert!(matches!(load_with(&[name, "--init-only", "--cleanup"]), Ok(Invocation::Cleanup(_))));
+    let args = [name, "--init-only", "--cleanup", "--write-config-to=f"];
+    assert!(matches!(load_with(&args), Ok(Invocation::WriteConfig { .. })));
+    assert!(matches!(load_with(&["--cleanup", "--oom-score-adj=2000"]), Err(Error::Invalid(_))));
+    // Without a metrics address there is no start, as upstream.
+    assert!(matches!(load_with(&[name, "--metrics-port=0"]), Err(Error::Invalid(_))));
+    assert_eq!(run(&[name, "--healthz-port=0"]).healthz_bind_address, None);
+}
+
+#[test]
+fn new_content_is_judged() {
+    // O5
+    assert_eq!(judge(format!("{HEADER}mode: nftables\n").as_bytes()), Ok(()));
+    let error = judge(format!("{HEADER}mode: ipvs\noomScoreAdj: 2000\n").as_bytes()).unwrap_err();
+    assert!(error.contains("mode: ") && error.contains("oomScoreAdj: "), "{error}");
+    assert!(judge(b"mode: [").is_err());
+    assert!(judge(b"\xff").is_err());
+}
+
+#[test]
 fn version_is_printed() {
     let Invocation::Print(text) = load_with(&["--version"]).unwrap() else { panic!() };
-    assert_eq!(text, format!("kube-proxy-nft {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(text, format!("Kubernetes v1.36.2+kube-proxy-nft.{}\n", env!("CARGO_PKG_VERSION")));
 }

@@ -88,12 +88,18 @@ impl Quantity {
         !self.0.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(in crate::config) fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
         let (number, suffix) = unsigned.split_at(end);
         let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
         (is_number && Self::SUFFIXES.contains(&suffix)).then(|| Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -9,12 +9,11 @@ mod local;
 mod logging;
 
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::duration::GoDuration;
 use super::file::KubeProxyConfiguration;
-use super::{Config, FieldError};
+use super::{Client, Config, Conntrack, Context, FieldError};
 
 /// What is wrong so far.
 #[derive(Debug, Default)]
@@ -43,10 +42,8 @@ impl Findings {
         }
     }
 
-    fn not_negative(&mut self, field: &str, value: i32) {
-        if value < 0 {
-            self.error(field, format!("must not be negative, but is {value}"));
-        }
+    fn not_negative(&mut self, field: &str, value: i32) -> Option<u32> {
+        self.take(field, u32::try_from(value).map_err(|_| format!("must not be negative, but is {value}")))
     }
 
     /// The duration, if it is zero or more.
@@ -76,12 +73,12 @@ impl Findings {
 /// Everything that is wrong, not only the first thing.
 pub(super) fn validate(
     file: KubeProxyConfiguration,
-    manifests: Option<PathBuf>,
+    context: Context,
     warnings: Vec<String>,
     hostname: impl FnOnce() -> std::io::Result<String>,
 ) -> Result<Config, Vec<FieldError>> {
     let mut findings = Findings { errors: Vec::new(), warnings };
-    let config = check(file, manifests, hostname, &mut findings);
+    let config = check(file, context, hostname, &mut findings);
     match config {
         Some(config) if findings.errors.is_empty() => Ok(Config { warnings: findings.warnings, ..config }),
         _ => Err(findings.errors),
@@ -91,12 +88,14 @@ pub(super) fn validate(
 /// Checks all fields before it gives up on any, so that `findings` is complete.
 fn check(
     file: KubeProxyConfiguration,
-    manifests: Option<PathBuf>,
+    context: Context,
     hostname: impl FnOnce() -> std::io::Result<String>,
     findings: &mut Findings,
 ) -> Option<Config> {
     mode(&file.mode, findings);
     numbers(&file, findings);
+    let conntrack = conntrack(&file.conntrack, findings);
+    let client = client(&file, context.master, findings);
     let node_name = node_name(&file.hostname_override, hostname, findings);
     let periods = periods(&file, findings);
     let masquerade_bit = masquerade_bit(&file, findings);
@@ -110,7 +109,7 @@ fn check(
     let (sync_period, min_sync_period) = periods?;
     Some(Config {
         node_name: node_name?,
-        manifests,
+        manifests: context.manifests,
         sync_period,
         min_sync_period,
         masquerade_bit: masquerade_bit?,
@@ -122,6 +121,16 @@ fn check(
         healthz_bind_address: healthz_bind_address?,
         own_tables: false,
         allow_service_external_ips: gates.allow_service_external_ips,
+        client: client?,
+        conntrack: conntrack?,
+        oom_score_adj: file.oom_score_adj,
+        profiling: file.enable_profiling,
+        config_file: context.config_file,
+        config_content: context.config_content,
+        flagz: gates.flagz,
+        statusz: gates.statusz,
+        native_histograms: gates.native_histograms,
+        flags: context.flags,
         logging: logging?,
         file,
         warnings: Vec::new(),
@@ -184,20 +193,40 @@ fn masquerade_bit(file: &KubeProxyConfiguration, findings: &mut Findings) -> Opt
 }
 
 fn numbers(file: &KubeProxyConfiguration, findings: &mut Findings) {
-    let conntrack = &file.conntrack;
     findings.range("oomScoreAdj", file.oom_score_adj, -1000..=1000);
-    findings.not_negative("conntrack.maxPerCore", conntrack.max_per_core);
-    findings.not_negative("conntrack.min", conntrack.min);
-    for (field, value) in [
-        ("conntrack.tcpEstablishedTimeout", conntrack.tcp_established_timeout),
-        ("conntrack.tcpCloseWaitTimeout", conntrack.tcp_close_wait_timeout),
-        ("conntrack.udpTimeout", conntrack.udp_timeout),
-        ("conntrack.udpStreamTimeout", conntrack.udp_stream_timeout),
-    ] {
-        findings.duration(field, value);
-    }
     findings.positive("configSyncPeriod", file.config_sync_period);
-    findings.not_negative("clientConnection.burst", file.client_connection.burst);
+}
+
+fn conntrack(section: &super::file::Conntrack, findings: &mut Findings) -> Option<Conntrack> {
+    let max_per_core = findings.not_negative("conntrack.maxPerCore", section.max_per_core);
+    let min = findings.not_negative("conntrack.min", section.min);
+    let mut timeout = |field, value| findings.duration(field, value).map(|d| (!d.is_zero()).then_some(d));
+    let tcp_established = timeout("conntrack.tcpEstablishedTimeout", section.tcp_established_timeout);
+    let tcp_close_wait = timeout("conntrack.tcpCloseWaitTimeout", section.tcp_close_wait_timeout);
+    let udp = timeout("conntrack.udpTimeout", section.udp_timeout);
+    let udp_stream = timeout("conntrack.udpStreamTimeout", section.udp_stream_timeout);
+    Some(Conntrack {
+        max_per_core: max_per_core?,
+        min: min?,
+        tcp_established: tcp_established?,
+        tcp_close_wait: tcp_close_wait?,
+        tcp_be_liberal: section.tcp_be_liberal,
+        udp: udp?,
+        udp_stream: udp_stream?,
+    })
+}
+
+fn client(file: &KubeProxyConfiguration, master: Option<String>, findings: &mut Findings) -> Option<Client> {
+    let section = &file.client_connection;
+    let burst = findings.not_negative("clientConnection.burst", section.burst)?;
+    Some(Client {
+        kubeconfig: (!section.kubeconfig.is_empty()).then(|| section.kubeconfig.clone().into()),
+        master,
+        qps: section.qps,
+        burst,
+        content_type: section.content_type.clone(),
+        accept_content_types: section.accept_content_types.clone(),
+    })
 }
 
 #[cfg(test)]

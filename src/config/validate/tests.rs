@@ -7,7 +7,7 @@ use super::*;
 fn validated(body: &str) -> Result<Config, Vec<FieldError>> {
     let mode = if body.contains("mode:") { "" } else { "mode: nftables\n" };
     let text = format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{mode}{body}\n");
-    validate(decode(&text).unwrap().config, None, Vec::new(), || Ok(" Host-1\n".to_owned()))
+    validate(decode(&text).unwrap().config, Context::default(), Vec::new(), || Ok(" Host-1\n".to_owned()))
 }
 
 /// The one error that `body` causes, as text.
@@ -23,10 +23,10 @@ fn good(body: &str) -> Config {
 
 #[test]
 fn all_errors_are_collected() {
-    let errors =
-        validated("mode: ipvs\noomScoreAdj: 2000\nnodePortAddresses: [x, z]\nfeatureGates: {Nope: true}").unwrap_err();
+    let errors = validated("mode: ipvs\noomScoreAdj: 2000\nnodePortAddresses: [x, z]\nfeatureGates: {no-gate: true}")
+        .unwrap_err();
     let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-    assert_eq!(fields, ["mode", "oomScoreAdj", "nodePortAddresses[0]", "nodePortAddresses[1]", "featureGates.Nope"]);
+    assert_eq!(fields, ["mode", "oomScoreAdj", "nodePortAddresses[0]", "nodePortAddresses[1]", "featureGates.no-gate"]);
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn the_node_name_is_trimmed_and_lower_case() {
     assert_eq!(good("hostnameOverride: ' Node-A '").node_name, "node-a");
     assert_eq!(error("hostnameOverride: '  '"), "hostnameOverride: the node's name must not be empty");
     let config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
-    let errors = validate(config.clone(), None, Vec::new(), || Ok("\n".to_owned())).unwrap_err();
+    let errors = validate(config.clone(), Context::default(), Vec::new(), || Ok("\n".to_owned())).unwrap_err();
     assert_eq!(errors[0].to_string(), "hostnameOverride: the node's name must not be empty");
-    let errors = validate(config, None, Vec::new(), || Err(std::io::Error::other("gone"))).unwrap_err();
+    let errors = validate(config, Context::default(), Vec::new(), || Err(std::io::Error::other("gone"))).unwrap_err();
     assert_eq!(errors[0].to_string(), "hostnameOverride: not set, and the host name cannot be read: gone");
 }
 
@@ -126,10 +126,13 @@ fn server_addresses_are_ip_and_port() {
 fn only_healthz_can_be_without_address() {
     let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
     config.healthz_bind_address.clear();
-    let valid = validate(config.clone(), None, Vec::new(), || Ok("n".to_owned())).unwrap();
+    let valid = validate(config.clone(), Context::default(), Vec::new(), || Ok("n".to_owned())).unwrap();
     assert_eq!(valid.healthz_bind_address, None);
     config.metrics_bind_address.clear();
-    assert_eq!(validate(config, None, Vec::new(), || Ok("n".to_owned())).unwrap_err()[0].field, "metricsBindAddress");
+    assert_eq!(
+        validate(config, Context::default(), Vec::new(), || Ok("n".to_owned())).unwrap_err()[0].field,
+        "metricsBindAddress"
+    );
 }
 
 #[test]
@@ -223,9 +226,25 @@ fn feature_gates_are_known_and_take_effect() {
         "featureGates.MultiCIDRServiceAllocator: cannot be false: the feature is always on"
     );
     assert_eq!(
-        error("featureGates: {Nope: false}"),
-        "featureGates.Nope: this kube-proxy has no such feature gate: remove it"
+        error("featureGates: {no-gate: false}"),
+        "featureGates.no-gate: is no name of a feature gate: remove it"
     );
+    // A cluster-wide map of gates holds those of other components too.
+    assert_eq!(
+        good("featureGates: {InPlacePodVerticalScaling: true}").warnings,
+        ["featureGates.InPlacePodVerticalScaling has no effect: this kube-proxy does not look at that feature gate"]
+    );
+}
+
+#[test]
+fn gates_of_pages_and_histograms_take_effect() {
+    let of = |body: &str| {
+        let config = good(body);
+        (config.flagz, config.statusz, config.native_histograms)
+    };
+    assert_eq!(of(""), (true, true, false));
+    assert_eq!(of("featureGates: {ComponentFlagz: false, NativeHistograms: true}"), (false, true, true));
+    assert_eq!(of("featureGates: {AllBeta: false, ComponentStatusz: true, AllAlpha: true}"), (false, true, true));
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! The types of flags: how a value is read, where it goes, and how Go prints it.
+//!
+//! Takes the words of the command line, writes one field of the configuration. Invariant: what [`Field::show`] prints of a
+//! field, [`Field::set`] reads back to the same value.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::config::duration::GoDuration;
+use crate::config::file::{KubeProxyConfiguration, Quantity, VmoduleItem};
+
+/// The place of a field in the configuration.
+type Place<T> = fn(&mut KubeProxyConfiguration) -> &mut T;
+
+/// A field by its Go type.
+#[derive(Clone, Copy)]
+pub(super) enum Field {
+    /// Any text.
+    Text(Place<String>),
+    /// An IP, with or without a port; empty means that the flag was not given.
+    Address(Place<String>),
+    /// `true` or `false`.
+    Bool(Place<bool>),
+    /// A whole number.
+    Int(Place<i32>),
+    /// A log level.
+    Level(Place<u32>),
+    /// A number.
+    Float(Place<f32>),
+    /// A Go duration.
+    Duration(Place<GoDuration>),
+    /// A comma-separated list; given again, it grows.
+    List(Place<Vec<String>>),
+    /// A Kubernetes quantity.
+    Quantity(Place<Quantity>),
+    /// `name=bool` pairs; given again, they are merged.
+    Gates,
+    /// `pattern=level` pairs, put before those of the file.
+    Vmodule,
+}
+
+impl Field {
+    /// Writes all values of a flag, in the order in which they were given, to the configuration.
+    ///
+    /// # Errors
+    /// What would have been right.
+    pub(super) fn set(self, config: &mut KubeProxyConfiguration, values: &[String]) -> Result<(), String> {
+        let Some(last) = values.last() else { return Ok(()) };
+        match self {
+            Self::Text(place) => place(config).clone_from(last),
+            Self::Address(_) if last.is_empty() => {}
+            Self::Address(place) => *place(config) = address(last)?,
+            Self::Bool(place) => *place(config) = go_bool(last)?,
+            Self::Int(place) => *place(config) = number(last)?,
+            Self::Level(place) => *place(config) = number(last)?,
+            Self::Float(place) => *place(config) = number(last)?,
+            Self::Duration(place) => *place(config) = last.parse().map_err(|error| format!("{error}"))?,
+            Self::List(place) => *place(config) = values.iter().flat_map(|text| words(text)).collect(),
+            Self::Quantity(place) => {
+                *place(config) = Quantity::parse(last).ok_or("expected a quantity such as 64Ki")?;
+            }
+            Self::Gates => config.feature_gates.extend(pairs(values, go_bool)?),
+            Self::Vmodule => {
+                let items = pairs(values, number)?.into_iter();
+                let items = items.map(|(file_pattern, verbosity)| VmoduleItem { file_pattern, verbosity });
+                config.logging.vmodule.splice(0..0, items);
+            }
+        }
+        Ok(())
+    }
+
+    /// The field's value as Go prints it.
+    pub(super) fn show(self, config: &mut KubeProxyConfiguration) -> String {
+        match self {
+            Self::Text(place) | Self::Address(place) => place(config).clone(),
+            Self::Bool(place) => place(config).to_string(),
+            Self::Int(place) => place(config).to_string(),
+            Self::Level(place) => place(config).to_string(),
+            Self::Float(place) => place(config).to_string(),
+            Self::Duration(place) => place(config).to_string(),
+            Self::List(place) => format!("[{}]", place(config).join(",")),
+            Self::Quantity(place) => place(config).to_string(),
+            Self::Gates => joined(config.feature_gates.iter()),
+            Self::Vmodule => joined(config.logging.vmodule.iter().map(|item| (&item.file_pattern, &item.verbosity))),
+        }
+    }
+
+    /// Whether the flag can stand without a value.
+    pub(super) fn is_switch(self) -> bool {
+        matches!(self, Self::Bool(_))
+    }
+}
+
+/// The words that Go takes for a boolean.
+pub(super) fn go_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("expected true or false".to_owned()),
+    }
+}
+
+fn number<T: std::str::FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+fn address(text: &str) -> Result<String, String> {
+    let fits = text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok();
+    fits.then(|| text.to_owned()).ok_or_else(|| "expected an IP or IP:port".to_owned())
+}
+
+/// `--nodeport-addresses=` is an empty list to Go, not a list of one empty word.
+fn words(text: &str) -> Vec<String> {
+    if text.is_empty() { Vec::new() } else { text.split(',').map(str::to_owned).collect() }
+}
+
+fn pairs<T>(values: &[String], parse: fn(&str) -> Result<T, String>) -> Result<Vec<(String, T)>, String> {
+    let words = values.iter().flat_map(|text| text.split(',')).map(str::trim).filter(|word| !word.is_empty());
+    let pair = |word: &str| {
+        let (name, value) = word.split_once('=').ok_or_else(|| format!("expected name=value, not {word:?}"))?;
+        let value = parse(value.trim()).map_err(|error| format!("{name}: {error}"))?;
+        Ok((name.trim().to_owned(), value))
+    };
+    words.map(pair).collect()
+}
+
+fn joined<K: std::fmt::Display, V: std::fmt::Display>(pairs: impl Iterator<Item = (K, V)>) -> String {
+    pairs.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,252 @@
+//! The command line: the only module that names clap.
+//!
+//! Takes the process's arguments, gives a [`Request`]. `table` says which flag sets which field of the configuration; the
+//! flags that set none are [`OPTIONS`]. Which flags still count beside `--config` is decided in [`Flags::apply`]. Invariant:
+//! the values of a [`Flags`] have the type of their flag.
+
+mod field;
+mod table;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use super::file::KubeProxyConfiguration;
+use super::version;
+use field::go_bool;
+use table::FLAGS;
+
+/// A flag that sets no field.
+struct Opt {
+    name: &'static str,
+    /// Its value when it is not given, as Go prints it.
+    default: &'static str,
+    check: fn(&str) -> Result<(), String>,
+    help: &'static str,
+}
+
+const fn text(name: &'static str, default: &'static str, help: &'static str) -> Opt {
+    Opt { name, default, check: |_| Ok(()), help }
+}
+
+const fn switch(name: &'static str, help: &'static str) -> Opt {
+    Opt { name, default: "false", check: |text| go_bool(text).map(drop), help }
+}
+
+const fn port(name: &'static str, default: &'static str, help: &'static str) -> Opt {
+    Opt { name, default, check: |text| text.parse::<i32>().map(drop).map_err(|error| error.to_string()), help }
+}
+
+/// The flags that say what to do, and some of upstream's that say nothing here.
+const OPTIONS: &[Opt] = &[
+    text("config", "", "Path of a KubeProxyConfiguration file (YAML or JSON); with it, most other flags are ignored"),
+    text(
+        "manifests",
+        "",
+        "Read Services, EndpointSlices and Nodes from the files of this directory, not the API server",
+    ),
+    text("master", "", "URL of the API server; wins over the kubeconfig"),
+    text("write-config-to", "", "Write the configuration to this file and exit"),
+    switch("cleanup", "Remove the rules of kube-proxy and exit"),
+    switch("init-only", "Do the privileged part of the start and exit"),
+    port("healthz-port", "10256", "Deprecated: port of the healthz server; 0 switches it off"),
+    port("metrics-port", "10249", "Deprecated: port of the metrics server"),
+    text("machine-id-file", "/etc/machine-id,/var/lib/dbus/machine-id", "Without effect"),
+    text("boot-id-file", "/proc/sys/kernel/random/boot_id", "Without effect"),
+];
+
+/// What was given, by flag; every word of every occurrence.
+#[derive(Debug, Default)]
+pub(super) struct Flags {
+    given: BTreeMap<&'static str, Vec<String>>,
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// Run the proxy, or what the flags ask for instead.
+    Run(Flags),
+    /// Print the ruleset.
+    Render(Flags),
+    /// Print this text: help or version.
+    Print(String),
+}
+
+/// Parses the arguments, the first of which is the program's name.
+///
+/// # Errors
+/// The text to show to the user when they do not fit.
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, String> {
+    let matches = match command().try_get_matches_from(args.into_iter().map(with_dashes)) {
+        Ok(matches) => matches,
+        Err(error) if error.use_stderr() => return Err(error.to_string()),
+        Err(text) => return Ok(Request::Print(text.to_string())),
+    };
+    if let Some(value) = matches.get_many::<String>("version").and_then(Iterator::last)
+        && let Some(text) = version::text(value)?
+    {
+        return Ok(Request::Print(text));
+    }
+    match matches.subcommand() {
+        Some((_, render)) => Flags::read(render).map(Request::Render),
+        None => Flags::read(&matches).map(Request::Run),
+    }
+}
+
+fn command() -> Command {
+    let version = argument("version", true).help("Print the version and exit; true, raw or a version to report");
+    let render = Command::new("render").about("Print the ruleset for a directory of manifests, and change nothing");
+    with_flags(Command::new("kube-proxy-nft"))
+        .bin_name("kube-proxy")
+        .about("Programs Kubernetes Services into nf_tables over netlink")
+        .arg(version)
+        .args_conflicts_with_subcommands(true)
+        .disable_help_subcommand(true)
+        .subcommand(with_flags(render))
+}
+
+fn with_flags(command: Command) -> Command {
+    let options = OPTIONS.iter().map(|option| argument(option.name, option.default == "false").help(option.help));
+    let flags = FLAGS.iter().map(|flag| {
+        let argument = argument(flag.name, flag.field.is_switch()).help(flag.help).help_heading(flag.group);
+        if flag.name == "v" { argument.short('v') } else { argument }
+    });
+    command.args(options).args(flags)
+}
+
+/// Any word can be a value, also one with a dash, as in Go; but a switch takes its value after `=` only.
+fn argument(name: &'static str, switch: bool) -> Arg {
+    let argument = Arg::new(name).long(name).action(ArgAction::Append).value_name("VALUE");
+    if switch {
+        return argument.value_name("BOOL").num_args(0..=1).require_equals(true).default_missing_value("true");
+    }
+    argument.num_args(1).allow_hyphen_values(true)
+}
+
+/// `_` and `-` are interchangeable in the names of flags, not in their values.
+fn with_dashes(arg: OsString) -> OsString {
+    match arg.to_str() {
+        Some(text) if text.starts_with("--") => {
+            let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+            format!("{}{value}", name.replace('_', "-")).into()
+        }
+        _ => arg,
+    }
+}
+
+impl Flags {
+    /// Takes the given values and checks their types.
+    fn read(matches: &ArgMatches) -> Result<Self, String> {
+        let mut flags = Self::default();
+        let names = OPTIONS.iter().map(|option| option.name).chain(FLAGS.iter().map(|flag| flag.name));
+        for name in names {
+            if let Some(values) = matches.get_many::<String>(name) {
+                flags.given.insert(name, values.cloned().collect());
+            }
+        }
+        for option in OPTIONS {
+            let checked = flags.values(option.name).iter().try_for_each(|value| (option.check)(value));
+            checked.map_err(|error| invalid(option.name, flags.values(option.name), &error))?;
+        }
+        let mut scratch = KubeProxyConfiguration::default();
+        flags.set(&mut scratch, |_| true)?;
+        Ok(flags)
+    }
+
+    fn values(&self, name: &str) -> &[String] {
+        self.given.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The value of an option, unless it is empty or not given.
+    pub(super) fn option(&self, name: &str) -> Option<&str> {
+        self.values(name).last().map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Whether a switch of [`OPTIONS`] is on.
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        self.option(name).is_some_and(|value| go_bool(value) == Ok(true))
+    }
+
+    /// The path of the configuration file, if one is to be read.
+    pub(super) fn config_file(&self) -> Option<&str> {
+        self.option("config")
+    }
+
+    fn set(&self, config: &mut KubeProxyConfiguration, counts: fn(&table::Flag) -> bool) -> Result<(), String> {
+        for flag in FLAGS.iter().filter(|flag| counts(flag)) {
+            let values = self.values(flag.name);
+            flag.field.set(config, values).map_err(|error| invalid(flag.name, values, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the flags over the configuration. With a file, only those that upstream lets win over it.
+    ///
+    /// # Errors
+    /// None in practice: the types were checked when the flags were read.
+    pub(super) fn apply(&self, config: &mut KubeProxyConfiguration) -> Result<(), String> {
+        let from_file = std::mem::take(&mut config.hostname_override);
+        if self.config_file().is_some() {
+            self.set(config, |flag| flag.with_file)?;
+        } else {
+            self.set(config, |_| true)?;
+            self.apply_ports(config);
+        }
+        // An empty name means that the flag was not given; the file's name counts then.
+        if config.hostname_override.is_empty() {
+            config.hostname_override = from_file;
+        }
+        Ok(())
+    }
+
+    /// The address flags take an IP without a port too. Ports that are 0 count only where nothing is written out.
+    fn apply_ports(&self, config: &mut KubeProxyConfiguration) {
+        let ports = self.option("write-config-to").is_none();
+        let of = |name| self.option(name).filter(|_| ports).and_then(|port| port.parse::<u16>().ok());
+        let (healthz, metrics) = (of("healthz-port"), of("metrics-port"));
+        append_port(&mut config.healthz_bind_address, healthz);
+        append_port(&mut config.metrics_bind_address, metrics);
+        config.fill_defaults();
+        for (address, port) in
+            [(&mut config.healthz_bind_address, healthz), (&mut config.metrics_bind_address, metrics)]
+        {
+            if port == Some(0) {
+                address.clear();
+            }
+        }
+    }
+
+    /// Every flag with its value, sorted by name, as Go prints it (`/flagz`, surface.md section 4.2).
+    pub(super) fn shown(&self) -> Vec<(String, String)> {
+        let option = |option: &Opt| {
+            let value = match self.values(option.name).last() {
+                Some(value) if option.default == "false" => go_bool(value).unwrap_or(false).to_string(),
+                Some(value) => value.clone(),
+                None => option.default.to_owned(),
+            };
+            (option.name.to_owned(), value)
+        };
+        let mut config = KubeProxyConfiguration::default();
+        // The types were checked when the flags were read.
+        let _ = self.set(&mut config, |_| true);
+        let mut all: Vec<_> = OPTIONS.iter().map(option).collect();
+        all.extend(FLAGS.iter().map(|flag| (flag.name.to_owned(), flag.field.show(&mut config))));
+        all.push(("version".to_owned(), "false".to_owned()));
+        all.sort();
+        all
+    }
+}
+
+fn append_port(address: &mut String, port: Option<u16>) {
+    if let (Ok(ip), Some(port)) = (address.parse(), port) {
+        *address = std::net::SocketAddr::new(ip, port).to_string();
+    }
+}
+
+fn invalid(name: &str, values: &[String], error: &str) -> String {
+    format!("invalid value {:?} for --{name}: {error}\n", values.join(","))
+}
+
+#[cfg(test)]
+mod tests;
