@@ -255,7 +255,7 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Erro
 fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
     let config = configure(flags)?;
     if let Some(path) = flags.option("write-config-to") {
-        let text = output::yaml(&config).map_err(Error::Usage)?;
+        let text = output::text(&config).map_err(Error::Usage)?;
         return Ok(Invocation::WriteConfig { path: path.into(), text });
     }
     Ok(if flags.is_on("cleanup") {

@@ -4,6 +4,8 @@
 //! when empty is omitted, and the settings that all modes share stand in the `nftables` section only (surface.md section 2).
 //! Invariant: the text decodes to a configuration with the same meaning.
 
+mod yaml;
+
 use serde_json::{Map, Value, json};
 
 use super::Config;
@@ -20,9 +22,8 @@ pub fn configz(config: &Config) -> Result<String, serde_json::Error> {
 ///
 /// # Errors
 /// As [`configz`].
-pub(super) fn yaml(config: &Config) -> Result<String, String> {
-    let document = document(config).map_err(|error| error.to_string())?;
-    serde_saphyr::to_string(&document).map_err(|error| error.to_string())
+pub(super) fn text(config: &Config) -> Result<String, String> {
+    document(config).map(|document| yaml::write(&document)).map_err(|error| error.to_string())
 }
 
 /// The configuration after the platform's defaults.

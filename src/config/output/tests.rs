@@ -22,7 +22,6 @@ fn defaults_are_written_as_upstream_writes_them() {
 fn kubeadms_file_is_written_with_the_defaults_filled_in() {
     let text = written(&["--config", concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/testdata/kubeadm.yaml")]);
     let expected = include_str!("testdata/empty.yaml")
-        .replace("clusterCIDR: ''", "clusterCIDR: 10.244.0.0/16")
         .replace("clusterCIDR: \"\"", "clusterCIDR: 10.244.0.0/16")
         .replace("kubeconfig: \"\"", "kubeconfig: /var/lib/kube-proxy/kubeconfig.conf");
     assert_eq!(text, expected);
