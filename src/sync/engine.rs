@@ -107,6 +107,11 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.tables.families()
     }
 
+    /// This node's own object, once it is known.
+    pub fn node(&self) -> Option<&Node> {
+        self.state.node()
+    }
+
     /// Whether the node is eligible for traffic; `None` while it is unknown (L5).
     pub fn node_eligible(&self) -> Option<bool> {
         self.state.node().map(|node| node.eligible)

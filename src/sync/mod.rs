@@ -28,7 +28,7 @@ pub use schedule::Schedule;
 use crate::health::Reporter;
 use crate::kernel::Kernel;
 use crate::metrics::{Metrics, Transaction};
-use crate::model::Event;
+use crate::model::{Event, Node};
 use crate::ruleset::Layout;
 
 /// Events taken over before a sync that is due: a flood must not put the sync off for ever.
@@ -41,7 +41,12 @@ pub struct Sync<K, L> {
     metrics: Metrics,
     health: Reporter,
     last_end: Option<Instant>,
+    /// Asked once about this node's own object.
+    on_node: Option<OnNode>,
 }
+
+/// Looks at this node's own object when it is first seen; an error ends the loop.
+pub type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 
 /// How long after a sync what it left to be finished is finished (F8), and how often the node's addresses (G11) and the writes of
 /// others are looked at.
@@ -49,12 +54,15 @@ const MOMENT: Duration = Duration::from_secs(1);
 
 impl<K: Kernel, L: Layout> Sync<K, L> {
     /// A loop that has not begun.
-    pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter) -> Self {
-        Self { engine, schedule, metrics, health, last_end: None }
+    pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
+        Self { engine, schedule, metrics, health, last_end: None, on_node: Some(on_node) }
     }
 
     /// Takes events and syncs until the sender of the events is gone.
-    pub fn run(mut self, events: &Receiver<Event>) {
+    ///
+    /// # Errors
+    /// What was found wrong with this node.
+    pub fn run(mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         self.families_synced();
         self.engine.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
         loop {
@@ -67,10 +75,19 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
                 Ok(()) => {}
                 Err(Gone) => break,
             }
+            self.look_at_node()?;
             self.look_around();
             self.health.node(self.engine.node_eligible());
         }
         info!("no more events; the rules stay in force");
+        Ok(())
+    }
+
+    fn look_at_node(&mut self) -> anyhow::Result<()> {
+        match self.engine.node() {
+            Some(node) => self.on_node.take().map_or(Ok(()), |look| look(node)),
+            None => Ok(()),
+        }
     }
 
     /// Waits for events, the next sync or the next check, and takes over the events that are there.

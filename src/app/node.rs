@@ -1,0 +1,121 @@
+//! What is looked at once, when this node's own object is first known: whether its addresses fit the kernel and the configuration
+//! (surface.md section 3, start order step 10).
+//!
+//! Takes the configuration, the families that the kernel supports and the Node; gives warnings, or what makes going on pointless.
+//! Pure.
+
+use anyhow::{Result, ensure};
+use ipnet::IpNet;
+
+use crate::config::{Config, DetectLocal, NodePortAddresses};
+use crate::kernel::families;
+use crate::model::{Family, Node};
+
+/// What to tell about a node.
+///
+/// # Errors
+/// When nothing on this node could work: its addresses are of a family that the kernel does not have, or the only family has no
+/// way to tell local traffic apart although one was asked for.
+pub(super) fn check(config: &Config, supported: &[Family], node: &Node) -> Result<Vec<String>> {
+    let primary = node.primary_family();
+    let served = families::served(primary, supported)?;
+    let mut warnings = local_traffic(config, &served, node)?;
+    warnings.extend(node_ports(config, &served, primary));
+    if node.ips.is_empty() {
+        warnings.push("the Node has no IP: nothing listens on `primary` node ports until it has one".to_owned());
+    }
+    Ok(warnings)
+}
+
+fn local_traffic(config: &Config, served: &[Family], node: &Node) -> Result<Vec<String>> {
+    let (field, ranges): (&str, Vec<IpNet>) = match &config.detect_local {
+        DetectLocal::ClusterCidr { v4, v6 } => {
+            ("clusterCIDR", v4.map(IpNet::V4).into_iter().chain(v6.map(IpNet::V6)).collect())
+        }
+        DetectLocal::NodeCidr => ("the Node's spec.podCIDRs", node.pod_cidrs.clone()),
+        DetectLocal::BridgeInterface(_) | DetectLocal::InterfaceNamePrefix(_) => return Ok(Vec::new()),
+    };
+    let lacking = |family: &&Family| !ranges.iter().any(|range| Family::of(range.addr()) == **family);
+    if let ([family], false) = (served, ranges.is_empty()) {
+        ensure!(!lacking(&family), "{field} has no {family} range, and this node serves {family} only");
+    }
+    let warning = |family| format!("{field} has no {family} range: traffic of local pods is not told from other traffic");
+    Ok(served.iter().filter(lacking).map(warning).collect())
+}
+
+fn node_ports(config: &Config, served: &[Family], primary: Family) -> Vec<String> {
+    let NodePortAddresses::Cidrs(ranges) = &config.node_port_addresses else { return Vec::new() };
+    if ranges.is_empty() {
+        return vec![
+            "nodePortAddresses is empty: node ports are open on all addresses of this node; `primary` opens one".to_owned(),
+        ];
+    }
+    let lacks = |family: Family| !ranges.iter().any(|range| Family::of(range.addr()) == family);
+    let consequence = |family| format!("node ports are open on all its {family} addresses");
+    let lacking = served.iter().copied().filter(|family| lacks(*family));
+    lacking
+        .map(|family| {
+            let which = if family == primary { ", the node's primary family" } else { "" };
+            format!("nodePortAddresses has no {family} range{which}: {}", consequence(family))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Invocation};
+
+    fn config(flags: &[&str]) -> Config {
+        let common = ["kube-proxy", "--hostname-override=here", "--manifests=/m"];
+        match config::load(common.iter().chain(flags).map(Into::into)) {
+            Ok(Invocation::Run(config)) => config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn node(ips: &[&str], pod_cidrs: &[&str]) -> Node {
+        Node {
+            name: "here".into(),
+            ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+            pod_cidrs: pod_cidrs.iter().map(|range| range.parse().unwrap()).collect(),
+            ..Node::default()
+        }
+    }
+
+    // M9
+    #[test]
+    fn the_primary_family_has_to_be_supported() {
+        let config = config(&["--cluster-cidr=fd00::/48"]);
+        let error = check(&config, &[Family::V4], &node(&["fd00::1"], &[])).unwrap_err();
+        assert!(error.to_string().contains("primary IP family is IPv6"), "{error}");
+        check(&config, &Family::BOTH, &node(&["fd00::1"], &[])).unwrap();
+    }
+
+    // surface.md section 3
+    #[test]
+    fn a_single_family_needs_its_own_ranges() {
+        let v6_only = config(&["--cluster-cidr=fd00::/48"]);
+        assert!(check(&v6_only, &[Family::V4], &node(&["192.0.2.1"], &[])).is_err());
+        let by_node = config(&["--detect-local-mode=NodeCIDR"]);
+        assert!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["fd00::/64"])).is_err());
+        assert_eq!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["10.0.0.0/24"])).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_family_without_ranges_is_warned_about() {
+        let config = config(&["--cluster-cidr=10.0.0.0/8", "--nodeport-addresses=192.0.2.0/24"]);
+        let warnings = check(&config, &Family::BOTH, &node(&["192.0.2.1"], &[])).unwrap();
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].starts_with("clusterCIDR has no IPv6 range"));
+        assert!(warnings[1].starts_with("nodePortAddresses has no IPv6 range:"));
+        let warnings = check(&config, &Family::BOTH, &node(&["fd00::1"], &[])).unwrap();
+        assert!(warnings[1].contains("the node's primary family"), "{warnings:?}");
+    }
+
+    #[test]
+    fn interface_detectors_need_no_ranges() {
+        let config = config(&["--detect-local-mode=BridgeInterface", "--pod-bridge-interface=br0"]);
+        assert_eq!(check(&config, &[Family::V4], &node(&["192.0.2.1"], &[])).unwrap(), [""; 0]);
+    }
+}

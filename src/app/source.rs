@@ -1,0 +1,68 @@
+//! Where the objects come from: manifests if a directory is given, else the API server.
+
+use std::sync::mpsc::SyncSender;
+
+use anyhow::Result;
+
+use crate::config::{Config, DetectLocal};
+use crate::metrics::Metrics;
+use crate::model::Event;
+use crate::source::{ConvertOptions, api, manifests};
+
+/// A running source. Dropping it ends the events.
+pub(super) enum Source {
+    /// A directory.
+    Manifests {
+        /// Ends it when dropped.
+        _handle: manifests::Handle,
+    },
+    /// An API server.
+    Api(api::Handle),
+}
+
+impl Source {
+    /// Starts the source that the configuration asks for.
+    pub(super) fn spawn(config: &Config, sink: SyncSender<Event>, metrics: Metrics) -> Result<Self> {
+        if let Some(dir) = config.manifests.clone() {
+            return Ok(Self::Manifests { _handle: manifests::spawn(dir, options(config), sink)? });
+        }
+        let options = api::ApiOptions {
+            client: client(config),
+            node_name: config.node_name.clone(),
+            convert: options(config),
+            needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
+        };
+        Ok(Self::Api(api::spawn(options, sink, Counted(metrics))?))
+    }
+
+    /// Waits for an error after which the process cannot go on.
+    pub(super) async fn failed(&mut self) -> anyhow::Error {
+        match self {
+            Self::Manifests { .. } => std::future::pending().await,
+            Self::Api(handle) => handle.failed().await,
+        }
+    }
+}
+
+/// How the API server is reached.
+pub(super) fn client(config: &Config) -> api::ClientOptions {
+    api::ClientOptions { kubeconfig: config.client.kubeconfig.clone(), master: config.client.master.clone() }
+}
+
+/// How objects are read.
+pub(super) fn options(config: &Config) -> ConvertOptions {
+    ConvertOptions { allow_external_ips: config.allow_service_external_ips }
+}
+
+/// Counts what the source goes through.
+struct Counted(Metrics);
+
+impl api::Observer for Counted {
+    fn reconnected(&self, kind: &'static str) {
+        self.0.source_reconnected(kind);
+    }
+
+    fn rejected(&self, kind: &'static str) {
+        self.0.object_rejected(kind);
+    }
+}
