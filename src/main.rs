@@ -68,17 +68,19 @@ fn run(config: Config) -> Result<()> {
 /// (O5). Content that would be refused is logged, and the process goes on with what it has.
 fn watch_config(config: &Config) -> Result<()> {
     let Some(path) = config.config_file.clone() else { return Ok(()) };
-    let changed = |content: &[u8]| match config::judge(content) {
-        Ok(()) => {
+    let mut watcher = config::watch::Watcher::new(path, config.config_content.clone());
+    let body = move || {
+        loop {
+            if let Err(errors) = config::judge(watcher.next_content()) {
+                error!("the new content of the configuration file is not valid and not used:\n{errors}");
+                continue;
+            }
             error!("content of the proxy server's configuration file was updated");
-            std::process::exit(1)
-        }
-        Err(errors) => {
-            error!("the new content of the configuration file is not valid and not used:\n{errors}");
-            true
+            std::process::exit(1);
         }
     };
-    Ok(config::watch::spawn(path, config.config_content.clone(), changed)?)
+    thread::Builder::new().name("config-watch".into()).spawn(body)?;
+    Ok(())
 }
 
 async fn serve(config: Config, families: &[Family], verbosity: Verbosity) -> Result<()> {
