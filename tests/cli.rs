@@ -1,5 +1,8 @@
 //! The binary's command line: exit codes and messages. Nothing here needs rights or namespaces.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
 use std::fs;
 use std::process::{Command, Output};
 
