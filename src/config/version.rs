@@ -13,10 +13,7 @@ pub const VERSION: &str = concat!("v1.36.2+kube-proxy-nft.", env!("CARGO_PKG_VER
 pub(super) fn text(value: &str) -> Result<Option<String>, String> {
     match value {
         "true" | "1" | "t" | "T" | "TRUE" | "True" => Ok(Some(format!("Kubernetes {VERSION}\n"))),
-        "raw" => Ok(Some(format!(
-            "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:\"{VERSION}\", Platform:\"linux/{}\"}}\n",
-            std::env::consts::ARCH
-        ))),
+        "raw" => Ok(Some(format!("version.Info{{Major:\"1\", Minor:\"36\", GitVersion:\"{VERSION}\"}}\n"))),
         "false" | "0" | "f" | "F" | "FALSE" | "False" => Ok(None),
         other if other.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) => Ok(None),
         other => {

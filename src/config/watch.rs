@@ -1,16 +1,13 @@
 //! Watches the configuration file, so that the process can end and be started with the new content (O5).
 //!
-//! Takes the file's path, gives a call each time its content is another one. inotify on the file's directory says when to
+//! Takes the file's path, gives each content that differs from the one before. inotify on the file's directory says when to
 //! look: plain writes, files renamed over it and ConfigMap volumes, whose `..data` symlink is swapped there. A slow poll finds
 //! what inotify cannot see, such as a symlink into another directory. Invariant: only the content counts, not times or names.
 
 use std::fs;
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
@@ -19,38 +16,40 @@ use rustix::io::Errno;
 /// The file is looked at as often as this even if nothing is reported.
 const POLL_SECONDS: i64 = 30;
 /// Writers get this long to finish after the first report.
-const SETTLE: Duration = Duration::from_millis(200);
+const SETTLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// Bytes of events taken from the kernel at once.
 const BUFFER_BYTES: usize = 4 << 10;
 
-/// Watches `path` on a thread of its own, until the process ends or `changed` returns false.
-///
-/// `content` is what the configuration was decoded from. `changed` gets each new content once. A file that is gone or cannot
-/// be read is no new content: ConfigMap volumes and editors take it away for a moment.
-///
-/// # Errors
-/// When the thread cannot be started.
-pub fn spawn(
+/// A file and what it held when it was last looked at.
+#[derive(Debug)]
+pub struct Watcher {
     path: PathBuf,
-    mut content: Vec<u8>,
-    mut changed: impl FnMut(&[u8]) -> bool + Send + 'static,
-) -> io::Result<()> {
-    // Set up before the caller goes on, so that no later write is missed.
-    let notifier = watch(&path);
-    let body = move || {
+    content: Vec<u8>,
+    notifier: Option<OwnedFd>,
+}
+
+impl Watcher {
+    /// Watches `path` from now on; `content` is what the configuration was decoded from, so that a write in between counts.
+    #[must_use]
+    pub fn new(path: PathBuf, content: Vec<u8>) -> Self {
+        let notifier = watch(&path);
+        Self { path, content, notifier }
+    }
+
+    /// Waits for another content. A file that is gone or cannot be read is none: ConfigMap volumes and editors take it away
+    /// for a moment. Blocks the thread for as long as it takes.
+    pub fn next_content(&mut self) -> &[u8] {
         loop {
-            wait(notifier.as_ref());
-            if let Ok(new) = fs::read(&path)
-                && new != content
+            // Before the wait too: the file may have changed since it was decoded.
+            if let Ok(new) = fs::read(&self.path)
+                && new != self.content
             {
-                content = new;
-                if !changed(&content) {
-                    return;
-                }
+                self.content = new;
+                return &self.content;
             }
+            wait(self.notifier.as_ref());
         }
-    };
-    thread::Builder::new().name("config-watch".into()).spawn(body).map(drop)
+    }
 }
 
 /// A watch on the directory of the file; without one the poll has to do.
@@ -67,7 +66,8 @@ fn wait(notifier: Option<&OwnedFd>) {
     let turn = Timespec { tv_sec: POLL_SECONDS, tv_nsec: 0 };
     let mut ready: Vec<_> = notifier.iter().map(|notifier| PollFd::new(*notifier, PollFlags::IN)).collect();
     if poll(&mut ready, Some(&turn)).is_ok_and(|count| count > 0) {
-        thread::sleep(SETTLE);
+        // Without descriptors this is a sleep.
+        let _ = poll(&mut [], Some(&SETTLE));
         notifier.into_iter().for_each(drain);
     }
 }
@@ -83,13 +83,16 @@ fn drain(notifier: &OwnedFd) {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
     /// Watches `config.conf` of a directory, whose content is `old` now.
     fn watched(dir: &Path) -> Receiver<Vec<u8>> {
         let (sender, receiver) = channel();
-        spawn(dir.join("config.conf"), b"old".to_vec(), move |content| sender.send(content.to_vec()).is_ok()).unwrap();
+        let mut watcher = Watcher::new(dir.join("config.conf"), b"old".to_vec());
+        thread::spawn(move || while sender.send(watcher.next_content().to_vec()).is_ok() {});
         receiver
     }
 
@@ -98,7 +101,7 @@ mod tests {
     }
 
     fn nothing(receiver: &Receiver<Vec<u8>>) {
-        assert!(receiver.recv_timeout(SETTLE * 4).is_err());
+        assert!(receiver.recv_timeout(Duration::from_secs(1)).is_err());
     }
 
     #[test]
@@ -112,6 +115,13 @@ mod tests {
         assert_eq!(next(&changes), b"new");
         fs::write(&file, "newer").unwrap();
         assert_eq!(next(&changes), b"newer");
+    }
+
+    #[test]
+    fn a_write_before_the_watch_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("config.conf"), "new").unwrap();
+        assert_eq!(next(&watched(dir.path())), b"new");
     }
 
     #[test]

@@ -1,0 +1,61 @@
+//! The binary's command line: exit codes and messages. Nothing here needs rights or namespaces.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/testdata/kubeadm.yaml");
+
+fn proxy(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kube-proxy")).args(args).output().unwrap()
+}
+
+/// Standard output of a call that succeeds.
+fn printed(args: &[&str]) -> String {
+    let output = proxy(args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Standard error of a call that ends with 1.
+fn refused(args: &[&str]) -> String {
+    let output = proxy(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn version_and_help_end_with_0() {
+    assert!(printed(&["--version"]).starts_with("Kubernetes v1.36.2"));
+    assert!(printed(&["--help"]).contains("--conntrack-max-per-core"));
+}
+
+#[test]
+fn mistakes_end_with_1_and_say_where() {
+    for (args, message) in [
+        (&["--no-such-flag"][..], "--no-such-flag"),
+        (&["stray"], "stray"),
+        (&["--config=/no/such/file"], "/no/such/file"),
+        (&["--proxy-mode=ipvs"], "has no ipvs mode"),
+        (&["--proxy-mode=nftables", "--oom-score-adj", "-1001"], "oomScoreAdj"),
+        (&["--proxy-mode=nftables", "--metrics-port=0"], "metricsBindAddress"),
+    ] {
+        let error = refused(args);
+        assert!(error.contains(message), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn the_configuration_is_written_from_kubeadms_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+    printed(&["--config", KUBEADM, "--hostname-override=node-1", "--write-config-to", first.to_str().unwrap()]);
+    let text = fs::read_to_string(&first).unwrap();
+    assert!(text.contains("\nclusterCIDR: 10.244.0.0/16\n"), "{text}");
+    printed(&["--config", first.to_str().unwrap(), "--write-config-to", second.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(&second).unwrap(), text);
+    let nowhere = dir.path().join("no/such/dir");
+    assert!(refused(&["--write-config-to", nowhere.to_str().unwrap()]).contains("no/such/dir"));
+}
