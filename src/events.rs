@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
@@ -56,14 +56,29 @@ pub enum Happening {
 /// Takes what happened. Clones report to the same [`Publisher`].
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    sender: mpsc::Sender<Happening>,
+    sender: mpsc::Sender<Message>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Happened(Happening),
+    /// Everything before this was published, or given up.
+    Flush(oneshot::Sender<()>),
 }
 
 impl Recorder {
     /// Reports something; dropped when too much waits already, or when there is no API server to tell.
     pub fn record(&self, happening: Happening) {
-        if let Err(error) = self.sender.try_send(happening) {
+        if let Err(error) = self.sender.try_send(Message::Happened(happening)) {
             debug!("no event is sent: {error}");
+        }
+    }
+
+    /// Waits until what was recorded so far is published, or for so long.
+    pub async fn flush(&self, at_most: Duration) {
+        let (done, published) = oneshot::channel();
+        if self.sender.try_send(Message::Flush(done)).is_ok() && timeout(at_most, published).await.is_err() {
+            debug!("the API server did not take the last events in time");
         }
     }
 }
@@ -72,34 +87,71 @@ impl Recorder {
 #[must_use]
 pub fn new(node: &str) -> (Recorder, Publisher) {
     let (sender, receiver) = mpsc::channel(WAITING);
-    (Recorder { sender }, Publisher { node: node.to_owned(), receiver, said: Said::default() })
+    (Recorder { sender }, Publisher { node: node.to_owned(), receiver, said: Said::default(), client: None })
 }
 
 /// Sends events to the API server, one after the other.
-#[derive(Debug)]
 pub struct Publisher {
     node: String,
-    receiver: mpsc::Receiver<Happening>,
+    receiver: mpsc::Receiver<Message>,
     said: Said,
+    /// Made when it is first needed, and anew when the server does not know who we are any more.
+    client: Option<kube::Client>,
 }
 
 impl Publisher {
-    /// Publishes until every recorder is gone.
-    pub async fn run(mut self, client: kube::Client) {
-        while let Some(happening) = self.receiver.recv().await {
-            if self.said.is_news(&happening, Instant::now()) {
-                let event = describe(&self.node, &happening, SystemTime::now());
-                publish(&client, &event).await;
+    /// Publishes until every recorder is gone. `connect` makes a client.
+    pub async fn run(mut self, connect: impl AsyncFn() -> anyhow::Result<kube::Client>) {
+        while let Some(message) = self.receiver.recv().await {
+            match message {
+                Message::Happened(happening) if self.said.is_news(&happening, Instant::now()) => {
+                    let event = describe(&self.node, &happening, SystemTime::now());
+                    self.publish(&connect, &event).await;
+                }
+                Message::Happened(_) => {}
+                Message::Flush(done) => {
+                    // Whoever waited may have given up.
+                    let _ = done.send(());
+                }
             }
         }
     }
 
-    /// Publishes what was recorded so far, for at most this long: the process is about to end.
-    pub async fn flush(mut self, client: kube::Client, at_most: Duration) {
-        self.receiver.close();
-        if timeout(at_most, self.run(client)).await.is_err() {
-            debug!("the API server did not take the last events in time");
+    async fn publish(&mut self, connect: &impl AsyncFn() -> anyhow::Result<kube::Client>, event: &Event) {
+        for attempt in 0..TRIES {
+            match timeout(ANSWER, self.try_to_publish(connect, event)).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) if is_final(&error) => return warn!("the API server does not take an event: {error:#}"),
+                Ok(Err(error)) => debug!("an event was not taken: {error:#}"),
+                Err(_) => debug!("no answer to an event"),
+            }
+            self.client = None;
+            sleep(Duration::from_secs(1 << attempt)).await;
         }
+        debug!("gave up on an event");
+    }
+
+    async fn try_to_publish(
+        &mut self,
+        connect: &impl AsyncFn() -> anyhow::Result<kube::Client>,
+        event: &Event,
+    ) -> anyhow::Result<()> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => connect().await?,
+        };
+        let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
+        Api::<Event>::namespaced(client.clone(), namespace).create(&PostParams::default(), event).await?;
+        self.client = Some(client);
+        Ok(())
+    }
+}
+
+/// Whether the same request would be refused again.
+fn is_final(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => !matches!(status.code, 401 | 429 | 500..),
+        _ => false,
     }
 }
 
@@ -119,28 +171,6 @@ impl Said {
         self.last.insert(happening.clone(), now);
         true
     }
-}
-
-async fn publish(client: &kube::Client, event: &Event) {
-    let api: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or("default"));
-    for attempt in 0..TRIES {
-        match timeout(ANSWER, api.create(&PostParams::default(), event)).await {
-            Ok(Ok(_)) => return,
-            Ok(Err(kube::Error::Api(status))) if !is_passing(status.code) => {
-                warn!("the API server does not take an event: {status}");
-                return;
-            }
-            Ok(Err(error)) => debug!(%error, "an event was not taken"),
-            Err(_) => debug!("no answer to an event"),
-        }
-        sleep(Duration::from_secs(1 << attempt)).await;
-    }
-    debug!("gave up on an event");
-}
-
-/// Whether the same request may be taken later.
-fn is_passing(code: u16) -> bool {
-    code == 429 || code >= 500
 }
 
 /// The event that tells of something.

@@ -20,6 +20,7 @@ pub mod kernel;
 
 pub mod sync;
 
+pub mod app;
 pub mod config;
 pub mod conntrack;
 pub mod events;

@@ -3,7 +3,7 @@
 //!
 //! Takes a [`Config`]; gives the values that `metrics` and `health` ask for.
 
-use crate::config::Config;
+use crate::config::{Config, VERSION};
 use crate::events::{Happening, Recorder};
 use crate::health::{ListenFailure, Observer, Page};
 use crate::logging::Verbosity;
@@ -42,7 +42,7 @@ fn enabled(config: &Config, name: &str) -> bool {
 #[must_use]
 pub fn pages(config: &Config, configz: String, flagz: Vec<(String, String)>, verbosity: Verbosity) -> Pages {
     let (major, minor) = KUBERNETES;
-    let versions = Versions { binary: version(), emulation: format!("{major}.{minor}") };
+    let versions = Versions { binary: VERSION.trim_start_matches('v').to_owned(), emulation: format!("{major}.{minor}") };
     let set: SetVerbosity = std::sync::Arc::new(move |level| verbosity.set(level));
     Pages {
         configz,
@@ -65,18 +65,12 @@ pub fn describe(config: &Config, metrics: &Metrics) {
     metrics.build_info(Build {
         major: major.to_owned(),
         minor: minor.to_owned(),
-        git_version: format!("v{}", version()),
+        git_version: VERSION.to_owned(),
         platform: format!("linux/{architecture}"),
     });
     for (name, stage, _) in FEATURES {
         metrics.feature_enabled(name, stage, enabled(config, name));
     }
-}
-
-/// The Kubernetes release, and behind it our own version.
-fn version() -> String {
-    let (major, minor) = KUBERNETES;
-    format!("{major}.{minor}.0+kube-proxy-nft.{}", env!("CARGO_PKG_VERSION"))
 }
 
 /// Counts what the health servers answer, and reports where they cannot listen.

@@ -39,7 +39,8 @@ fn local_traffic(config: &Config, served: &[Family], node: &Node) -> Result<Vec<
     if let ([family], false) = (served, ranges.is_empty()) {
         ensure!(!lacking(&family), "{field} has no {family} range, and this node serves {family} only");
     }
-    let warning = |family| format!("{field} has no {family} range: traffic of local pods is not told from other traffic");
+    let warning =
+        |family| format!("{field} has no {family} range: traffic of local pods is not told from other traffic");
     Ok(served.iter().filter(lacking).map(warning).collect())
 }
 
@@ -47,7 +48,8 @@ fn node_ports(config: &Config, served: &[Family], primary: Family) -> Vec<String
     let NodePortAddresses::Cidrs(ranges) = &config.node_port_addresses else { return Vec::new() };
     if ranges.is_empty() {
         return vec![
-            "nodePortAddresses is empty: node ports are open on all addresses of this node; `primary` opens one".to_owned(),
+            "nodePortAddresses is empty: node ports are open on all addresses of this node; `primary` opens one"
+                .to_owned(),
         ];
     }
     let lacks = |family: Family| !ranges.iter().any(|range| Family::of(range.addr()) == family);

@@ -43,7 +43,7 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity) -> Result<()> {
     recorder.record(Happening::Starting);
 
     let hard_fail = config.file.bind_address_hard_fail;
-    let pages = serving::pages(&config, config::configz(&config), config.flags.clone(), verbosity);
+    let pages = serving::pages(&config, config::configz(&config)?, config.flags.clone(), verbosity);
     let server = tokio::spawn(metrics::server::run(config.metrics_bind_address, hard_fail, metrics.clone(), pages));
     // L3
     let (reporter, health) = health::new(config.sync_period * 2);

@@ -19,7 +19,7 @@ use crate::conntrack::Flow;
 use crate::diff::Scope;
 use crate::health::Snapshot;
 use crate::kernel::{ForeignWrites, Kernel};
-use crate::model::{Dirty, Event, Family, State};
+use crate::model::{Dirty, Event, Family, Node, State};
 use crate::ruleset::{Layout, NodeFacts};
 use crate::select::select;
 

@@ -81,6 +81,13 @@ fn trim_token(config: &mut Config) -> Result<()> {
     Ok(())
 }
 
+/// Whether a kubeconfig may have programs run: then some user has an exec plugin. One that cannot be read has none.
+#[must_use]
+pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
+    let users = kubeconfig.and_then(|file| Kubeconfig::read_from(file).ok()).map(|config| config.auth_infos);
+    users.into_iter().flatten().any(|user| user.auth_info.is_some_and(|auth| auth.exec.is_some()))
+}
+
 /// The file of the certificate authority, if the current context names one and does not carry the data itself.
 fn authority_file(kubeconfig: &Kubeconfig) -> Option<PathBuf> {
     let context = kubeconfig.current_context.as_ref()?;

@@ -39,7 +39,7 @@ use super::convert::ConvertOptions;
 #[cfg(doc)]
 use crate::model::Event;
 
-pub use client::{ClientOptions, client};
+pub use client::{ClientOptions, client, runs_programs};
 pub use task::{Handle, spawn};
 
 /// What to follow, and where.
