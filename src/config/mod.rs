@@ -274,6 +274,10 @@ fn configure(flags: &cli::Flags) -> Result<Config, Error> {
         None => Decoded { config: KubeProxyConfiguration::default(), warnings: Vec::new() },
     };
     flags.apply(&mut config).map_err(Error::Usage)?;
+    if flags.is_on("cleanup") {
+        // What is left of any mode is removed, so any mode may be set.
+        config.mode = "nftables".to_owned();
+    }
     let context = Context {
         manifests: flags.option("manifests").map(PathBuf::from),
         master: flags.option("master").map(str::to_owned),

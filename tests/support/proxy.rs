@@ -145,6 +145,22 @@ impl<'world> Proxy<'world> {
         self.end(Signal::KILL)
     }
 
+    /// The process id; `ip netns exec` becomes the program that it runs.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the proxy runs").id()
+    }
+
+    /// Whether the process has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().expect("a child can be asked").is_none())
+    }
+
+    /// Waits until the process ends by itself.
+    pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
+        let child = self.child.take().expect("the proxy runs");
+        self.wait_for(child, "end by itself")
+    }
+
     /// What the proxy has logged so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.log_path()).expect("the log can be read")
@@ -176,9 +192,13 @@ impl<'world> Proxy<'world> {
     }
 
     fn end(&mut self, signal: Signal) -> ExitStatus {
-        let mut child = self.child.take().expect("the proxy runs");
+        let child = self.child.take().expect("the proxy runs");
         let pid = Pid::from_raw(child.id().try_into().expect("a process id fits")).expect("a process id is not 0");
         kill_process(pid, signal).expect("a child can be signalled");
+        self.wait_for(child, &format!("end after {signal:?}"))
+    }
+
+    fn wait_for(&mut self, mut child: Child, what: &str) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = child.try_wait().expect("a child can be asked") {
@@ -186,7 +206,7 @@ impl<'world> Proxy<'world> {
             }
             if Instant::now() > end {
                 self.child = Some(child);
-                panic!("the proxy did not end within {PATIENCE:?} of {signal:?}");
+                panic!("the proxy did not {what} within {PATIENCE:?}");
             }
             thread::sleep(POLL);
         }

@@ -1,0 +1,172 @@
+//! The binary's start and end: `--init-only`, `--cleanup`, what a running proxy may still do, and a new configuration file.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::mixed;
+use support::netns::{Namespace, run};
+use support::nft::{list_ruleset, load};
+use support::proxy::{Proxy, binary, config};
+use support::world::World;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs the proxy to its end in a namespace, with these flags.
+fn proxy(node: &Namespace, flags: &[&str]) -> Output {
+    node.command(binary()).args(flags).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
+
+/// A configuration file, and the flag that names it.
+fn file(config: &Value) -> (TempDir, String) {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("config.conf");
+    fs::write(&path, config.to_string()).unwrap();
+    (directory, format!("--config={}", path.display()))
+}
+
+fn sysctl(node: &Namespace, name: &str) -> String {
+    run(node.command("cat").arg(format!("/proc/sys/net/netfilter/{name}"))).trim().to_owned()
+}
+
+#[test]
+fn clean_up_removes_our_tables_whatever_the_mode_and_nothing_else() {
+    // O1
+    let node = Namespace::new("cleanup");
+    let tables =
+        "add table ip kube-proxy\nadd chain ip kube-proxy services\nadd table ip6 kube-proxy\nadd table inet mine\n";
+    for mode in ["nftables", "iptables", "ipvs", ""] {
+        load(&node, tables);
+        let output = proxy(&node, &["--cleanup", "--proxy-mode", mode]);
+        assert!(output.status.success(), "{mode}: {}", text(&output));
+        assert_eq!(run(node.command("nft").args(["list", "tables"])), "table inet mine\n", "{mode}");
+    }
+    assert!(proxy(&node, &["--cleanup"]).status.success(), "nothing to remove is fine");
+}
+
+#[test]
+fn clean_up_without_the_privilege_says_so_and_ends_with_1() {
+    // O1
+    let node = Namespace::new("cleanup");
+    load(&node, "add table ip kube-proxy\n");
+    let mut command = node.command("setpriv");
+    let output = command.args(["--bounding-set=-net_admin"]).arg(binary()).arg("--cleanup").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("not permitted"), "{}", text(&output));
+    assert!(list_ruleset(&node).contains("kube-proxy"));
+}
+
+#[test]
+fn init_only_sets_what_is_privileged_and_writes_no_rule() {
+    // O3 N3
+    let node = Namespace::new("init");
+    let mut config = config();
+    config["conntrack"]["tcpCloseWaitTimeout"] = "61s".into();
+    config["conntrack"]["tcpBeLiberal"] = true.into();
+    let (_directory, config) = file(&config);
+    let output = proxy(&node, &[&config, "--init-only"]);
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(list_ruleset(&node), "");
+    assert_eq!(sysctl(&node, "nf_conntrack_tcp_timeout_close_wait"), "61");
+    assert_eq!(sysctl(&node, "nf_conntrack_tcp_be_liberal"), "1");
+}
+
+#[test]
+fn a_setting_that_cannot_be_made_ends_init_only() {
+    // N2
+    let node = Namespace::new("init");
+    let mut config = config();
+    // The limit belongs to the whole machine and cannot be set in a namespace.
+    config["conntrack"]["min"] = 123_456.into();
+    config["conntrack"]["maxPerCore"] = 1.into();
+    let (_directory, config) = file(&config);
+    let output = proxy(&node, &[&config, "--init-only"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("nf_conntrack_max"), "{}", text(&output));
+}
+
+#[test]
+fn without_the_capability_it_says_what_it_needs() {
+    let node = Namespace::new("start");
+    let (_directory, config) = file(&config());
+    for flags in [&[&*config, "--init-only"][..], &[&*config, "--manifests=/nowhere"]] {
+        let mut command = node.command("setpriv");
+        let output = command.args(["--bounding-set=-net_admin"]).arg(binary()).args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{flags:?}: {}", text(&output));
+        assert!(text(&output).contains("CAP_NET_ADMIN"), "{flags:?}: {}", text(&output));
+    }
+}
+
+#[test]
+fn a_running_proxy_has_given_up_what_it_does_not_need() {
+    let world = World::new();
+    let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let tasks = format!("/proc/{}/task", proxy.pid());
+    let threads: Vec<_> = fs::read_dir(tasks).unwrap().map(|task| task.unwrap().path()).collect();
+    assert!(threads.len() > 1, "there is more than one thread");
+    for thread in threads {
+        let status = fs::read_to_string(thread.join("status")).unwrap();
+        let value =
+            |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap().to_owned();
+        let network = format!("{:016x}", 1 << 12 | 1 << 10);
+        assert_eq!([value("CapEff:"), value("CapPrm:"), value("CapBnd:")], [&*network; 3]);
+        assert_eq!((value("NoNewPrivs:"), value("Seccomp:")), ("1".to_owned(), "2".to_owned()));
+    }
+}
+
+#[test]
+fn a_new_configuration_ends_the_process_and_a_broken_one_does_not() {
+    // O5
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    fs::write(proxy.config_path(), "kind: Nonsense\n").unwrap();
+    let end = Instant::now() + PATIENCE;
+    while !proxy.log().contains("not valid and not used") {
+        assert!(Instant::now() < end, "{}", proxy.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(proxy.is_running());
+    let rules = list_ruleset(&world.node);
+    let mut other = config();
+    other["nftables"]["masqueradeAll"] = true.into();
+    fs::write(proxy.config_path(), other.to_string()).unwrap();
+    assert_eq!(proxy.wait_for_end().code(), Some(1));
+    assert!(proxy.log().contains("content of the proxy server's configuration file was updated"), "{}", proxy.log());
+    assert_eq!(list_ruleset(&world.node), rules, "the rules stay");
+}
+
+#[test]
+fn an_old_kernel_is_refused_unless_told_otherwise() {
+    // O4: the version that a process sees can be chosen, for programs that look at it.
+    let node = Namespace::new("old");
+    let (_directory, config) = file(&config());
+    let osrelease = TempDir::new().unwrap();
+    fs::write(osrelease.path().join("osrelease"), "5.10.0-fake\n").unwrap();
+    let fake = osrelease.path().join("osrelease").display().to_string();
+    let run = |skip: &str| {
+        let script = format!(
+            "mount --bind {fake} /proc/sys/kernel/osrelease && KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK={skip} \
+             exec {} {config} --init-only",
+            binary().display()
+        );
+        let mut unshare = Command::new("ip");
+        unshare.args(["netns", "exec", node.name(), "unshare", "--mount", "sh", "-c", &script]).output().unwrap()
+    };
+    let refused = run("");
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+    assert!(text(&refused).contains("5.13"), "{}", text(&refused));
+    let allowed = run("yes");
+    assert!(allowed.status.success(), "{}", text(&allowed));
+}
