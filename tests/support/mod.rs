@@ -8,6 +8,7 @@
 
 #![allow(dead_code, reason = "every test binary compiles all of it and uses a part")]
 
+pub(crate) mod apiserver;
 pub(crate) mod cluster;
 pub(crate) mod kernel;
 pub(crate) mod manifests;

@@ -1,0 +1,183 @@
+//! One request and its answer.
+//!
+//! The order of things is that of a real server: who is it, may they, is there such a thing, is the question well formed.
+//! Faults come before all of it, as they would in the network.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::stream::{self, Stream};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::fault::{Fault, take};
+use super::list::list;
+use super::query::Query;
+use super::resource::{Ask, Resource, ask};
+use super::state::{Record, Shared};
+use super::status::Refusal;
+use super::watch::Watch;
+use super::writer::{Killer, Writer};
+
+type Pieces = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send>>;
+/// The body of an answer.
+pub(crate) type Body = StreamBody<Pieces>;
+
+/// Whom the server speaks with.
+#[derive(Clone, Default)]
+pub(crate) struct Peer {
+    /// Whether a certificate of the authority was shown.
+    pub(crate) certified: bool,
+    /// Ends the connection.
+    pub(crate) killer: Killer,
+}
+
+/// Answers a request, and keeps a record of both.
+pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Incoming>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let query = Query::parse(head.uri.query().unwrap_or_default());
+    let path = head.uri.path().to_owned();
+    let number = record(&shared, head.method.as_str(), &path, &query, &head.headers);
+    let asked = ask(&head.method, &path, &query);
+    let may_enter = enters(&shared, &peer, &head.headers);
+    // A body that breaks off is no Event.
+    let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let outcome = match fault(&shared, &asked) {
+        Some(Fault::Unanswered(ending)) => {
+            let (mut writer, _body) = Writer::new(peer.killer.clone(), None);
+            writer.end(ending).await;
+            // The connection ends by itself or by its client.
+            pending().await
+        }
+        Some(Fault::Refuse(code, retry_after)) => {
+            Err(Refusal { retry_after, ..Refusal::new(code, "a fault of the test") })
+        }
+        Some(Fault::Garbage(bytes)) => Ok((StatusCode::OK, whole(bytes))),
+        fault if may_enter => served(&shared, &asked, &query, &body, &head.headers, (&peer.killer, fault.as_ref())),
+        _ => Err(Refusal::new(401, "Unauthorized")),
+    };
+    let response = outcome.map_or_else(|refusal| refused(&refusal), |(status, body)| response(status, body));
+    shared.lock().requests[number].answered = response.status().as_u16();
+    response
+}
+
+/// The answer to a request that comes through.
+fn served(
+    shared: &Arc<Shared>,
+    asked: &Ask,
+    query: &Query,
+    body: &[u8],
+    headers: &HeaderMap,
+    (killer, fault): (&Killer, Option<&Fault>),
+) -> Result<(StatusCode, Pieces), Refusal> {
+    let ok = |body| Ok((StatusCode::OK, body));
+    match asked {
+        Ask::Version => ok(whole(version().to_string())),
+        Ask::Forbidden => Err(Refusal::new(403, "the role system:node-proxier does not allow it")),
+        Ask::Event => create_event(shared, body).map(|body| (StatusCode::CREATED, body)),
+        Ask::Get(name) => {
+            let node = shared.lock().store.get(Resource::Node, "", name);
+            let node = node.ok_or_else(|| Refusal::new(404, format!("nodes {name:?} not found")))?;
+            ok(whole(node.to_string()))
+        }
+        Ask::List(resource) => {
+            permitted(shared, *resource, headers)?;
+            let list = list(&shared.lock().store, *resource, query)?;
+            let (mut writer, body) = Writer::new(killer.clone(), fault);
+            // Nobody else needs to know how it ended.
+            tokio::spawn(async move { writer.send(list.to_string().as_bytes()).await });
+            ok(Box::pin(body))
+        }
+        Ask::Watch(resource) => {
+            permitted(shared, *resource, headers)?;
+            let resource = *resource;
+            let watch = Watch::parse(resource, query, shared.lock().streaming)?;
+            let (writer, body) = Writer::new(killer.clone(), fault);
+            let shared = Arc::clone(shared);
+            tokio::spawn(async move {
+                let (_open, orders) = shared.open(resource);
+                watch.run(&shared, orders, writer).await
+            });
+            ok(Box::pin(body))
+        }
+    }
+}
+
+fn permitted(shared: &Shared, resource: Resource, headers: &HeaderMap) -> Result<(), Refusal> {
+    let state = shared.lock();
+    let name = resource.path().rsplit('/').next().unwrap_or_default();
+    if state.forbidden.contains(&resource) {
+        return Err(Refusal::new(403, format!("{name} is forbidden: cannot list resource \"{name}\"")));
+    }
+    if state.missing.contains(&resource) {
+        return Err(Refusal::new(404, "the server could not find the requested resource"));
+    }
+    let accept = headers.get("accept").and_then(|value| value.to_str().ok()).unwrap_or("*/*");
+    if accept.contains("json") || accept.contains("*/*") {
+        Ok(())
+    } else {
+        Err(Refusal::new(406, "only application/json is served"))
+    }
+}
+
+fn create_event(shared: &Shared, body: &[u8]) -> Result<Pieces, Refusal> {
+    let mut event: Value =
+        serde_json::from_slice(body).map_err(|why| Refusal::new(400, format!("the Event is no JSON: {why}")))?;
+    shared.lock().events.push(event.clone());
+    event["metadata"]["resourceVersion"] = json!("1");
+    Ok(whole(event.to_string()))
+}
+
+fn fault(shared: &Shared, asked: &Ask) -> Option<Fault> {
+    let (resource, is_watch) = match asked {
+        Ask::List(resource) => (*resource, false),
+        Ask::Watch(resource) => (*resource, true),
+        _ => return None,
+    };
+    take(&mut shared.lock().plans, resource, is_watch)
+}
+
+/// Who has a certificate or a token of ours may enter; without tokens everybody may.
+fn enters(shared: &Shared, peer: &Peer, headers: &HeaderMap) -> bool {
+    let token = headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let state = shared.lock();
+    peer.certified || state.tokens.as_ref().is_none_or(|tokens| token.is_some_and(|token| tokens.contains(token)))
+}
+
+fn record(shared: &Shared, method: &str, path: &str, query: &Query, headers: &HeaderMap) -> usize {
+    let text = |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let headers: BTreeMap<_, _> = headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+    let (method, path, query) = (method.to_owned(), path.to_owned(), query.clone());
+    let mut state = shared.lock();
+    state.requests.push(Record { at: Instant::now(), method, path, query, headers, answered: 0 });
+    state.requests.len() - 1
+}
+
+fn version() -> Value {
+    json!({ "major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64" })
+}
+
+fn whole(bytes: impl Into<Bytes>) -> Pieces {
+    Box::pin(stream::iter([Ok(Frame::data(bytes.into()))]))
+}
+
+fn refused(refusal: &Refusal) -> Response<Body> {
+    let status = StatusCode::from_u16(refusal.code).expect("a refusal has an HTTP status");
+    let mut response = response(status, whole(refusal.json().to_string()));
+    if let Some(seconds) = refusal.retry_after {
+        response.headers_mut().insert("retry-after", seconds.into());
+    }
+    response
+}
+
+fn response(status: StatusCode, body: Pieces) -> Response<Body> {
+    let mut response = Response::new(StreamBody::new(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", hyper::header::HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,145 @@
+//! What the server's threads share: objects, settings, and the record of what was asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::sync::{broadcast, watch};
+
+use super::fault::{Command, Planned};
+use super::query::Query;
+use super::resource::Resource;
+use super::store::Store;
+
+/// Orders that may wait for a slow watch.
+const ORDERS: usize = 64;
+
+/// What the server makes of streaming lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Streaming {
+    /// Serves them.
+    #[default]
+    On,
+    /// Answers 422.
+    Refused,
+    /// Takes them for watches.
+    Ignored,
+}
+
+/// A request as it came, and what became of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    /// When.
+    pub(crate) at: Instant,
+    /// `GET` and so on.
+    pub(crate) method: String,
+    /// Without the query.
+    pub(crate) path: String,
+    /// Decoded.
+    pub(crate) query: Query,
+    /// Names in lower case.
+    pub(crate) headers: BTreeMap<String, String>,
+    /// The HTTP status that was answered; 0 if there was no answer.
+    pub(crate) answered: u16,
+}
+
+/// Everything that changes.
+pub(crate) struct State {
+    pub(crate) store: Store,
+    pub(crate) streaming: Streaming,
+    /// How often open watches get a bookmark.
+    pub(crate) bookmark_every: Duration,
+    /// Faults for requests to come.
+    pub(crate) plans: Vec<Planned>,
+    /// Kinds the server does not have.
+    pub(crate) missing: BTreeSet<Resource>,
+    /// Kinds the role does not cover.
+    pub(crate) forbidden: BTreeSet<Resource>,
+    /// Bearer tokens that are let in; `None` lets everybody in.
+    pub(crate) tokens: Option<BTreeSet<String>>,
+    /// Whether connections are taken and then left alone.
+    pub(crate) mute: bool,
+    pub(crate) requests: Vec<Record>,
+    /// Events that were created.
+    pub(crate) events: Vec<Value>,
+    open: BTreeMap<Resource, usize>,
+}
+
+/// Orders to open watches.
+pub(crate) type Orders = broadcast::Receiver<(Option<Resource>, Command)>;
+
+/// The state, with those who wait for its changes.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+    orders: broadcast::Sender<(Option<Resource>, Command)>,
+}
+
+impl Shared {
+    /// A server without objects that lets everybody in.
+    pub(crate) fn new() -> Self {
+        let state = State {
+            store: Store::default(),
+            streaming: Streaming::default(),
+            bookmark_every: Duration::from_secs(60),
+            plans: Vec::new(),
+            missing: BTreeSet::new(),
+            forbidden: BTreeSet::new(),
+            tokens: None,
+            mute: false,
+            requests: Vec::new(),
+            events: Vec::new(),
+            open: BTreeMap::new(),
+        };
+        Self { state: Mutex::new(state), changed: watch::Sender::new(()), orders: broadcast::Sender::new(ORDERS) }
+    }
+
+    /// The state, for a moment: never across an await.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A test that failed while it held the lock is failing anyway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the objects and tells the watches.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Store)) {
+        change(&mut self.lock().store);
+        self.changed.send_replace(());
+    }
+
+    /// Hears of every change from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Tells open watches of a kind, or of all, what to do.
+    pub(crate) fn order(&self, resource: Option<Resource>, command: Command) {
+        // Without a watch nobody hears it.
+        let _ = self.orders.send((resource, command));
+    }
+
+    /// Counts a watch as open until the value is dropped, and hears the orders from now on.
+    pub(crate) fn open(&self, resource: Resource) -> (Open<'_>, Orders) {
+        *self.lock().open.entry(resource).or_default() += 1;
+        (Open { shared: self, resource }, self.orders.subscribe())
+    }
+
+    /// How many watches of a kind are open.
+    pub(crate) fn open_watches(&self, resource: Resource) -> usize {
+        self.lock().open.get(&resource).copied().unwrap_or_default()
+    }
+}
+
+/// A watch that is open.
+pub(crate) struct Open<'a> {
+    shared: &'a Shared,
+    resource: Resource,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.shared.lock().open.get_mut(&self.resource) {
+            *count -= 1;
+        }
+    }
+}

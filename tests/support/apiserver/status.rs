@@ -1,0 +1,55 @@
+//! What the server says when it does not do what it was asked for: a Kubernetes Status.
+
+use serde_json::{Value, json};
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// HTTP status.
+    pub(crate) code: u16,
+    /// The reason's word.
+    pub(crate) reason: &'static str,
+    /// A sentence.
+    pub(crate) message: String,
+    /// Seconds after which to try again.
+    pub(crate) retry_after: Option<u32>,
+}
+
+impl Refusal {
+    /// A refusal with the reason that belongs to the status.
+    pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
+        let reason = match code {
+            400 => "BadRequest",
+            401 => "Unauthorized",
+            403 => "Forbidden",
+            404 => "NotFound",
+            405 => "MethodNotAllowed",
+            406 => "NotAcceptable",
+            410 => "Expired",
+            422 => "Invalid",
+            429 => "TooManyRequests",
+            500 => "InternalError",
+            503 => "ServiceUnavailable",
+            504 => "Timeout",
+            _ => "",
+        };
+        Self { code, reason, message: message.into(), retry_after: None }
+    }
+
+    /// Says when to try again.
+    pub(crate) fn after(self, seconds: u32) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
+    /// The object that says it.
+    pub(crate) fn json(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if let Some(seconds) = self.retry_after {
+            status["details"] = json!({ "retryAfterSeconds": seconds });
+        }
+        status
+    }
+}

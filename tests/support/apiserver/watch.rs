@@ -1,0 +1,176 @@
+//! Watches: the objects of now if they are wanted, then every change, with bookmarks, until their time is over.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, interval_at, sleep_until};
+
+use super::fault::Command;
+use super::list::{number, selector};
+use super::query::Query;
+use super::resource::Resource;
+use super::selector::Selector;
+use super::state::{Orders, Shared, Streaming};
+use super::status::Refusal;
+use super::store::{Notice, Store, TooOld};
+use super::writer::{Over, Writer};
+
+/// The life of a watch that asks for none.
+const LIFE: Duration = Duration::from_secs(45 * 60);
+/// Bytes of a flood that are sent at once.
+const WAVE: usize = 64 << 10;
+
+/// A watch as it was asked for.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    resource: Resource,
+    selector: Selector,
+    /// Changes after this one are sent; `None` if the objects of now are sent first.
+    from: Option<u64>,
+    /// Whether the end of those is told.
+    tells_end: bool,
+    bookmarks: bool,
+    life: Duration,
+}
+
+impl Watch {
+    /// Reads the query.
+    pub(crate) fn parse(resource: Resource, query: &Query, streaming: Streaming) -> Result<Self, Refusal> {
+        let wish = query.get("sendInitialEvents");
+        let forbidden = |why: &str| Refusal::new(422, format!("ListOptions is invalid: {why}"));
+        if streaming == Streaming::Refused && !wish.is_empty() {
+            return Err(forbidden("sendInitialEvents is forbidden unless the feature WatchList is enabled"));
+        }
+        let wish = if streaming == Streaming::On { wish } else { "" };
+        let rule = query.get("resourceVersionMatch");
+        if streaming == Streaming::On && (wish.is_empty() != rule.is_empty()) {
+            return Err(forbidden("sendInitialEvents and resourceVersionMatch need each other in a watch"));
+        }
+        if !wish.is_empty() && rule != "NotOlderThan" {
+            return Err(forbidden("sendInitialEvents requires resourceVersionMatch NotOlderThan"));
+        }
+        let streams = query.is_true("sendInitialEvents") && !wish.is_empty();
+        let version = number(query.get("resourceVersion"))?;
+        let life = match query.get("timeoutSeconds") {
+            "" | "0" => LIFE,
+            text => {
+                let seconds = text.parse().map_err(|_| Refusal::new(400, "timeoutSeconds is no number"))?;
+                Duration::from_secs(seconds)
+            }
+        };
+        Ok(Self {
+            resource,
+            selector: selector(resource, query)?,
+            from: version.filter(|version| *version > 0 && !streams),
+            tells_end: streams && query.is_true("allowWatchBookmarks"),
+            bookmarks: query.is_true("allowWatchBookmarks"),
+            life,
+        })
+    }
+
+    /// Sends what there is to send, until the time is over, the client goes away or the watch is told to end.
+    pub(crate) async fn run(self, shared: &Shared, mut orders: Orders, mut writer: Writer) -> Result<(), Over> {
+        let mut changed = shared.changes();
+        let end = Instant::now() + self.life;
+        let pause = shared.lock().bookmark_every;
+        let mut bookmarks = interval_at(Instant::now() + pause, pause);
+        let mut version = match self.from {
+            Some(version) => version,
+            None => self.send_present(shared, &mut writer).await?,
+        };
+        loop {
+            version = self.send_changes(shared, version, &mut writer).await?;
+            tokio::select! {
+                // The sender lives as long as the server.
+                _ = changed.changed() => {}
+                order = orders.recv() => match order {
+                    Ok((resource, command)) if resource.is_none_or(|resource| resource == self.resource) => {
+                        // What came before the order is sent before it.
+                        version = self.send_changes(shared, version, &mut writer).await?;
+                        if command == Command::Finish {
+                            return Ok(());
+                        }
+                        self.obey(command, version, &mut writer).await?;
+                    }
+                    Ok(_) => {}
+                    Err(RecvError::Closed | RecvError::Lagged(_)) => return Err(Over),
+                },
+                _ = bookmarks.tick(), if self.bookmarks => self.bookmark(version, false, &mut writer).await?,
+                () = sleep_until(end) => return Ok(()),
+                () = writer.gone() => return Err(Over),
+            }
+        }
+    }
+
+    async fn send_present(&self, shared: &Shared, writer: &mut Writer) -> Result<u64, Over> {
+        let (version, objects) = {
+            let state = shared.lock();
+            let version = state.store.version();
+            (version, state.store.at(self.resource, version, &self.selector).unwrap_or_default())
+        };
+        for object in objects {
+            writer.send(&line("ADDED", &object)).await?;
+        }
+        if self.tells_end {
+            self.bookmark(version, true, writer).await?;
+        }
+        Ok(version)
+    }
+
+    /// Sends what changed after a version. Gives the version up to which everything was sent.
+    async fn send_changes(&self, shared: &Shared, after: u64, writer: &mut Writer) -> Result<u64, Over> {
+        let news = self.news(&shared.lock().store, after);
+        let (version, notices) = match news {
+            Ok(news) => news,
+            Err(TooOld(oldest)) => return self.expire(after, oldest, writer).await,
+        };
+        for notice in notices {
+            writer.send(&line(notice.kind, &notice.object)).await?;
+        }
+        Ok(version.max(after))
+    }
+
+    fn news(&self, store: &Store, after: u64) -> Result<(u64, Vec<Notice>), TooOld> {
+        Ok((store.version(), store.changes(self.resource, after, &self.selector)?))
+    }
+
+    async fn obey(&self, command: Command, version: u64, writer: &mut Writer) -> Result<(), Over> {
+        match command {
+            Command::End(ending) => Err(writer.end(ending).await),
+            Command::Finish => Ok(()),
+            Command::Expire => self.expire(version, version + 1, writer).await,
+            Command::Bookmark => self.bookmark(version, false, writer).await,
+            Command::Bytes(bytes) => writer.send(&bytes).await,
+            Command::Flood(mut bytes) => {
+                while bytes > 0 {
+                    let wave = bytes.min(WAVE);
+                    writer.send(&vec![b'x'; wave]).await?;
+                    bytes -= wave;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn expire<T>(&self, version: u64, oldest: u64, writer: &mut Writer) -> Result<T, Over> {
+        let refusal = Refusal::new(410, format!("too old resource version: {version} ({oldest})"));
+        writer.send(&line("ERROR", &refusal.json())).await?;
+        Err(Over)
+    }
+
+    async fn bookmark(&self, version: u64, is_end: bool, writer: &mut Writer) -> Result<(), Over> {
+        let mut metadata = json!({ "resourceVersion": version.to_string(), "creationTimestamp": null });
+        if is_end {
+            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+        }
+        let object = json!({
+            "kind": self.resource.kind(), "apiVersion": self.resource.api_version(), "metadata": metadata,
+        });
+        writer.send(&line("BOOKMARK", &object)).await
+    }
+}
+
+fn line(kind: &str, object: &Value) -> Vec<u8> {
+    format!("{}\n", json!({ "type": kind, "object": object })).into_bytes()
+}
