@@ -98,11 +98,9 @@ fn served(
             let resource = *resource;
             let watch = Watch::parse(resource, query, shared.lock().streaming)?;
             let (writer, body) = Writer::new(killer.clone(), fault);
-            let shared = Arc::clone(shared);
-            tokio::spawn(async move {
-                let (_open, orders) = shared.open(resource);
-                watch.run(&shared, orders, writer).await
-            });
+            // Who sees the answer's head may give orders.
+            let (open, orders) = Shared::open(shared, resource);
+            tokio::spawn(async move { watch.run(open, orders, writer).await });
             ok(Box::pin(body))
         }
     }

@@ -1,7 +1,7 @@
 //! What the server's threads share: objects, settings, and the record of what was asked.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -119,9 +119,9 @@ impl Shared {
     }
 
     /// Counts a watch as open until the value is dropped, and hears the orders from now on.
-    pub(crate) fn open(&self, resource: Resource) -> (Open<'_>, Orders) {
-        *self.lock().open.entry(resource).or_default() += 1;
-        (Open { shared: self, resource }, self.orders.subscribe())
+    pub(crate) fn open(shared: &Arc<Self>, resource: Resource) -> (Open, Orders) {
+        *shared.lock().open.entry(resource).or_default() += 1;
+        (Open { shared: Arc::clone(shared), resource }, shared.orders.subscribe())
     }
 
     /// How many watches of a kind are open.
@@ -131,12 +131,12 @@ impl Shared {
 }
 
 /// A watch that is open.
-pub(crate) struct Open<'a> {
-    shared: &'a Shared,
+pub(crate) struct Open {
+    pub(crate) shared: Arc<Shared>,
     resource: Resource,
 }
 
-impl Drop for Open<'_> {
+impl Drop for Open {
     fn drop(&mut self) {
         if let Some(count) = self.shared.lock().open.get_mut(&self.resource) {
             *count -= 1;

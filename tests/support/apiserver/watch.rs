@@ -11,7 +11,7 @@ use super::list::{number, selector};
 use super::query::Query;
 use super::resource::Resource;
 use super::selector::Selector;
-use super::state::{Orders, Shared, Streaming};
+use super::state::{Open, Orders, Shared, Streaming};
 use super::status::Refusal;
 use super::store::{Notice, Store, TooOld};
 use super::writer::{Over, Writer};
@@ -70,7 +70,8 @@ impl Watch {
     }
 
     /// Sends what there is to send, until the time is over, the client goes away or the watch is told to end.
-    pub(crate) async fn run(self, shared: &Shared, mut orders: Orders, mut writer: Writer) -> Result<(), Over> {
+    pub(crate) async fn run(self, open: Open, mut orders: Orders, mut writer: Writer) -> Result<(), Over> {
+        let shared = &open.shared;
         let mut changed = shared.changes();
         let end = Instant::now() + self.life;
         let pause = shared.lock().bookmark_every;
