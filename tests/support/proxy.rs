@@ -1,7 +1,8 @@
-//! The proxy under test: started in a node's namespace on a manifest directory, watched through its metrics, stopped by signal.
+//! The proxy under test: started in a node's namespace on a manifest directory or an API server, watched through its metrics,
+//! stopped by signal.
 //!
 //! The binary is `$KUBE_PROXY_BINARY`, else the one Cargo built beside the tests. It runs as
-//! `ip netns exec NODE BINARY --config FILE --manifests DIR` and is ready once every series of
+//! `ip netns exec NODE BINARY --config FILE [--manifests DIR]` and is ready once every series of
 //! `kubeproxy_sync_proxy_rules_last_timestamp_seconds` is above zero. Its log is printed when the test fails.
 
 use std::fs::{self, File};
@@ -55,7 +56,8 @@ pub(crate) fn config() -> Value {
 pub(crate) struct Proxy<'world> {
     node: &'world Namespace,
     directory: TempDir,
-    manifests: Manifests,
+    /// `None` if the objects come from an API server.
+    manifests: Option<Manifests>,
     wrapper: Vec<String>,
     child: Option<Child>,
 }
@@ -72,14 +74,35 @@ impl<'world> Proxy<'world> {
         let manifests = Manifests::new(directory.path().join("manifests"));
         objects.iter().for_each(|object| manifests.apply(object));
         let wrapper = wrapper.iter().map(ToString::to_string).collect();
-        let mut proxy = Self { node, directory, manifests, wrapper, child: None };
+        let mut proxy = Self { node, directory, manifests: Some(manifests), wrapper, child: None };
         fs::write(proxy.config_path(), config.to_string()).expect("the configuration can be written");
         proxy.launch();
         proxy
     }
 
+    /// A proxy for `node` that takes its objects from an API server; [`Proxy::launch`] or [`Proxy::spawn`] starts it.
+    pub(crate) fn with_api(node: &'world Namespace, config: &Value, kubeconfig: &Path) -> Self {
+        let directory = TempDir::new().expect("a temporary directory can be made");
+        let mut config = config.clone();
+        config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
+        let proxy = Self { node, directory, manifests: None, wrapper: Vec::new(), child: None };
+        fs::write(proxy.config_path(), config.to_string()).expect("the configuration can be written");
+        proxy
+    }
+
     /// Starts the process, again after [`Proxy::stop`], and waits until it has written its rules.
     pub(crate) fn launch(&mut self) {
+        self.spawn();
+        self.wait_until_synced();
+    }
+
+    /// Waits until the proxy has written its first rules.
+    pub(crate) fn wait_until_synced(&mut self) {
+        self.wait_until("write its first rules", |times| !times.is_empty() && times.iter().all(|time| *time > 0.0));
+    }
+
+    /// Starts the process and waits for nothing.
+    pub(crate) fn spawn(&mut self) {
         assert!(self.child.is_none(), "the proxy runs already");
         let log = File::options().create(true).append(true).open(self.log_path()).expect("the log can be opened");
         let mut command = match self.wrapper.split_first() {
@@ -90,10 +113,12 @@ impl<'world> Proxy<'world> {
             }
             None => self.node.command(binary()),
         };
-        command.arg("--config").arg(self.config_path()).arg("--manifests").arg(self.manifests.path());
+        command.arg("--config").arg(self.config_path());
+        if let Some(manifests) = &self.manifests {
+            command.arg("--manifests").arg(manifests.path());
+        }
         command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("cannot start the proxy: {error}")));
-        self.wait_until("write its first rules", |times| !times.is_empty() && times.iter().all(|time| *time > 0.0));
     }
 
     /// Adds or replaces objects and waits until the proxy has synced and is quiet.
@@ -108,7 +133,7 @@ impl<'world> Proxy<'world> {
 
     /// The manifest directory, for changes that need not lead to a sync.
     pub(crate) fn manifests(&self) -> &Manifests {
-        &self.manifests
+        self.manifests.as_ref().expect("a proxy with manifests")
     }
 
     /// The file given as `--config`.
@@ -168,15 +193,21 @@ impl<'world> Proxy<'world> {
 
     /// When each family was last synced, as `/metrics` tells; empty when nobody answers.
     pub(crate) fn sync_times(&self) -> Vec<f64> {
+        self.series(LAST_SYNC)
+    }
+
+    /// The values of a metric's series, as `/metrics` tells; empty when nobody answers or there is none.
+    pub(crate) fn series(&self, name: &str) -> Vec<f64> {
         let text = self.node.enter(|| http_get(METRICS, "/metrics")).unwrap_or_default();
-        let series = text.lines().filter(|line| line.starts_with(LAST_SYNC));
+        let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+        let series = text.lines().filter(is_it);
         series.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
     }
 
     fn change(&mut self, change: impl FnOnce(&Manifests)) {
         let latest = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
         let before = latest(&self.sync_times());
-        change(&self.manifests);
+        change(self.manifests());
         self.wait_until("sync a change", |times| latest(times) > before);
         self.wait_until_quiet();
     }

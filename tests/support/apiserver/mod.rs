@@ -148,6 +148,13 @@ impl ApiServer {
         })
     }
 
+    /// Waits until every kind is watched.
+    pub(crate) fn wait_for_watches(&self) {
+        for resource in Resource::ALL {
+            self.wait_for_watch(resource);
+        }
+    }
+
     /// How many watches of a kind are open.
     pub(crate) fn open_watches(&self, resource: Resource) -> usize {
         self.shared.open_watches(resource)

@@ -1,0 +1,109 @@
+//! What the proxy asks for, and as whom.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, served};
+use crate::support::apiserver::{Command, Ending, Scheme, Streaming};
+use crate::support::plan::NODE;
+use crate::support::proxy::{Proxy, config};
+
+/// A secret that is easy to find in a log.
+const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0.c2lnbmF0dXJl";
+
+#[test]
+fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role() {
+    // surface.md section 8
+    for streaming in [Streaming::On, Streaming::Refused] {
+        let cluster = Cluster::new();
+        cluster.server.settings().streaming = streaming;
+        let mut proxy = cluster.proxy();
+        cluster.server.wait_for_watches();
+        proxy.stop();
+        for request in cluster.server.requests() {
+            assert_ne!(request.answered, 403, "{request:?}");
+            assert!(request.headers["user-agent"].starts_with("kube-proxy"), "{request:?}");
+            let (label, field) = match request.path.as_str() {
+                "/api/v1/services" => ("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None".to_owned()),
+                "/apis/discovery.k8s.io/v1/endpointslices" => ("!service.kubernetes.io/headless", String::new()),
+                "/api/v1/nodes" => ("", format!("metadata.name={NODE}")),
+                _ => ("", String::new()),
+            };
+            assert_eq!(request.query.get("labelSelector"), label, "{request:?}");
+            assert_eq!(request.query.get("fieldSelector"), field, "{request:?}");
+        }
+    }
+}
+
+/// A proxy of the cluster as this user, with everything in its log.
+fn proxy<'a>(cluster: &'a Cluster, user: &Value) -> Proxy<'a> {
+    let mut config = config();
+    config["logging"] = json!({ "verbosity": 10 });
+    let mut proxy = Proxy::with_api(&cluster.node, &config, &cluster.server.kubeconfig(user));
+    proxy.launch();
+    proxy
+}
+
+/// Starts as this user, follows a change, and ends; gives the log.
+fn follows_as(cluster: &Cluster, user: &Value) -> String {
+    let mut proxy = proxy(cluster, user);
+    assert!(cluster.serves("web"));
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    proxy.stop();
+    assert!(cluster.server.requests().iter().all(|request| request.answered != 401));
+    proxy.log()
+}
+
+fn with_token(scheme: Scheme) -> Cluster {
+    let cluster = Cluster::with(scheme);
+    cluster.server.settings().tokens = Some([TOKEN.to_owned()].into());
+    cluster
+}
+
+#[test]
+fn a_token_opens_the_door_and_is_never_logged() {
+    for scheme in [Scheme::Http, Scheme::Https] {
+        let log = follows_as(&with_token(scheme), &json!({ "token": TOKEN }));
+        assert!(!log.is_empty() && !log.contains(TOKEN), "{log}");
+    }
+}
+
+#[test]
+fn a_certificate_opens_the_door() {
+    let cluster = with_token(Scheme::Https);
+    let user = cluster.server.certified_user("system:kube-proxy");
+    follows_as(&cluster, &user);
+    assert!(cluster.server.requests().iter().all(|request| !request.headers.contains_key("authorization")));
+}
+
+#[test]
+fn a_plugin_provides_the_token() {
+    let cluster = with_token(Scheme::Http);
+    let plugin = cluster.server.directory().join("plugin");
+    let version = "client.authentication.k8s.io/v1";
+    let credential = json!({ "apiVersion": version, "kind": "ExecCredential", "status": { "token": TOKEN } });
+    fs::write(&plugin, format!("#!/bin/sh\necho '{credential}'\n")).expect("a script can be written");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("a script can be made executable");
+    let exec = json!({ "apiVersion": version, "command": plugin, "interactiveMode": "Never" });
+    let log = follows_as(&cluster, &json!({ "exec": exec }));
+    assert!(!log.contains(TOKEN), "{log}");
+}
+
+#[test]
+fn a_token_file_is_read_again() {
+    let cluster = with_token(Scheme::Http);
+    let file = cluster.server.directory().join("token");
+    fs::write(&file, format!("{TOKEN}\n")).expect("a token can be written");
+    let mut proxy = proxy(&cluster, &json!({ "tokenFile": file }));
+    cluster.server.wait_for_watches();
+    fs::write(&file, "rotated\n").expect("a token can be written");
+    cluster.server.settings().tokens = Some(["rotated".to_owned()].into());
+    cluster.server.order(None, Command::End(Ending::Close));
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    proxy.stop();
+    assert!(!proxy.log().contains("rotated"), "{}", proxy.log());
+}

@@ -1,0 +1,15 @@
+//! The whole binary against an API server: what it asks, what becomes of the answers, and what it does when there are none.
+//!
+//! Needs root, iproute2 and nft (`make deps`). The server is that of `support/apiserver`, in the node's namespace.
+
+#![forbid(unsafe_code)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access;
+mod cluster;
+mod following;
+mod listings;
+mod outages;
+mod trouble;
