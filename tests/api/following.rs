@@ -110,7 +110,7 @@ fn what_does_not_matter_sends_nothing() {
     thread::sleep(Duration::from_millis(500));
     proxy.wait_until_quiet();
     assert_eq!(sent(&proxy), before);
+    // Nor does any of it keep the proxy from following.
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
-    assert!(sent(&proxy)[2] < 0.5, "elements were removed");
 }

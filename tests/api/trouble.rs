@@ -32,9 +32,9 @@ fn starts_in_spite_of(fault: &Fault, streaming: Streaming) {
     let mut proxy = cluster.proxy();
     assert_eq!(cluster.server.clear_faults(), 0, "all of them were met");
     assert!(cluster.serves("web"));
+    assert!(sent(&proxy)[2] < 0.5, "elements were removed");
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
-    assert!(sent(&proxy)[2] < 0.5, "elements were removed");
     assert_eq!(proxy.stop().code(), Some(0));
 }
 
