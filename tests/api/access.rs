@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, served};
-use crate::support::apiserver::{Command, Ending, Scheme, Streaming};
+use crate::support::apiserver::Scheme;
+use crate::support::apiserver::fault::{Command, Ending};
+use crate::support::apiserver::state::Streaming;
 use crate::support::plan::NODE;
 use crate::support::proxy::{Proxy, config};
 
@@ -15,7 +17,7 @@ const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0.c2lnbmF0dXJl";
 
 #[test]
 fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role() {
-    // surface.md section 8
+    // A1 A2 B1; surface.md section 8
     for streaming in [Streaming::On, Streaming::Refused] {
         let cluster = Cluster::new();
         cluster.server.settings().streaming = streaming;

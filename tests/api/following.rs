@@ -1,12 +1,14 @@
 //! The rules follow the server's objects; packets are the witnesses.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
 use crate::cluster::{Cluster, PORTS, base, sent, served};
-use crate::support::apiserver::{ApiServer, Fault, On, Resource, Scheme, wait_for};
+use crate::support::apiserver::fault::{Fault, On};
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::{ApiServer, Scheme, wait_for};
 use crate::support::objects::{service, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Flow, Outcome, Proto, probe, probe_many};
@@ -44,7 +46,7 @@ fn wait_for_outcome(world: &World, n: u8, wanted: &Outcome) {
 
 #[test]
 fn traffic_follows_the_objects_of_the_server() {
-    // A1 A2 B1
+    // A1 B1
     let world = World::new();
     let server = world.node.enter(|| ApiServer::start(Scheme::Http));
     server.apply(&base());
@@ -113,4 +115,18 @@ fn what_does_not_matter_sends_nothing() {
     // Nor does any of it keep the proxy from following.
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
+}
+
+#[test]
+fn a_hundred_services_are_there_with_the_first_transaction() {
+    // G1 G8; how long it takes is printed: `cargo test --test api hundred -- --nocapture`, with `KUBE_PROXY_BINARY` for another build
+    let cluster = Cluster::new();
+    (2..=100).for_each(|n| cluster.server.apply(&served(&format!("s{n}"), n)));
+    let mut proxy = cluster.prepared();
+    let start = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs_f64();
+    proxy.launch();
+    let synced = proxy.sync_times().into_iter().fold(0.0, f64::max);
+    println!("the first sync of 100 Services was done after {:.0} ms", (synced - start) * 1000.0);
+    assert!((2..=100).all(|n| cluster.serves(&format!("s{n}"))));
+    assert_eq!(sent(&proxy)[0].to_bits(), 1_f64.to_bits(), "one transaction for all there is");
 }

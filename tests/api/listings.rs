@@ -1,9 +1,14 @@
 //! Ways to list, and kinds that cannot be listed.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use crate::cluster::{Cluster, served};
-use crate::support::apiserver::{Resource, Streaming};
+use crate::support::apiserver::fault::{Fault, On};
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::state::Streaming;
+use crate::support::nft;
 use crate::support::objects::service;
 use crate::support::probe::Proto;
 
@@ -63,6 +68,26 @@ fn a_server_that_refuses_streaming_lists_is_read_page_by_page() {
 #[test]
 fn a_server_that_ignores_streaming_lists_is_read_page_by_page() {
     read_by_pages(Streaming::Ignored);
+}
+
+#[test]
+fn a_list_whose_next_page_is_gone_is_started_again() {
+    let cluster = Cluster::new();
+    fill(&cluster);
+    cluster.server.settings().streaming = Streaming::Refused;
+    let slow = Fault::Drip(5000, Duration::from_millis(20));
+    cluster.server.fault(On::List(Resource::Service), 1, slow);
+    let mut proxy = cluster.prepared();
+    proxy.spawn();
+    cluster.server.wait_for_request(Resource::Service, |request| request.query.get("limit") == "500");
+    cluster.server.delete(Resource::Service, "many", "s0");
+    cluster.server.compact();
+    proxy.wait_until_synced();
+    let asked = cluster.server.requests_for(Resource::Service);
+    assert!(asked.iter().any(|request| request.answered == 410), "{asked:?}");
+    // Neither what was on the lost page nor what went meanwhile is mixed in.
+    let rules = nft::list_ruleset(&cluster.node);
+    assert!(cluster.serves("web") && rules.contains("\"many/s599:http\"") && !rules.contains("\"many/s0:http\""));
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::cluster::{Cluster, base, sent, served};
-use crate::support::apiserver::{ApiServer, Command, Resource, Scheme, wait_for};
+use crate::support::apiserver::fault::Command;
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::{ApiServer, Scheme, wait_for};
 use crate::support::netns::Namespace;
 use crate::support::nft;
 use crate::support::plan::Family;

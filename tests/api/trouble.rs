@@ -4,7 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::cluster::{Cluster, sent, served};
-use crate::support::apiserver::{Command, Ending, Fault, On, Resource, Streaming};
+use crate::support::apiserver::fault::{Command, Ending, Fault, On};
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::state::Streaming;
 
 /// As many proxies as a small machine runs at the same time.
 const AT_ONCE: usize = 4;
@@ -98,6 +100,11 @@ fn a_watch_that_fails_is_taken_up_again() {
         cluster.server.delete(Resource::Service, "shop", "api");
         cluster.wait_until_serves("api", false);
         assert!(cluster.server.requests().len() > asked, "nothing was asked again");
+        if matches!(order, Command::End(_) | Command::Finish) {
+            let services = cluster.server.requests_for(Resource::Service);
+            let listings = services.iter().filter(|request| request.query.is_true("sendInitialEvents")).count();
+            assert_eq!(listings, 1, "a watch that ends is gone on with where it was");
+        }
         assert!(cluster.serves("web"));
         assert_eq!(proxy.stop().code(), Some(0));
     });

@@ -5,7 +5,8 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::client::{get, plain, send};
-use crate::support::apiserver::{ApiServer, Resource, Scheme};
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::{ApiServer, Scheme};
 
 fn status(server: &ApiServer, head: &str, body: &str) -> u16 {
     send(server, head, body).unwrap_or_else(|error| panic!("{head}: {error}")).status

@@ -4,7 +4,9 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use crate::client::{Answer, get, plain, send};
-use crate::support::apiserver::{ApiServer, Command, Ending, Fault, On, Resource, Scheme};
+use crate::support::apiserver::fault::{Command, Ending, Fault, On};
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::{ApiServer, Scheme};
 
 const SERVICES: &str = "/api/v1/services";
 const WATCH: &str = "/api/v1/services?watch=1";

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::client::{get, plain, service};
-use crate::support::apiserver::{ApiServer, Resource, Scheme};
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::{ApiServer, Scheme};
 
 const SERVICES: &str = "/api/v1/services";
 

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::{Answer, get, plain, service};
-use crate::support::apiserver::{ApiServer, Command, Resource, Scheme, Streaming};
+use crate::support::apiserver::fault::Command;
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::state::Streaming;
+use crate::support::apiserver::{ApiServer, Scheme};
 
 const STREAMING: &str = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
 

@@ -36,11 +36,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-pub(crate) use fault::{Command, Ending, Fault, On};
-pub(crate) use resource::Resource;
+use fault::{Command, Fault, On};
+use resource::Resource;
 use serve::Control;
-pub(crate) use state::{Record, Streaming};
-use state::{Shared, State};
+use state::{Record, Shared, State};
 use tls::{Authority, Signed};
 
 /// Longer than anything here takes, on a busy machine too.
@@ -232,7 +231,7 @@ impl ApiServer {
     fn control(&self, control: impl FnOnce(Sender<()>) -> Control) {
         let (done, is_done) = channel();
         let controls = self.controls.as_ref().expect("the server runs until it is dropped");
-        controls.send(control(done)).ok().expect("the server's thread runs");
+        controls.send(control(done)).expect("the server's thread runs");
         is_done.recv_timeout(PATIENCE).expect("the server does as it is told");
     }
 }

@@ -47,7 +47,7 @@ impl Selector {
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let label = |key: &str| object["metadata"]["labels"].get(key).map(text);
         // A field is always there; an unset one is empty.
-        let field = |key: &str| Some(key.split('.').fold(object, |value, part| &value[part])).map(text);
+        let field = |key: &str| Some(text(key.split('.').fold(object, |value, part| &value[part])));
         self.labels.iter().all(|term| term.holds(label)) && self.fields.iter().all(|term| term.holds(field))
     }
 }

@@ -58,8 +58,6 @@ pub(crate) struct State {
     pub(crate) forbidden: BTreeSet<Resource>,
     /// Bearer tokens that are let in; `None` lets everybody in.
     pub(crate) tokens: Option<BTreeSet<String>>,
-    /// Whether connections are taken and then left alone.
-    pub(crate) mute: bool,
     pub(crate) requests: Vec<Record>,
     /// Events that were created.
     pub(crate) events: Vec<Value>,
@@ -87,7 +85,6 @@ impl Shared {
             missing: BTreeSet::new(),
             forbidden: BTreeSet::new(),
             tokens: None,
-            mute: false,
             requests: Vec::new(),
             events: Vec::new(),
             open: BTreeMap::new(),
