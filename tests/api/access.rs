@@ -9,9 +9,12 @@ use crate::cluster::{Cluster, served};
 use crate::support::apiserver::Scheme;
 use crate::support::apiserver::fault::{Command, Ending};
 use crate::support::apiserver::state::Streaming;
+use crate::support::apiserver::wait_for;
 use crate::support::plan::NODE;
 use crate::support::proxy::{Proxy, config};
 
+/// Version of what plugins print.
+const CREDENTIAL: &str = "client.authentication.k8s.io/v1";
 /// A secret that is easy to find in a log.
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0.c2lnbmF0dXJl";
 
@@ -84,14 +87,48 @@ fn a_certificate_opens_the_door() {
 #[test]
 fn a_plugin_provides_the_token() {
     let cluster = with_token(Scheme::Http);
-    let plugin = cluster.server.directory().join("plugin");
-    let version = "client.authentication.k8s.io/v1";
-    let credential = json!({ "apiVersion": version, "kind": "ExecCredential", "status": { "token": TOKEN } });
-    fs::write(&plugin, format!("#!/bin/sh\necho '{credential}'\n")).expect("a script can be written");
-    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("a script can be made executable");
-    let exec = json!({ "apiVersion": version, "command": plugin, "interactiveMode": "Never" });
-    let log = follows_as(&cluster, &json!({ "exec": exec }));
+    let log = follows_as(&cluster, &plugin(&cluster));
     assert!(!log.contains(TOKEN), "{log}");
+}
+
+/// A user whose plugin prints what the file `credential` holds, which is a token at first.
+fn plugin(cluster: &Cluster) -> Value {
+    let directory = cluster.server.directory();
+    let (plugin, file) = (directory.join("plugin"), directory.join("credential"));
+    fs::write(&file, credential(TOKEN)).expect("a credential can be written");
+    fs::write(&plugin, format!("#!/bin/sh\nexec cat {}\n", file.display())).expect("a script can be written");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("a script can be made executable");
+    json!({ "exec": { "apiVersion": CREDENTIAL, "command": plugin, "interactiveMode": "Never" } })
+}
+
+fn credential(token: &str) -> String {
+    json!({ "apiVersion": CREDENTIAL, "kind": "ExecCredential", "status": { "token": token } }).to_string()
+}
+
+#[test]
+fn a_plugin_is_asked_again_when_its_token_is_refused() {
+    let cluster = with_token(Scheme::Http);
+    let mut proxy = proxy(&cluster, &plugin(&cluster));
+    cluster.server.wait_for_watches();
+    fs::write(cluster.server.directory().join("credential"), credential("rotated")).expect("a file can be written");
+    cluster.server.settings().tokens = Some(["rotated".to_owned()].into());
+    cluster.server.order(None, Command::End(Ending::Close));
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    proxy.stop();
+}
+
+#[test]
+fn the_start_is_an_event_of_the_node() {
+    // O11
+    let cluster = Cluster::new();
+    let _proxy = cluster.proxy();
+    let event = wait_for("the Event", || cluster.server.events().into_iter().next());
+    let said =
+        ["reason", "action", "type", "reportingController"].map(|field| event[field].as_str().unwrap_or_default());
+    assert_eq!(said, ["Starting", "StartKubeProxy", "Normal", "kube-proxy"]);
+    assert_eq!(event["regarding"]["kind"], "Node");
+    assert_eq!(event["regarding"]["name"], NODE);
 }
 
 #[test]
