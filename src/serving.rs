@@ -42,7 +42,8 @@ fn enabled(config: &Config, name: &str) -> bool {
 #[must_use]
 pub fn pages(config: &Config, configz: String, flagz: Vec<(String, String)>, verbosity: Verbosity) -> Pages {
     let (major, minor) = KUBERNETES;
-    let versions = Versions { binary: VERSION.trim_start_matches('v').to_owned(), emulation: format!("{major}.{minor}") };
+    let versions =
+        Versions { binary: VERSION.trim_start_matches('v').to_owned(), emulation: format!("{major}.{minor}") };
     let set: SetVerbosity = std::sync::Arc::new(move |level| verbosity.set(level));
     Pages {
         configz,

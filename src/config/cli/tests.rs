@@ -49,7 +49,7 @@ const SURFACE: &[(&str, &str, &str)] = &[
     ("iptables-masquerade-bit", "14", "15"), ("iptables-localhost-nodeports", "true", "false"), ("ipvs-sync-period", "30s", "1s"),
     ("ipvs-scheduler", "", "rr"), ("ipvs-exclude-cidrs", "[]", "[10.0.0.0/8]"), ("ipvs-strict-arp", "false", "true"),
     ("ipvs-tcp-timeout", "0s", "1s"), ("ipvs-tcpfin-timeout", "0s", "1s"), ("ipvs-udp-timeout", "0s", "1s"),
-    ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("version", "false", "false"),
+    ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("version", "false", "false"),
 ];
 
 #[test]
@@ -79,6 +79,7 @@ fn wrong_types_are_refused_with_the_flags_name() {
         ("vmodule", "a"),
         ("feature-gates", "A=maybe"),
         ("log-text-info-buffer-size", "lots"),
+        ("ruleset-layout", "tables"),
         ("version", "nope"),
     ] {
         let error = request(&[&format!("--{name}={value}")]).unwrap_err();
@@ -198,4 +199,12 @@ fn render_takes_the_same_flags() {
     };
     assert_eq!((flags.option("manifests"), flags.config_file()), (Some("dir"), Some("f")));
     assert_eq!(flags.values("hostname-override"), ["n1"]);
+}
+
+#[test]
+fn the_layout_counts_beside_a_file_too() {
+    use crate::config::file::RulesetLayout;
+    for args in [&["--ruleset-layout=chains"][..], &["--config=f", "--ruleset-layout", "chains"]] {
+        assert_eq!(applied(args).nftables.ruleset_layout, RulesetLayout::Chains, "{args:?}");
+    }
 }
