@@ -10,6 +10,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod kernel;
+pub(crate) mod ledger;
 pub(crate) mod manifests;
 pub(crate) mod mixed;
 pub(crate) mod netns;

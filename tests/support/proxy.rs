@@ -32,7 +32,12 @@ pub(crate) fn binary() -> PathBuf {
     env::var_os("KUBE_PROXY_BINARY").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_kube-proxy")), PathBuf::from)
 }
 
-/// A KubeProxyConfiguration for tests; change its fields before the start.
+/// The layout of the rules under test: a test binary whose name ends in `_chains` is about that one, every other about `maps`.
+pub(crate) fn layout() -> &'static str {
+    if env!("CARGO_CRATE_NAME").ends_with("_chains") { "chains" } else { "maps" }
+}
+
+/// A KubeProxyConfiguration for tests, with the layout of [`layout`]; change its fields before the start.
 pub(crate) fn config() -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -43,7 +48,9 @@ pub(crate) fn config() -> Value {
         "clusterCIDR": CLUSTER_CIDR,
         "detectLocalMode": "ClusterCIDR",
         "nodePortAddresses": [],
-        "nftables": { "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms" },
+        "nftables": {
+            "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms", "rulesetLayout": layout(),
+        },
         "conntrack": { "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s" },
         "oomScoreAdj": 0,
         "metricsBindAddress": METRICS,
@@ -57,6 +64,7 @@ pub(crate) struct Proxy<'world> {
     directory: TempDir,
     manifests: Manifests,
     wrapper: Vec<String>,
+    arguments: Vec<String>,
     child: Option<Child>,
 }
 
@@ -66,15 +74,28 @@ impl<'world> Proxy<'world> {
         Self::start_under(&[], node, config, objects)
     }
 
+    /// Like [`Proxy::start`], with further arguments.
+    pub(crate) fn start_with(arguments: &[&str], node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
+        let mut proxy = Self::prepare(node, config, objects);
+        proxy.arguments = arguments.iter().map(ToString::to_string).collect();
+        proxy.launch();
+        proxy
+    }
+
     /// Like [`Proxy::start`], run by another program such as strace: `wrapper BINARY ...`.
     pub(crate) fn start_under(wrapper: &[&str], node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
+        let mut proxy = Self::prepare(node, config, objects);
+        proxy.wrapper = wrapper.iter().map(ToString::to_string).collect();
+        proxy.launch();
+        proxy
+    }
+
+    fn prepare(node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let manifests = Manifests::new(directory.path().join("manifests"));
         objects.iter().for_each(|object| manifests.apply(object));
-        let wrapper = wrapper.iter().map(ToString::to_string).collect();
-        let mut proxy = Self { node, directory, manifests, wrapper, child: None };
-        fs::write(proxy.config_path(), config.to_string()).expect("the configuration can be written");
-        proxy.launch();
+        let proxy = Self { node, directory, manifests, wrapper: Vec::new(), arguments: Vec::new(), child: None };
+        proxy.configure(config);
         proxy
     }
 
@@ -91,9 +112,15 @@ impl<'world> Proxy<'world> {
             None => self.node.command(binary()),
         };
         command.arg("--config").arg(self.config_path()).arg("--manifests").arg(self.manifests.path());
+        command.args(&self.arguments);
         command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("cannot start the proxy: {error}")));
         self.wait_until("write its first rules", |times| !times.is_empty() && times.iter().all(|time| *time > 0.0));
+    }
+
+    /// Writes another configuration, for the next start.
+    pub(crate) fn configure(&self, config: &Value) {
+        fs::write(self.config_path(), config.to_string()).expect("the configuration can be written");
     }
 
     /// Adds or replaces objects and waits until the proxy has synced and is quiet.
