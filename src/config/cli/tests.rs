@@ -142,7 +142,9 @@ fn beside_a_file_only_the_flags_of_the_table_count() {
         let other = if other.starts_with("[1") { other.trim_matches(['[', ']']) } else { other };
         let changed =
             applied(&["--config=f", &format!("--{}={other}", flag.name)]) != KubeProxyConfiguration::default();
-        let counts = flag.name == "hostname-override" || flag.name.starts_with("log") || flag.name.starts_with('v');
+        let counts = ["hostname-override", "ruleset-layout"].contains(&flag.name)
+            || flag.name.starts_with("log")
+            || flag.name.starts_with('v');
         assert_eq!(changed, counts, "{}", flag.name);
     }
 }
@@ -199,12 +201,4 @@ fn render_takes_the_same_flags() {
     };
     assert_eq!((flags.option("manifests"), flags.config_file()), (Some("dir"), Some("f")));
     assert_eq!(flags.values("hostname-override"), ["n1"]);
-}
-
-#[test]
-fn the_layout_counts_beside_a_file_too() {
-    use crate::config::file::RulesetLayout;
-    for args in [&["--ruleset-layout=chains"][..], &["--config=f", "--ruleset-layout", "chains"]] {
-        assert_eq!(applied(args).nftables.ruleset_layout, RulesetLayout::Chains, "{args:?}");
-    }
 }
