@@ -10,28 +10,16 @@ use std::collections::BTreeMap;
 
 use kube_proxy::kernel::ForeignWrites;
 use kube_proxy::model::{Endpoint, Event, Family, Hints, TrafficPolicy};
-use kube_proxy::ruleset::maps::Maps;
-use kube_proxy::sync::{Engine, Report};
+use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::sync::Report;
 use nft::Command;
-use support::cluster::{address, config, endpoint, endpoints, name, node, served, service, service_cidr, slice};
-use support::kernel::{Failure, Recorder};
+use support::cluster::{address, endpoint, endpoints, name, node, served, service, service_cidr, slice};
+use support::kernel::Failure;
+use support::ledger::{Cluster, ENDPOINTS};
 use support::plan::NODE;
 
-/// The sizes of cluster that must make no difference.
-const SIZES: [u16; 2] = [10, 2000];
 /// Fronts of a Service in a family that are addresses: cluster IP, external IP, load balancer IP. A node port comes on top.
 const ADDRESSES: usize = 3;
-/// Endpoints of every Service in a family, but for [`WIDE`].
-const ENDPOINTS: u16 = 3;
-/// The Service with one endpoint more than the others, so that the chains for as many are there.
-const WIDE: u16 = 1;
-
-/// An engine that has synced a cluster.
-struct Cluster {
-    engine: Engine<Recorder, Maps>,
-    kernel: Recorder,
-}
-
 /// What one sync sent: elements added and removed by "table set", and the number of other commands.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sent {
@@ -63,46 +51,28 @@ impl Sent {
     }
 }
 
-impl Cluster {
-    fn new(size: u16) -> Self {
-        let kernel = Recorder::default();
-        let engine = Engine::new(config(), Maps, &Family::BOTH, kernel.clone());
-        let mut cluster = Self { engine, kernel };
-        cluster.tell([node(Some("a")), service_cidr("kubernetes", &["10.96.0.0/16", "fd00:10:96::/112"])]);
-        (0..size).for_each(|n| cluster.tell(served(n, if n == WIDE { ENDPOINTS + 1 } else { ENDPOINTS })));
-        cluster.tell([Event::InitialListDone]);
-        cluster.engine.sync(false).expect("this kernel takes everything");
-        cluster
-    }
+trait Costs {
+    fn cost(&mut self, events: impl IntoIterator<Item = Event>) -> (Report, Sent);
+    fn assert_cost(&mut self, events: impl IntoIterator<Item = Event>, expected: &Sent);
+}
 
-    fn tell(&mut self, events: impl IntoIterator<Item = Event>) {
-        events.into_iter().for_each(|event| {
-            self.engine.apply(event);
-        });
-    }
-
-    /// Syncs after these events; gives what was sent, which is one transaction or nothing.
-    fn change(&mut self, events: impl IntoIterator<Item = Event>) -> (Report, Sent) {
-        let before = self.kernel.log.borrow().sent.len();
-        self.tell(events);
-        let report = self.engine.sync(false).expect("this kernel takes everything");
-        let log = self.kernel.log.borrow();
-        assert!(log.sent.len() <= before + 1, "more than one transaction");
-        (report, log.sent.get(before).map(|commands| Sent::of(commands)).unwrap_or_default())
+impl Costs for Cluster {
+    fn cost(&mut self, events: impl IntoIterator<Item = Event>) -> (Report, Sent) {
+        let (report, commands) = self.change(events);
+        (report, Sent::of(&commands))
     }
 
     fn assert_cost(&mut self, events: impl IntoIterator<Item = Event>, expected: &Sent) {
-        let (report, sent) = self.change(events);
+        let (report, sent) = self.cost(events);
         assert_eq!(sent, *expected);
         assert_eq!(report.committed.is_none(), *expected == Sent::default());
         assert!(!report.full, "only what was touched is compared");
-        assert_eq!(self.change([]).1, Sent::default(), "a sync without changes");
+        assert_eq!(self.cost([]).1, Sent::default(), "a sync without changes");
     }
 }
 
-/// For clusters of both sizes.
-fn each_size(test: impl Fn(&mut Cluster)) {
-    SIZES.into_iter().for_each(|size| test(&mut Cluster::new(size)));
+fn each_size(test: impl FnMut(&mut Cluster)) {
+    Cluster::each_size(AnyLayout::Maps, test);
 }
 
 fn v4_slice(n: u16, endpoints: Vec<Endpoint>) -> Event {
@@ -132,7 +102,7 @@ fn a_sync_is_one_transaction_for_both_families() {
 #[test]
 fn nothing_new_costs_nothing() {
     each_size(|cluster| {
-        let (report, sent) = cluster.change([]);
+        let (report, sent) = cluster.cost([]);
         assert_eq!((report, sent), (Report::default(), Sent::default()));
         assert_eq!(cluster.kernel.log.borrow().reads, 2, "each table was read once, at the start");
     });
@@ -143,7 +113,7 @@ fn a_change_of_metadata_costs_nothing() {
     // A6 B4: the model's object stays the same
     each_size(|cluster| {
         let again = [served(0, ENDPOINTS), vec![node(Some("a"))]].concat();
-        let (report, sent) = cluster.change(again);
+        let (report, sent) = cluster.cost(again);
         assert_eq!((report, sent), (Report::default(), Sent::default()));
     });
 }
@@ -184,14 +154,14 @@ fn another_endpoint_costs_one_slot_and_the_verdict_a_front() {
 #[test]
 fn a_number_of_endpoints_seen_for_the_first_time_brings_its_chains_once() {
     each_size(|cluster| {
-        let (_, sent) = cluster.change([v4_slice(0, endpoints(0, Family::V4, 7))]);
+        let (_, sent) = cluster.cost([v4_slice(0, endpoints(0, Family::V4, 7))]);
         // lb-7, masq-lb-7 and the same for node ports: a chain and two rules each.
         assert_eq!(sent.others, 4 * 3);
-        let (_, sent) = cluster.change([v4_slice(2, endpoints(2, Family::V4, 7))]);
+        let (_, sent) = cluster.cost([v4_slice(2, endpoints(2, Family::V4, 7))]);
         assert_eq!(sent.others, 0);
         // They stay, for the next that has as many.
-        cluster.change([0, 2].map(|n| v4_slice(n, endpoints(n, Family::V4, ENDPOINTS))));
-        let (_, sent) = cluster.change([v4_slice(0, endpoints(0, Family::V4, 7))]);
+        cluster.cost([0, 2].map(|n| v4_slice(n, endpoints(n, Family::V4, ENDPOINTS))));
+        let (_, sent) = cluster.cost([v4_slice(0, endpoints(0, Family::V4, 7))]);
         assert_eq!(sent.others, 0);
     });
 }
@@ -226,7 +196,7 @@ fn a_policy_costs_the_fronts_that_it_concerns() {
     each_size(|cluster| {
         let mut local = service(0);
         local.external_policy = TrafficPolicy::Local;
-        let (_, sent) = cluster.change([Event::ServiceApplied(local)]);
+        let (_, sent) = cluster.cost([Event::ServiceApplied(local)]);
         let verdicts = [("ip", ADDRESSES - 1), ("ip6", ADDRESSES - 1)];
         for (family, fronts) in verdicts {
             for map in ["services", "cluster-policy", "local-policy"] {
@@ -249,10 +219,10 @@ fn a_zone_change_costs_what_hints_make_of_it() {
             });
             v4_slice(0, list.collect())
         };
-        cluster.change([hinted(&[&["a"], &["b"], &["a", "b"]])]);
+        cluster.cost([hinted(&[&["a"], &["b"], &["a", "b"]])]);
         let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
         cluster.assert_cost([node(Some("b"))], &Sent::expect(&slots, &slots));
-        cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
+        cluster.cost([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
         cluster.assert_cost([node(Some("a"))], &Sent::default());
     });
 }
@@ -283,11 +253,11 @@ fn after_a_failed_commit_everything_is_read_and_compared_and_only_the_rest_is_se
             cluster.kernel.log.borrow_mut().next = Some(failure);
             cluster.tell([v4_slice(0, endpoints)]);
             cluster.engine.sync(false).expect_err("the kernel was told to fail");
-            let (report, sent) = cluster.change([]);
+            let (report, sent) = cluster.cost([]);
             assert!(report.full, "{failure:?}");
             assert_eq!(sent, expected, "{failure:?}");
             assert_eq!(cluster.kernel.log.borrow().reads, reads + 2, "{failure:?}");
-            assert_eq!(cluster.change([]), (Report::default(), Sent::default()), "{failure:?}");
+            assert_eq!(cluster.cost([]), (Report::default(), Sent::default()), "{failure:?}");
         }
     });
 }
@@ -299,7 +269,7 @@ fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
         cluster.kernel.log.borrow_mut().next = Some(Failure::Refused);
         cluster.tell([v4_slice(0, one_replaced())]);
         cluster.engine.sync(false).expect_err("the kernel was told to fail");
-        let (report, sent) = cluster.change([service_cidr("more", &["10.99.0.0/16"])]);
+        let (report, sent) = cluster.cost([service_cidr("more", &["10.99.0.0/16"])]);
         assert!(report.full);
         let removed = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
         let added = [removed.as_slice(), &[("ip service-cidrs", 1)]].concat();
@@ -314,7 +284,7 @@ fn a_foreign_write_to_our_tables_costs_a_comparison_and_nothing_when_it_left_all
         assert!(!cluster.engine.check());
         cluster.kernel.log.borrow_mut().foreign = ForeignWrites::Unknown;
         assert!(cluster.engine.check());
-        let (report, sent) = cluster.change([]);
+        let (report, sent) = cluster.cost([]);
         assert!(report.full);
         assert_eq!(sent, Sent::default());
         assert!(!cluster.engine.check());
@@ -329,9 +299,10 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
         ("a Service more", served(2047, ENDPOINTS)),
         ("a Service less", vec![Event::ServiceDeleted(name(0))]),
     ];
-    let costs = SIZES.map(|size| {
-        let mut cluster = Cluster::new(size);
-        changes.clone().map(|(what, events)| (what, cluster.change(events).0.committed.expect("something was sent")))
+    let mut costs = Vec::new();
+    each_size(|cluster| {
+        let cost = |(what, events)| (what, cluster.cost(events).0.committed.expect("something was sent"));
+        costs.push(changes.clone().map(cost));
     });
     assert_eq!(costs[0], costs[1]);
     let (_, replaced) = costs[0][0];

@@ -18,7 +18,6 @@ const SECTIONS: [(char, u32); 7] = [('A', 15), ('B', 15), ('C', 10), ('D', 24), 
 const REASONS: &[(&str, &str)] = &[
     ("C10", "a race of upstream's start-up; here nothing is written before the initial objects (G1), which is tested"),
     ("D21", "a statement of absence: the program has no accept verdict, as the rulesets in nft/rulesets show"),
-    ("D22", "a statement of absence: the program matches no invalid state, as the rulesets in nft/rulesets show"),
 ];
 
 /// A statement's number, such as `D6`.

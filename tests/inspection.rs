@@ -28,6 +28,56 @@ fn the_hosts_nft_lists_the_rules_and_loads_its_own_listing() {
     assert_eq!(nft::normalised(&nft::list_ruleset(&fresh)), nft::normalised(&listing));
 }
 
+/// What else may be on a node: rules of a CNI, and chains as the compatibility tools of iptables write them.
+const FOREIGN: &str = "
+table inet cni {
+	set pods {
+		typeof ip saddr . tcp dport
+		flags interval
+		elements = { 10.244.0.0/16 . 1-1024 }
+	}
+	chain forward {
+		type filter hook forward priority filter + 5; policy accept;
+		ip saddr . tcp dport @pods counter accept
+		ct state vmap { established : accept, related : accept, invalid : drop }
+	}
+}
+table ip nat {
+	chain KUBE-SERVICES {
+		ip daddr 10.96.0.10 udp dport 53 counter jump KUBE-SVC-TCOU7JCQXEZGVUNU
+	}
+	chain KUBE-SVC-TCOU7JCQXEZGVUNU {
+		numgen random mod 2 < 1 counter return
+	}
+}
+";
+
+#[test]
+fn the_hosts_nft_watches_a_sync_beside_foreign_rules() {
+    // F1
+    let world = World::new();
+    nft::load(&world.node, FOREIGN);
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let mut monitor = world.node.command("nft");
+    let log = proxy.directory().join("monitor");
+    let output = std::fs::File::create(&log).expect("a file can be made");
+    let errors = output.try_clone().expect("a file can be shared");
+    let mut monitor = monitor.arg("monitor").stdout(output).stderr(errors).spawn().expect("nft can be run");
+    // It says nothing when it is ready; it has read all tables by then.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    for which in [&[0, 3][..], &[1, 2]] {
+        proxy.apply(&slices("shop", "web", which, &mixed::WEB_PORTS));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let ended = monitor.try_wait().expect("a child can be asked");
+    monitor.kill().and_then(|()| monitor.wait()).expect("a child can be ended");
+    let text = std::fs::read_to_string(&log).expect("the log can be read");
+    assert_eq!(ended, None, "nft monitor ended by itself:\n{text}");
+    assert!(text.contains("# new generation"), "{text}");
+    let listing = nft::normalised(&nft::list_ruleset(&world.node));
+    assert!(listing.keys().any(|object| object.starts_with("table inet cni")), "the foreign table is left alone");
+}
+
 #[test]
 fn render_prints_what_the_proxy_programs() {
     let world = World::new();

@@ -15,11 +15,12 @@ use std::fs;
 use anyhow::{Context as _, Result, bail};
 use tracing::{info, warn};
 
+use crate::config::file::RulesetLayout;
 use crate::config::{self, Config, Invocation};
 use crate::kernel::leftovers;
 use crate::logging::{self, Verbosity};
 use crate::model::Family;
-use crate::ruleset::maps::Maps;
+use crate::ruleset::AnyLayout;
 use crate::source::manifests;
 use crate::sync::{Engine, NoKernel};
 
@@ -81,13 +82,22 @@ fn begin(config: &Config) -> Verbosity {
     verbosity
 }
 
+/// How Services are written down.
+fn layout(config: &Config) -> AnyLayout {
+    match config.file.nftables.ruleset_layout {
+        RulesetLayout::Maps => AnyLayout::Maps,
+        RulesetLayout::Chains => AnyLayout::Chains,
+    }
+}
+
 /// Prints the ruleset that the manifests ask for.
 fn render(config: Config) -> Result<()> {
     let dir = config.manifests.clone().context("give --manifests DIR")?;
     let (events, problems) = manifests::read_once(&dir, source::options(&config))?;
     config.warnings.iter().for_each(|text| eprintln!("{text}"));
     problems.iter().for_each(|problem| eprintln!("{problem}"));
-    let mut engine = Engine::new(config, Maps, &Family::BOTH, NoKernel);
+    let layout = layout(&config);
+    let mut engine = Engine::new(config, layout, &Family::BOTH, NoKernel);
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });

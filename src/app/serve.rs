@@ -20,7 +20,6 @@ use crate::kernel::{Netfilter, families};
 use crate::logging::Verbosity;
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
-use crate::ruleset::maps::Maps;
 use crate::serving::{self, HealthWatch};
 use crate::source::api;
 use crate::sync::{Engine, Schedule, Sync};
@@ -131,7 +130,7 @@ fn sync(config: Config, metrics: Metrics, health: Reporter, events: &Receiver<Ev
     let kernel = Netfilter::open().context("netfilter netlink socket")?;
     let families = families::supported();
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
-    let engine = Engine::new(config.clone(), Maps, &families, kernel);
+    let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);
     let on_node = Box::new(move |node: &Node| {
         node::check(&config, &families, node)?.iter().for_each(|text| warn!("{text}"));
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nft::{Data, Element, Set};
 
-use super::{ChainContent, Fragment, LearnedMap, Program, SetName};
+use super::{ChainContent, Choice, Fragment, LearnedMap, Program, SetName};
 
 /// The wanted content of one table, as the sum of parts. A part is replaced as a whole; only what that changes is touched.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct Desired<Owner> {
     index: HashMap<SetName, usize>,
     /// Maps that belong to parts, by name.
     learned: HashMap<Arc<str>, Wanted<LearnedMap>>,
+    /// Numbered verdicts that belong to parts, by the name of their map.
+    choices: HashMap<Arc<str>, Wanted<Choice>>,
     /// Chains that belong to parts, by name.
     chains: HashMap<Arc<str>, Wanted<ChainContent>>,
     parts: HashMap<Owner, Footprint>,
@@ -42,12 +44,14 @@ struct Footprint {
     elements: Vec<(usize, Data)>,
     slots: Vec<(usize, Data)>,
     learned: Vec<Arc<str>>,
+    choices: Vec<Arc<str>>,
     chains: Vec<Arc<str>>,
 }
 
 impl Footprint {
     fn is_empty(&self) -> bool {
-        self.elements.is_empty() && self.slots.is_empty() && self.learned.is_empty() && self.chains.is_empty()
+        let names = [&self.learned, &self.choices, &self.chains];
+        self.elements.is_empty() && self.slots.is_empty() && names.into_iter().all(Vec::is_empty)
     }
 }
 
@@ -57,6 +61,7 @@ pub(super) struct Touched {
     pub(super) elements: HashSet<(usize, Data)>,
     pub(super) slots: HashSet<(usize, Data)>,
     pub(super) learned: BTreeSet<Arc<str>>,
+    pub(super) choices: BTreeSet<Arc<str>>,
     pub(super) chains: BTreeSet<Arc<str>>,
 }
 
@@ -71,6 +76,7 @@ impl<Owner: Eq + Hash> Desired<Owner> {
             sets,
             index,
             learned: HashMap::new(),
+            choices: HashMap::new(),
             chains: HashMap::new(),
             parts: HashMap::new(),
             touched: Touched::default(),
@@ -98,20 +104,12 @@ impl<Owner: Eq + Hash> Desired<Owner> {
                 self.touched.slots.insert((set, slots.prefix));
             }
         }
-        for map in fragment.learned {
-            let name = Arc::clone(&map.set.name);
-            footprint.learned.push(Arc::clone(&name));
-            if insert(&mut self.learned, Arc::clone(&name), map) {
-                self.touched.learned.insert(name);
-            }
-        }
-        for content in fragment.chains {
-            let name = Arc::clone(&content.chain.name);
-            footprint.chains.push(Arc::clone(&name));
-            if insert(&mut self.chains, Arc::clone(&name), content) {
-                self.touched.chains.insert(name);
-            }
-        }
+        let learned = fragment.learned.into_iter().map(|map| (Arc::clone(&map.set.name), map));
+        footprint.learned = insert_named(&mut self.learned, learned, &mut self.touched.learned);
+        let choices = fragment.choices.into_iter().map(|choice| (Arc::clone(&choice.set.name), choice));
+        footprint.choices = insert_named(&mut self.choices, choices, &mut self.touched.choices);
+        let chains = fragment.chains.into_iter().map(|content| (Arc::clone(&content.chain.name), content));
+        footprint.chains = insert_named(&mut self.chains, chains, &mut self.touched.chains);
         let former = if footprint.is_empty() { self.parts.remove(&owner) } else { self.parts.insert(owner, footprint) };
         self.withdraw(former.unwrap_or_default());
     }
@@ -127,16 +125,9 @@ impl<Owner: Eq + Hash> Desired<Owner> {
                 self.touched.slots.insert((set, prefix));
             }
         }
-        for name in footprint.learned {
-            if release(&mut self.learned, &name) {
-                self.touched.learned.insert(name);
-            }
-        }
-        for name in footprint.chains {
-            if release(&mut self.chains, &name) {
-                self.touched.chains.insert(name);
-            }
-        }
+        release_named(&mut self.learned, footprint.learned, &mut self.touched.learned);
+        release_named(&mut self.choices, footprint.choices, &mut self.touched.choices);
+        release_named(&mut self.chains, footprint.chains, &mut self.touched.chains);
     }
 
     fn set_index(&self, name: &SetName) -> usize {
@@ -175,7 +166,19 @@ impl<Owner: Eq + Hash> Desired<Owner> {
     /// A set or map by name.
     pub(super) fn wanted_set(&self, name: &str) -> Option<&Set> {
         let fixed = self.index.get(name).map(|index| &*self.program.sets[*index]);
-        fixed.or_else(|| self.learned(name).map(|map| &*map.set))
+        let own = || self.learned(name).map(|map| &*map.set).or_else(|| self.choice(name).map(|choice| &*choice.set));
+        fixed.or_else(own)
+    }
+
+    /// A choice by the name of its map.
+    pub(super) fn choice(&self, name: &str) -> Option<&Choice> {
+        self.choices.get(name).map(|wanted| &wanted.value)
+    }
+
+    /// All choices, by name.
+    pub(super) fn choices(&self) -> impl Iterator<Item = &Choice> {
+        let names: BTreeSet<&Arc<str>> = self.choices.keys().collect();
+        names.into_iter().map(|name| &self.choices[name].value)
     }
 
     /// A map that belongs to a part.
@@ -227,6 +230,7 @@ impl<Owner: Eq + Hash> Desired<Owner> {
             sets.push((Arc::clone(set), elements));
         }
         sets.extend(self.all_learned().map(|map| (Arc::clone(&map.set), Vec::new())));
+        sets.extend(self.choices().map(|choice| (Arc::clone(&choice.set), choice.elements())));
         let further: Vec<Arc<str>> = chains.iter().flat_map(ChainContent::targets).cloned().collect();
         add_chains(further, &self.program, &mut chains);
         let chains = chains.into_iter().map(|c| (c.chain, c.rules)).collect();
@@ -245,10 +249,8 @@ fn chains_of(elements: &[Element], program: &Program, chains: &mut Vec<ChainCont
 /// Adds those of the chains that are made on demand, and those that they lead to.
 fn add_chains(mut targets: Vec<Arc<str>>, program: &Program, chains: &mut Vec<ChainContent>) {
     while let Some(target) = targets.pop() {
-        if chains.iter().any(|known| known.chain.name == target) {
-            continue;
-        }
-        if let Some(content) = (program.on_demand)(&target) {
+        let Some(content) = (program.on_demand)(&target) else { continue };
+        if chains.iter().all(|known| known.chain.name != target) {
             targets.extend(content.targets().cloned());
             chains.push(content);
         }
@@ -260,6 +262,12 @@ pub(super) fn element_target(element: &Element) -> Option<&Arc<str>> {
     match &element.value {
         nft::Value::Verdict(verdict) => verdict.chain(),
         nft::Value::None | nft::Value::Data(_) => None,
+    }
+}
+
+impl Choice {
+    fn elements(&self) -> Vec<Element> {
+        self.verdicts.iter().enumerate().map(|(number, verdict)| Self::element(number, verdict.clone())).collect()
     }
 }
 
@@ -327,4 +335,24 @@ fn release<K: Eq + Hash, T>(map: &mut HashMap<K, Wanted<T>>, key: &K) -> bool {
         map.remove(key);
     }
     gone
+}
+
+/// [`insert`] for named objects of a part; gives their names.
+fn insert_named<T: PartialEq>(
+    map: &mut HashMap<Arc<str>, Wanted<T>>,
+    objects: impl Iterator<Item = (Arc<str>, T)>,
+    touched: &mut BTreeSet<Arc<str>>,
+) -> Vec<Arc<str>> {
+    let insert_one = |(name, value)| {
+        if insert(map, Arc::clone(&name), value) {
+            touched.insert(Arc::clone(&name));
+        }
+        name
+    };
+    objects.map(insert_one).collect()
+}
+
+/// [`release`] for named objects of a part.
+fn release_named<T>(map: &mut HashMap<Arc<str>, Wanted<T>>, names: Vec<Arc<str>>, touched: &mut BTreeSet<Arc<str>>) {
+    touched.extend(names.into_iter().filter(|name| release(map, name)));
 }

@@ -7,7 +7,8 @@
 //! Invariants: applying the commands to `Realised` makes the two equal; commands for [`Scope::Touched`] are those for
 //! [`Scope::Everything`] if `Realised` agreed with `Desired` before the touched parts changed; nothing to change gives no commands.
 //!
-//! Which value of a group of [`Slots`] sits in which slot is no part of what is wanted: it is chosen so that least changes.
+//! Which value of a group of [`Slots`], or of a [`Choice`], has which number is no part of what is wanted: it is chosen so that
+//! least changes.
 
 mod desired;
 mod realised;
@@ -17,11 +18,11 @@ mod transaction;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use nft::{Chain, Data, Element, Rule, Set, Table, Value};
+use nft::{Chain, Data, Element, Rule, Set, Table, Value, Verdict};
 
 pub use desired::Desired;
 pub use realised::Realised;
-pub use transaction::{Collect, Scope, has_garbage, transaction};
+pub use transaction::{Collect, Scope, emptied_chains, has_garbage, transaction};
 
 /// The name of a set or map.
 pub type SetName = Cow<'static, str>;
@@ -61,25 +62,29 @@ pub struct Fragment {
     pub slots: Vec<Slots>,
     /// Sets of its own that rules fill.
     pub learned: Vec<LearnedMap>,
+    /// Maps of its own from numbers to verdicts.
+    pub choices: Vec<Choice>,
     /// Chains of its own. An element may lead to them.
     pub chains: Vec<ChainContent>,
 }
 
-/// A dynamic map that rules fill with values of a list. When a value leaves the list, the elements that hold it are deleted.
+/// A dynamic set, or a map that rules fill with values of a list: when a value leaves the list, the elements that hold it are
+/// deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LearnedMap {
-    /// The map.
+    /// The set or map.
     pub set: Arc<Set>,
-    /// The values that its elements may hold, sorted.
-    pub allowed: Vec<Data>,
+    /// The values that its elements may hold, sorted; `None` when the elements stay as long as the set.
+    pub allowed: Option<Vec<Data>>,
 }
 
 impl LearnedMap {
     /// Of the elements that rules made, those whose value is not allowed.
     #[must_use]
     pub fn expelled(&self, elements: Vec<Element>) -> Vec<Element> {
+        let Some(allowed) = &self.allowed else { return Vec::new() };
         let is_allowed = |element: &Element| match &element.value {
-            Value::Data(value) => self.allowed.binary_search(value).is_ok(),
+            Value::Data(value) => allowed.binary_search(value).is_ok(),
             Value::None | Value::Verdict(_) => false,
         };
         elements.into_iter().filter(|element| !is_allowed(element)).collect()
@@ -102,6 +107,27 @@ pub struct Slots {
     pub prefix: Data,
     /// The values, all different.
     pub values: Vec<Data>,
+}
+
+/// A map whose keys are the numbers 0 to n-1 and whose values are verdicts, in any order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The map. Its key is one generated number; a set of that type that nobody wants is taken to be ours, and deleted.
+    pub set: Arc<Set>,
+    /// The verdicts, all different.
+    pub verdicts: Vec<Verdict>,
+}
+
+impl Choice {
+    /// Whether a set can be the map of a choice.
+    fn can_be(set: &Set) -> bool {
+        let is_number = matches!(set.key.data_types()[..], [nft::DataType::Integer]);
+        is_number && set.value == Some(nft::ValueType::Verdict) && !set.flags.anonymous && !set.flags.dynamic
+    }
+
+    fn element(number: usize, verdict: Verdict) -> Element {
+        Element::mapping(slot_key(&Data::EMPTY, number), Value::Verdict(verdict))
+    }
 }
 
 /// The key of a slot.

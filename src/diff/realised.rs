@@ -1,6 +1,6 @@
 //! What the kernel holds, as far as we know.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, Table, TableDump, TableName, Value};
@@ -12,6 +12,8 @@ use super::{Program, SetName, slot_key, split_slot_key};
 pub struct Realised {
     table: Option<Table>,
     chains: HashMap<Arc<str>, (Chain, Vec<RuleDump>)>,
+    /// The names of the chains without rules: few, and asked for at every sync.
+    empty: BTreeSet<Arc<str>>,
     sets: HashMap<Arc<str>, RealisedSet>,
     slotted: Vec<SetName>,
     /// Who may change the table.
@@ -50,6 +52,8 @@ impl Realised {
         realised.ownership = dump.ownership;
         realised.foreign = !dump.unreadable.is_empty();
         realised.chains = dump.chains.into_iter().collect();
+        let empty = realised.chains.iter().filter(|(_, (_, rules))| rules.is_empty());
+        realised.empty = empty.map(|(name, _)| Arc::clone(name)).collect();
         for (name, (set, elements)) in dump.sets {
             let mut content = realised.new_set(set);
             elements.into_iter().for_each(|element| content.add(element));
@@ -75,14 +79,20 @@ impl Realised {
                 *self = Self { slotted: std::mem::take(&mut self.slotted), ..Self::default() };
             }
             Command::AddChain(_, chain) => {
-                self.chains.entry(Arc::clone(&chain.name)).or_insert_with(|| (chain.clone(), Vec::new()));
+                let (_, rules) =
+                    self.chains.entry(Arc::clone(&chain.name)).or_insert_with(|| (chain.clone(), Vec::new()));
+                if rules.is_empty() {
+                    self.empty.insert(Arc::clone(&chain.name));
+                }
             }
             Command::DeleteChain(_, name) => {
                 self.chains.remove(name);
+                self.empty.remove(name);
             }
             Command::FlushChain(_, name) => {
                 if let Some((_, rules)) = self.chains.get_mut(name) {
                     rules.clear();
+                    self.empty.insert(Arc::clone(name));
                 }
             }
             // Rules of our tables are never deleted one by one: a chain is written as a whole.
@@ -90,6 +100,7 @@ impl Realised {
             Command::AddRule(table, name, rule) => {
                 if let Some((_, rules)) = self.chains.get_mut(name) {
                     rules.push(rule.to_dump(table.family));
+                    self.empty.remove(name);
                 }
             }
             Command::AddSet(_, set) => {
@@ -136,6 +147,11 @@ impl Realised {
 
     pub(super) fn chains(&self) -> impl Iterator<Item = &(Chain, Vec<RuleDump>)> {
         self.chains.values()
+    }
+
+    /// The chains without rules, by name.
+    pub(super) fn empty_chains(&self) -> impl Iterator<Item = &Chain> {
+        self.empty.iter().filter_map(|name| self.chain(name)).map(|(chain, _)| chain)
     }
 
     /// Whether there is a set of this name.

@@ -1,25 +1,45 @@
 //! Which value goes into which slot, so that least changes.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 
-use nft::Data;
+use nft::{Data, Verdict};
 
-/// What to do with a group of slots: slot numbers to empty, and slots to fill. A slot in both lists changes its value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SlotChanges {
-    pub(super) delete: Vec<usize>,
-    pub(super) add: Vec<(usize, Data)>,
+/// A value of a slot.
+pub(super) trait SlotValue: Clone + Eq + Hash {
+    /// Whether the slot is a hole.
+    fn is_hole(&self) -> bool;
 }
 
-/// The changes from `present` (by slot; an empty value is a hole) to the values `wanted`, which must fill slots 0 to n-1.
+impl SlotValue for Data {
+    fn is_hole(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+/// `None` is a hole.
+impl SlotValue for Option<Verdict> {
+    fn is_hole(&self) -> bool {
+        self.is_none()
+    }
+}
+
+/// What to do with a group of slots: slot numbers to empty, and slots to fill. A slot in both lists changes its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SlotChanges<T> {
+    pub(super) delete: Vec<usize>,
+    pub(super) add: Vec<(usize, T)>,
+}
+
+/// The changes from `present` (by slot, with holes) to the values `wanted`, which must fill slots 0 to n-1.
 ///
 /// Values that are present and in range stay where they are.
-pub(super) fn changes(present: &[Data], wanted: &[Data]) -> SlotChanges {
-    let mut result = SlotChanges::default();
-    let mut missing: HashSet<&Data> = wanted.iter().collect();
+pub(super) fn changes<T: SlotValue>(present: &[T], wanted: &[T]) -> SlotChanges<T> {
+    let mut result = SlotChanges { delete: Vec::new(), add: Vec::new() };
+    let mut missing: HashSet<&T> = wanted.iter().collect();
     let mut open = Vec::new();
     for slot in 0..present.len().max(wanted.len()) {
-        let value = present.get(slot).filter(|value| !value.is_empty());
+        let value = present.get(slot).filter(|value| !value.is_hole());
         let in_range = slot < wanted.len();
         match value {
             Some(value) if in_range && missing.remove(value) => {}
@@ -30,7 +50,7 @@ pub(super) fn changes(present: &[Data], wanted: &[Data]) -> SlotChanges {
         }
     }
     // The order of `wanted`, not that of the hash set, so that equal inputs give equal transactions.
-    let fill = wanted.iter().filter(|value| missing.contains(value)).copied();
+    let fill = wanted.iter().filter(|value| missing.contains(value)).cloned();
     result.add = open.into_iter().zip(fill).collect();
     result
 }
@@ -43,7 +63,7 @@ mod tests {
         list.iter().map(|n| Data::from(*n)).collect()
     }
 
-    fn apply(present: &[Data], changes: &SlotChanges) -> Vec<Data> {
+    fn apply(present: &[Data], changes: &SlotChanges<Data>) -> Vec<Data> {
         let mut slots = present.to_vec();
         slots.resize(slots.len().max(changes.add.iter().map(|(slot, _)| slot + 1).max().unwrap_or(0)), Data::EMPTY);
         for slot in &changes.delete {
@@ -77,7 +97,7 @@ mod tests {
     #[test]
     fn one_added_is_one_slot_and_nothing_changed_is_nothing() {
         assert_eq!(changes(&data(&[1, 2]), &data(&[3, 2, 1])).add, [(2, Data::from(3_u32))]);
-        assert_eq!(changes(&data(&[2, 1]), &data(&[1, 2])), SlotChanges::default());
+        assert_eq!(changes(&data(&[2, 1]), &data(&[1, 2])), SlotChanges { delete: vec![], add: vec![] });
     }
 
     proptest::proptest! {

@@ -7,15 +7,15 @@
 //! Chains that nobody wants any more are emptied at once, and deleted by a later transaction: kernels before 6.2 keep an element's
 //! reference to its chain for a moment after the element is gone (F8).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, TableName, Value};
+use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, TableName, Value, Verdict};
 
 use super::desired::{DesiredSet, element_target};
 use super::realised::RealisedSet;
-use super::{ChainContent, Desired, LearnedMap, Program, Realised, slot_key, slots};
+use super::{ChainContent, Choice, Desired, LearnedMap, Program, Realised, slot_key, slots};
 
 /// How much is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub fn transaction<Owner: Eq + Hash>(
     desired: &Desired<Owner>,
     realised: &Realised,
     scope: Scope,
-    collect: Collect,
+    collect: Collect<'_>,
 ) -> Vec<Command> {
     let program = desired.program();
     let mut plan = Plan::new(program);
@@ -44,8 +44,10 @@ pub fn transaction<Owner: Eq + Hash>(
     } else if scope == Scope::Everything && program.owned && realised.ownership() != Ownership::Ours {
         plan.add_table();
     }
-    if collect == Collect::Emptied {
-        plan.collect(emptied_chains(desired, realised));
+    match collect {
+        Collect::Nothing => {}
+        Collect::Emptied => plan.collect(emptied_chains(desired, realised)),
+        Collect::Of(names) => plan.collect(emptied_chains(desired, realised).filter(|name| names.contains(name))),
     }
     match scope {
         Scope::Everything => plan.everything(desired, realised),
@@ -55,13 +57,15 @@ pub fn transaction<Owner: Eq + Hash>(
     plan.into_commands()
 }
 
-/// Whether chains that were emptied some time ago are deleted.
+/// Which chains that were emptied some time ago are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collect {
+pub enum Collect<'a> {
     /// They stay for now.
     Nothing,
     /// They are deleted.
     Emptied,
+    /// These are deleted, as far as they are empty and nobody wants them.
+    Of(&'a BTreeSet<Arc<str>>),
 }
 
 /// Whether there are chains that nobody wants and that are empty already.
@@ -70,12 +74,13 @@ pub fn has_garbage<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realis
     emptied_chains(desired, realised).next().is_some()
 }
 
-fn emptied_chains<'a, Owner: Eq + Hash>(
+/// The chains that nobody wants and that are empty already.
+pub fn emptied_chains<'a, Owner: Eq + Hash>(
     desired: &'a Desired<Owner>,
     realised: &'a Realised,
 ) -> impl Iterator<Item = Arc<str>> {
-    let emptied = realised.chains().filter(|(chain, rules)| rules.is_empty() && is_unwanted(desired, chain));
-    emptied.map(|(chain, _)| Arc::clone(&chain.name))
+    let emptied = realised.empty_chains().filter(|chain| is_unwanted(desired, chain));
+    emptied.map(|chain| Arc::clone(&chain.name))
 }
 
 /// Chains on demand are kept when no element leads to them any more: they are few, and may be needed again.
@@ -86,10 +91,10 @@ fn is_unwanted<Owner: Eq + Hash>(desired: &Desired<Owner>, chain: &Chain) -> boo
 /// Whether the fixed part of the present table can be completed or corrected without making the table anew.
 fn is_compatible<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realised) -> bool {
     let program = desired.program();
-    // A dynamic map that nobody wants can be deleted; another kind of set under a wanted name cannot be changed.
+    // A set of a part that nobody wants can be deleted; another kind of set under a wanted name cannot be changed.
     let fits = |present: &RealisedSet| match desired.wanted_set(&present.set.name) {
         Some(wanted) => *wanted == present.set,
-        None => present.set.flags.dynamic,
+        None => present.set.flags.dynamic || Choice::can_be(&present.set),
     };
     let known = |(present, _): &(Chain, Vec<RuleDump>)| match desired.chain(&present.name) {
         Some(wanted) => wanted.chain == *present,
@@ -160,9 +165,13 @@ impl<'a> Plan<'a> {
         for map in desired.all_learned() {
             self.learned(&map.set.name, Some(map), realised);
         }
-        for set in realised.sets().filter(|present| desired.wanted_set(&present.set.name).is_none()) {
-            self.learned(&set.set.name, None, realised);
+        for choice in desired.choices() {
+            self.choice(&choice.set.name, Some(choice), realised);
         }
+        let mut unwanted: Vec<&RealisedSet> =
+            realised.sets().filter(|present| desired.wanted_set(&present.set.name).is_none()).collect();
+        unwanted.sort_by(|a, b| a.set.name.cmp(&b.set.name));
+        unwanted.into_iter().for_each(|present| self.remove(present));
         for (set, wanted) in desired.sets() {
             let present = realised.set(&set.name);
             if present.is_none() {
@@ -186,6 +195,9 @@ impl<'a> Plan<'a> {
         }
         for name in &touched.learned {
             self.learned(name, desired.learned(name), realised);
+        }
+        for name in &touched.choices {
+            self.choice(name, desired.choice(name), realised);
         }
         for (index, key) in &touched.elements {
             let (set, wanted) = desired.set(*index);
@@ -217,12 +229,31 @@ impl<'a> Plan<'a> {
     fn learned(&mut self, name: &str, wanted: Option<&LearnedMap>, realised: &Realised) {
         match (wanted, realised.set(name)) {
             (Some(map), None) => self.sets.push(Command::AddSet(self.table.clone(), Arc::clone(&map.set))),
-            (None, Some(present)) => {
-                let set = Arc::new(present.set.clone());
-                self.removals.push(Command::DeleteSet(self.table.clone(), set));
-            }
+            (None, Some(present)) => self.remove(present),
             (Some(_), Some(_)) | (None, None) => {}
         }
+    }
+
+    fn remove(&mut self, present: &RealisedSet) {
+        self.removals.push(Command::DeleteSet(self.table.clone(), Arc::new(present.set.clone())));
+    }
+
+    /// Adds or corrects a map of numbered verdicts, or deletes one that nobody wants.
+    fn choice(&mut self, name: &str, wanted: Option<&Choice>, realised: &Realised) {
+        let present = realised.set(name);
+        let Some(choice) = wanted else {
+            if let Some(present) = present {
+                self.remove(present);
+            }
+            return;
+        };
+        if present.is_none() {
+            self.sets.push(Command::AddSet(self.table.clone(), Arc::clone(&choice.set)));
+        }
+        self.demanded.extend(choice.verdicts.iter().filter_map(Verdict::chain).cloned());
+        let mut changes = ElementChanges::default();
+        changes.choice(choice, present);
+        self.elements(&choice.set, changes);
     }
 
     /// Deletes the rules of a chain that nobody wants.
@@ -315,9 +346,35 @@ impl ElementChanges {
         self.add.extend(changes.add.into_iter().map(add));
     }
 
+    fn choice(&mut self, choice: &Choice, present: Option<&RealisedSet>) {
+        let present = present.map(|set| &set.elements);
+        // Numbers from 0 up without a gap, whatever else is there is somebody else's and goes.
+        let count = present.map_or(0, HashMap::len).max(choice.verdicts.len());
+        let numbers: Vec<Data> = (0..count).map(|number| slot_key(&Data::EMPTY, number)).collect();
+        let by_number: Vec<Option<Verdict>> = numbers.iter().map(|key| verdict(present?.get(key)?)).collect();
+        let wanted: Vec<Option<Verdict>> = choice.verdicts.iter().cloned().map(Some).collect();
+        let changes = slots::changes(&by_number, &wanted);
+        self.delete.extend(changes.delete.into_iter().map(|number| Element::new(numbers[number])));
+        let add = |(number, verdict): (usize, Option<Verdict>)| Some(Choice::element(number, verdict?));
+        self.add.extend(changes.add.into_iter().filter_map(add));
+        let known: HashSet<&Data> = numbers.iter().collect();
+        let foreign =
+            present.into_iter().flatten().filter(|(key, element)| !known.contains(key) || verdict(element).is_none());
+        self.delete.extend(foreign.map(|(key, _)| Element::new(*key)));
+        self.sort();
+    }
+
     /// Equal inputs give equal transactions, whatever the order of the hash maps.
     fn sort(&mut self) {
         self.delete.sort_by_key(|element| element.key);
         self.add.sort_by_key(|element| element.key);
+    }
+}
+
+/// The verdict of an element that is as one of ours: without comment and time-out.
+fn verdict(element: &Element) -> Option<Verdict> {
+    match &element.value {
+        Value::Verdict(verdict) if element.comment.is_none() => Some(verdict.clone()),
+        Value::Verdict(_) | Value::None | Value::Data(_) => None,
     }
 }

@@ -6,7 +6,9 @@
 //!
 //! Invariant: the fragments of two Services never hold the same element with different values, because a front has one owner.
 
+pub mod chains;
 pub mod maps;
+mod shared;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ pub struct Settings {
     pub local_traffic: Option<LocalTraffic>,
     /// Which addresses of the node accept node ports (D19).
     pub node_ports: NodePorts,
+    /// Drop forwarded packets that connection tracking finds invalid, as iptables mode does; layout `chains` only.
+    pub drop_invalid: bool,
     /// Whether nobody else may change the table while we run.
     pub owned: bool,
 }
@@ -72,8 +76,40 @@ pub trait Layout {
     /// The elements that stand for the node's own facts.
     fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment;
 
-    /// The elements that stand for a Service.
-    fn service(&self, family: Family, selection: &ServiceSelection) -> Fragment;
+    /// The part of the table that stands for a Service.
+    fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment;
+}
+
+/// The layouts, for those who choose one at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnyLayout {
+    /// See [`maps`].
+    Maps,
+    /// See [`chains`].
+    Chains,
+}
+
+impl AnyLayout {
+    fn get(self) -> &'static dyn Layout {
+        match self {
+            Self::Maps => &maps::Maps,
+            Self::Chains => &chains::Chains,
+        }
+    }
+}
+
+impl Layout for AnyLayout {
+    fn program(&self, settings: &Settings) -> Program {
+        self.get().program(settings)
+    }
+
+    fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment {
+        self.get().node(settings, facts)
+    }
+
+    fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment {
+        self.get().service(settings, selection)
+    }
 }
 
 /// The family of nft tables.

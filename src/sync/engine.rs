@@ -196,7 +196,13 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             self.no_local_endpoints.set_service(name, selection.as_ref());
             self.tables.set_service(name, selection.as_ref());
         }
-        services.len()
+        if !self.tables.take_outdated() {
+            return services.len();
+        }
+        for service in self.state.services().filter(|service| !services.contains(&service.name)) {
+            self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
+        }
+        self.state.services().count()
     }
 
     /// Takes over the node's facts and addresses.
@@ -240,6 +246,12 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             self.refresh_node();
         }
         changed
+    }
+
+    /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at
+    /// one tick are deleted after the next (F8).
+    pub fn tick(&mut self) {
+        self.tables.tick();
     }
 
     /// Whether something is left to do that has to wait for a second.

@@ -43,6 +43,8 @@ pub struct Sync<K, L> {
     last_end: Option<Instant>,
     /// Asked once about this node's own object.
     on_node: Option<OnNode>,
+    /// The end of the last sync that was told that a moment has passed.
+    last_tick: Option<Instant>,
 }
 
 /// Looks at this node's own object when it is first seen; an error ends the loop.
@@ -55,7 +57,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 impl<K: Kernel, L: Layout> Sync<K, L> {
     /// A loop that has not begun.
     pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
-        Self { engine, schedule, metrics, health, last_end: None, on_node: Some(on_node) }
+        Self { engine, schedule, metrics, health, last_end: None, last_tick: None, on_node: Some(on_node) }
     }
 
     /// Takes events and syncs until the sender of the events is gone.
@@ -170,10 +172,17 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self.schedule.started();
         let start = Instant::now();
         let settled = self.is_settled();
+        let ticks = self.last_tick.is_none_or(|tick| tick.elapsed() >= MOMENT);
+        if ticks {
+            self.engine.tick();
+        }
         let result = self.engine.sync(settled);
         self.tell_pending();
         let took = start.elapsed();
         self.last_end = Some(Instant::now());
+        if ticks {
+            self.last_tick = self.last_end;
+        }
         self.schedule.finished(Instant::now(), result.is_ok());
         let full = result.as_ref().map_or(true, |report| report.full);
         for family in self.engine.families() {

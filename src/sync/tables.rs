@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nft::Command;
 
 use crate::config::Config;
-use crate::diff::{Collect, Desired, Fragment, Realised, Scope, has_garbage, transaction};
+use crate::diff::{Collect, Desired, Fragment, Realised, Scope, emptied_chains, has_garbage, transaction};
 use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
@@ -30,6 +30,8 @@ struct FamilyTable {
     /// Maps filled by rules that have to be looked at again: a packet that was on its way during the last commit may have put
     /// a value in that had just been expelled.
     recheck: BTreeSet<Arc<str>>,
+    /// Chains that were empty at the last tick; those that still are may be deleted at the next one.
+    ripe: BTreeSet<Arc<str>>,
 }
 
 /// The tables of all families that this node serves.
@@ -40,9 +42,27 @@ pub(super) struct Tables<L> {
     owned: bool,
     /// Whether `realised` is what the kernel holds.
     known: bool,
+    /// What was written for Services depends on settings that are not in force any more.
+    outdated: bool,
+    /// At least a second has passed since the last tick that a sync took into account.
+    tick: bool,
 }
 
 impl FamilyTable {
+    /// Takes chains that were emptied again from those that have been empty for long; with a tick, starts anew with all.
+    fn ripen(&mut self, commands: &[Command], tick: bool) {
+        let table = &self.desired.program().table.name;
+        if tick {
+            self.ripe = emptied_chains(&self.desired, &self.realised).collect();
+            return;
+        }
+        for command in commands.iter().filter(|command| command.table() == table) {
+            if let Command::FlushChain(_, name) = command {
+                self.ripe.remove(name);
+            }
+        }
+    }
+
     /// Deletes clients' memories of endpoints that are gone, so that they are balanced anew (E6).
     fn expulsions(
         &self,
@@ -60,7 +80,7 @@ impl FamilyTable {
         }
         let mut commands = Vec::new();
         for map in names.into_iter().filter_map(|name| self.desired.learned(name)) {
-            if !self.realised.has_set(&map.set.name) {
+            if map.allowed.is_none() || !self.realised.has_set(&map.set.name) {
                 continue;
             }
             let expelled = map.expelled(kernel.elements(table, &map.set)?);
@@ -80,9 +100,15 @@ impl<L: Layout> Tables<L> {
             let settings = super::settings::settings(config, None, *family, owned);
             let program = layout.program(&settings);
             let realised = Realised::absent(&program);
-            FamilyTable { realised, desired: Desired::new(program), settings, recheck: BTreeSet::new() }
+            FamilyTable {
+                realised,
+                desired: Desired::new(program),
+                settings,
+                recheck: BTreeSet::new(),
+                ripe: BTreeSet::new(),
+            }
         };
-        Self { tables: families.iter().map(table).collect(), layout, owned, known: false }
+        Self { tables: families.iter().map(table).collect(), layout, owned, known: false, outdated: false, tick: false }
     }
 
     /// The families, in order.
@@ -105,6 +131,7 @@ impl<L: Layout> Tables<L> {
                 table.desired.set_program(self.layout.program(&settings));
                 table.settings = settings;
                 self.known = false;
+                self.outdated = true;
             }
             table.desired.replace(Part::Node, self.layout.node(&table.settings, &facts));
         }
@@ -113,9 +140,14 @@ impl<L: Layout> Tables<L> {
     /// Takes over what was selected for a Service; `None` when it is gone.
     pub(super) fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
         for table in &mut self.tables {
-            let fragment = selection.map_or_else(Fragment::default, |s| self.layout.service(table.settings.family, s));
+            let fragment = selection.map_or_else(Fragment::default, |s| self.layout.service(&table.settings, s));
             table.desired.replace(Part::Service(name.clone()), fragment);
         }
+    }
+
+    /// Whether every Service has to be written again; says so once.
+    pub(super) fn take_outdated(&mut self) -> bool {
+        std::mem::take(&mut self.outdated)
     }
 
     /// Does without owning the tables.
@@ -133,9 +165,16 @@ impl<L: Layout> Tables<L> {
         self.known
     }
 
+    /// Notes that at least a second has passed since the last call.
+    pub(super) fn tick(&mut self) {
+        self.tick = true;
+    }
+
     /// Notes that the kernel may hold anything.
     pub(super) fn forget(&mut self) {
         self.known = false;
+        // If it was a deletion that the kernel refused, the next sync does without.
+        self.tick = false;
     }
 
     /// Reads back what the kernel holds.
@@ -162,9 +201,13 @@ impl<L: Layout> Tables<L> {
         scope: Scope,
         settled: bool,
     ) -> Result<Vec<Command>, nft::ReadError> {
-        let collect = if settled { Collect::Emptied } else { Collect::Nothing };
         let mut commands = Vec::new();
         for table in &self.tables {
+            let collect = match (settled, self.tick) {
+                (true, _) => Collect::Emptied,
+                (false, true) => Collect::Of(&table.ripe),
+                (false, false) => Collect::Nothing,
+            };
             commands.extend(transaction(&table.desired, &table.realised, scope, collect));
             commands.extend(table.expulsions(kernel, scope, settled)?);
         }
@@ -182,11 +225,14 @@ impl<L: Layout> Tables<L> {
             if settled {
                 table.recheck.clear();
             }
-            table.recheck.extend(table.desired.touched_learned().map(|map| Arc::clone(&map.set.name)));
+            let limited = table.desired.touched_learned().filter(|map| map.allowed.is_some());
+            table.recheck.extend(limited.map(|map| Arc::clone(&map.set.name)));
             let name = table.desired.program().table.name.clone();
             commands.iter().for_each(|command| table.realised.apply(command, &name));
+            table.ripen(commands, self.tick);
             table.desired.settle();
         }
+        self.tick = false;
     }
 
     /// The sets of each family's table, as far as we know, with their numbers of elements; without those that rules fill.

@@ -13,7 +13,7 @@ use crate::support::nft;
 use crate::support::objects::{ServiceBuilder, node, service, service_cidr, slices};
 use crate::support::plan::{Family, host_prefix};
 use crate::support::probe::{Flow, Outcome, Proto, probe};
-use crate::support::proxy::{Proxy, config};
+use crate::support::proxy::{Proxy, config, layout};
 use crate::support::world::World;
 
 const ALL: [u8; 4] = [0, 1, 2, 3];
@@ -101,25 +101,65 @@ fn table(family: Family) -> &'static str {
     if family == Family::V4 { "ip" } else { "ip6" }
 }
 
-/// The map of `shop/web`, for example `http/tcp-8080`, as `nft -j list map` shows it.
-fn entries(world: &World, family: Family, map: &str) -> BTreeMap<IpAddr, Entry> {
-    let name = format!("affinity-shop/web/{map}");
-    let text = run(world.node.command("nft").args(["-j", "list", "map", table(family), "kube-proxy", &name]));
-    let listing: Value = serde_json::from_str(&text).expect("nft -j prints JSON");
-    let map = listing["nftables"].as_array().and_then(|objects| objects.iter().find_map(|object| object.get("map")));
-    let elements = map.expect("the map is listed")["elem"].as_array().cloned().unwrap_or_default();
-    elements.iter().map(entry).collect()
+/// What the rules remember of the clients of a port of `shop/web`, as `nft -j` shows it.
+fn entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
+    match layout() {
+        "maps" => map_entries(world, family, proto),
+        _ => set_entries(world, family, proto),
+    }
 }
 
-fn entry(element: &Value) -> (IpAddr, Entry) {
-    let address = |value: &Value| value.as_str().and_then(|text| text.parse().ok()).expect("an address");
-    let seconds = |field: &str| element[0]["elem"][field].as_u64().expect("seconds");
-    let entry = Entry { endpoint: address(&element[1]), timeout: seconds("timeout"), expires: seconds("expires") };
-    (address(&element[0]["elem"]["val"]), entry)
+fn list_table(world: &World, family: Family) -> Vec<Value> {
+    let text = run(world.node.command("nft").args(["-j", "list", "table", table(family), "kube-proxy"]));
+    let mut listing: Value = serde_json::from_str(&text).expect("nft -j prints JSON");
+    listing["nftables"].as_array_mut().map(std::mem::take).expect("a list of objects")
+}
+
+/// Layout `maps`: one map a port, client to endpoint.
+fn map_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
+    let name = format!("affinity-shop/web/{}", map_of(proto));
+    let objects = list_table(world, family);
+    let map = objects.iter().filter_map(|object| object.get("map")).find(|map| map["name"] == *name);
+    let elements = map.expect("the map is listed")["elem"].as_array().cloned().unwrap_or_default();
+    elements.iter().map(|element| entry(&element[0], address(&element[1]))).collect()
+}
+
+/// Layout `chains`: a set of clients for each endpoint, with the name of the endpoint's chain.
+fn set_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
+    let objects = list_table(world, family);
+    let endpoint = |name: &Value| {
+        let rules = objects.iter().filter_map(|object| object.get("rule")).filter(|rule| rule["chain"] == *name);
+        let dnat = rules.flat_map(|rule| rule["expr"].as_array()).flatten().find_map(|expr| expr.get("dnat"));
+        address(&dnat.expect("an endpoint's chain translates")["addr"])
+    };
+    let sets = objects.iter().filter_map(|object| object.get("set")).filter(|set| set["comment"] == label_of(proto));
+    let elements = sets.flat_map(|set| {
+        let elements = set["elem"].as_array().cloned().unwrap_or_default();
+        elements.into_iter().map(|element| (element, endpoint(&set["name"])))
+    });
+    elements.map(|(element, endpoint)| entry(&element, endpoint)).collect()
+}
+
+fn address(value: &Value) -> IpAddr {
+    value.as_str().and_then(|text| text.parse().ok()).expect("an address")
+}
+
+fn entry(client: &Value, endpoint: IpAddr) -> (IpAddr, Entry) {
+    let seconds = |field: &str| client["elem"][field].as_u64().expect("seconds");
+    (address(&client["elem"]["val"]), Entry { endpoint, timeout: seconds("timeout"), expires: seconds("expires") })
 }
 
 fn map_of(proto: Proto) -> &'static str {
     if proto == Proto::Tcp { "http/tcp-8080" } else { "dns/udp-9090" }
+}
+
+fn label_of(proto: Proto) -> &'static str {
+    if proto == Proto::Tcp { "shop/web:http" } else { "shop/web:dns" }
+}
+
+/// How many sets or maps remember the clients of a port in a family.
+fn memories() -> usize {
+    if layout() == "maps" { 1 } else { ALL.len() }
 }
 
 // E1 E2
@@ -134,7 +174,7 @@ fn a_client_stays_with_its_endpoint_and_clients_are_spread() {
         for _ in 0..4 {
             assert_eq!(connect_all(&world, proto, front), first);
         }
-        let known = entries(&world, family, map_of(proto));
+        let known = entries(&world, family, proto);
         let remembered: BTreeMap<_, _> = known.iter().map(|(client, entry)| (*client, entry.endpoint)).collect();
         assert_eq!(remembered, first.iter().map(|(client, endpoint)| (*client, endpoint.ip())).collect());
         assert!(known.values().all(|entry| entry.timeout == u64::from(LONG)), "{known:?}");
@@ -154,14 +194,14 @@ fn each_new_connection_renews_the_time_and_afterwards_a_client_is_balanced_anew(
             sleep(Duration::from_millis(1_300));
             assert_eq!(connect(&world, me, Proto::Tcp, front), endpoint);
             // Without renewal 0.7 s would be left, which nft shows as 0.
-            let known = entries(&world, family, map_of(Proto::Tcp));
+            let known = entries(&world, family, Proto::Tcp);
             assert_eq!(known[&me].expires, 1, "{known:?}");
         }
     }
     let before: Vec<Memory> = all().map(|(_, _, front)| connect_all(&world, Proto::Tcp, front)).collect();
     sleep(Duration::from_millis(2_200));
     for ((family, _, front), before) in all().zip(before) {
-        assert!(entries(&world, family, map_of(Proto::Tcp)).is_empty());
+        assert!(entries(&world, family, Proto::Tcp).is_empty());
         assert_ne!(connect_all(&world, Proto::Tcp, front), before);
     }
 }
@@ -217,7 +257,7 @@ fn clients_of_a_removed_endpoint_move_and_the_others_stay() {
     let before = connect_everywhere(&world);
     proxy.apply(&slices("shop", "web", &[0, 1, 2], &PORTS));
     for (family, proto, _) in fronts() {
-        let known = entries(&world, family, map_of(proto));
+        let known = entries(&world, family, proto);
         assert!(!known.is_empty() && known.values().all(|entry| entry.endpoint != family.endpoint(3)), "{known:?}");
     }
     let moved = connect_everywhere(&world);
@@ -251,7 +291,7 @@ fn a_full_map_balances_new_clients() {
     let world = world_of_clients();
     let mut proxy = Proxy::start(&world.node, &config(), &objects(web(LONG)));
     let listing = nft::list_ruleset(&world.node);
-    assert_eq!(listing.matches("size 65536").count(), fronts().count(), "{listing}");
+    assert_eq!(listing.matches("size 65536").count(), fronts().count() * memories(), "{listing}");
     // While it runs, the tables are the proxy's alone.
     proxy.stop();
     for family in Family::ALL {
@@ -262,16 +302,28 @@ fn a_full_map_balances_new_clients() {
     Family::ALL.iter().for_each(|family| assert_spread_without_memory(&world, *family));
 }
 
-/// Puts 65,536 clients into the TCP map.
+/// Puts 65,536 clients into what remembers those of the TCP port.
 fn fill(world: &World, family: Family) {
-    let endpoint = family.endpoint(0);
-    let element = |n: u32| match family {
-        Family::V4 => format!("100.64.{}.{} : {endpoint}", n >> 8, n & 0xff),
-        Family::V6 => format!("2001:db8:64::{n:x} : {endpoint}"),
+    let client = |n: u32| match family {
+        Family::V4 => format!("100.64.{}.{}", n >> 8, n & 0xff),
+        Family::V6 => format!("2001:db8:64::{n:x}"),
     };
-    let elements = (0..65_536).map(element).collect::<Vec<_>>().join(", ");
-    let name = format!("kube-proxy affinity-shop/web/{}", map_of(Proto::Tcp));
-    nft::load(&world.node, &format!("add element {} {name} {{ {elements} }}\n", table(family)));
+    let clients = 0..65_536;
+    let add = |name: &str, elements: Vec<String>| {
+        let elements = elements.join(", ");
+        nft::load(&world.node, &format!("add element {} kube-proxy {name} {{ {elements} }}\n", table(family)));
+    };
+    if layout() == "maps" {
+        let endpoint = family.endpoint(0);
+        let elements = clients.map(|n| format!("{} : {endpoint}", client(n))).collect();
+        add(&format!("affinity-shop/web/{}", map_of(Proto::Tcp)), elements);
+        return;
+    }
+    let sets = list_table(world, family);
+    let sets = sets.iter().filter_map(|object| object.get("set"));
+    for set in sets.filter(|set| set["comment"] == label_of(Proto::Tcp)) {
+        add(set["name"].as_str().expect("a name"), clients.clone().map(client).collect());
+    }
 }
 
 fn assert_spread_without_memory(world: &World, family: Family) {
@@ -290,7 +342,7 @@ fn a_new_time_out_holds_for_new_connections_and_forgets_nobody() {
         let (old, new) = (client(family, 0), family.client());
         assert_eq!(connect(&world, old, proto, front), memory[&old]);
         connect(&world, new, proto, front);
-        let known = entries(&world, family, map_of(proto));
+        let known = entries(&world, family, proto);
         assert_eq!(known.len(), memory.len() + 1);
         assert!(known[&old].expires > 300, "{:?}", known[&old]);
         assert_eq!(known[&new].timeout, 3_000);
@@ -305,12 +357,13 @@ fn affinity_that_is_switched_off_leaves_nothing() {
     let world = world_of_clients();
     let mut proxy = Proxy::start(&world.node, &config(), &objects(web(LONG)));
     connect_everywhere(&world);
-    assert!(nft::list_ruleset(&world.node).contains("affinity-shop/web"));
+    // Only what remembers clients has a size.
+    assert!(nft::list_ruleset(&world.node).contains("size 65536"));
     proxy.apply(&[web(LONG).spec("sessionAffinity", "None".into()).json()]);
     for family in Family::ALL {
         assert_spread_without_memory(&world, family);
     }
     sleep(Duration::from_secs(3));
     let listing = nft::list_ruleset(&world.node);
-    assert!(!listing.contains("affinity-shop/web"), "{listing}");
+    assert!(!listing.contains("size 65536") && !listing.contains("affinity-shop"), "{listing}");
 }

@@ -12,6 +12,7 @@ mod changes;
 mod fronts;
 mod identity;
 mod judge;
+mod layouts;
 mod locality;
 mod nodeports;
 mod policies;

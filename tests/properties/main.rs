@@ -12,19 +12,22 @@ mod world;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::sync::Arc;
 
 use kube_proxy::config::Config;
 use kube_proxy::kernel::{Kernel, Netfilter};
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::maps::Maps;
+use kube_proxy::model::{Event, Family, ObjectName};
+use kube_proxy::ruleset::AnyLayout;
 use kube_proxy::sync::{Engine, NoKernel};
 use nft::{TableDump, TableName};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError, TestCaseResult, TestRunner};
 use serde_json::json;
-use support::cluster::{config, config_from};
+use support::cluster::{config, config_from, endpoints, service, slice};
 use support::netns::{Namespace, run};
 use support::{nft as listing, proxy};
+
+const LAYOUTS: [AnyLayout; 2] = [AnyLayout::Maps, AnyLayout::Chains];
 
 fn fixed(cases: u32, seed: u64) -> ProptestConfig {
     let rng_seed = RngSeed::Fixed(seed);
@@ -41,8 +44,8 @@ fn config_by_node() -> Config {
 }
 
 /// The wanted ruleset after these events, without what may differ between equal ones.
-fn wanted(events: impl IntoIterator<Item = Event>) -> BTreeMap<String, Vec<String>> {
-    let mut engine = Engine::new(config_by_node(), Maps, &Family::BOTH, NoKernel);
+fn wanted(layout: AnyLayout, events: impl IntoIterator<Item = Event>) -> BTreeMap<String, Vec<String>> {
+    let mut engine = Engine::new(config_by_node(), layout, &Family::BOTH, NoKernel);
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
@@ -75,7 +78,9 @@ proptest! {
     // A6 B4 B14
     #[test]
     fn the_wanted_ruleset_depends_on_the_end_only((history, disturbed) in history_and_disturbed_end()) {
-        prop_assert_eq!(wanted(history), wanted(disturbed));
+        for layout in LAYOUTS {
+            prop_assert_eq!(wanted(layout, history.clone()), wanted(layout, disturbed.clone()));
+        }
     }
 }
 
@@ -107,7 +112,8 @@ fn normalised(dump: TableDump) -> HeldTable {
     let used = used_chains(&dump);
     let chains = dump.chains.into_iter().filter(|(name, _)| used.contains(&**name));
     let sets = dump.sets.into_iter().map(|(name, (set, elements))| {
-        let is_slotted = name.ends_with("endpoints") && set.value.is_some() && !name.starts_with("no-");
+        let is_choice = set.value.is_some() && set.key.data_types() == [nft::DataType::Integer];
+        let is_slotted = is_choice || name.ends_with("endpoints") && set.value.is_some() && !name.starts_with("no-");
         let elements = elements.iter().flat_map(|element| {
             let (key, rest) = (element.key.as_slice(), (&element.key_end, &element.value, &element.comment));
             match key.split_last_chunk::<4>() {
@@ -153,16 +159,16 @@ fn failed(error: impl std::fmt::Display) -> TestCaseError {
     TestCaseError::fail(error.to_string())
 }
 
-fn engine(config: &Config) -> Engine<Netfilter, Maps> {
+fn engine(config: &Config, layout: AnyLayout) -> Engine<Netfilter, AnyLayout> {
     let kernel = Netfilter::open().expect("a netlink socket can be opened");
-    Engine::new(config.clone(), Maps, &Family::BOTH, kernel)
+    Engine::new(config.clone(), layout, &Family::BOTH, kernel)
 }
 
 /// Syncs after each change; then lets a new engine find nothing to do, and compares with a sync of the end from nothing.
-fn follow(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> TestCaseResult {
+fn follow(config: &Config, layout: AnyLayout, changes: &[Vec<Event>], elements: &Cell<usize>) -> TestCaseResult {
     let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
     remove_tables(&mut kernel);
-    let mut follower = engine(config);
+    let mut follower = engine(config, layout);
     for events in changes {
         events.iter().cloned().for_each(|event| {
             follower.apply(event);
@@ -173,7 +179,7 @@ fn follow(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> Te
     run(Command::new("nft").args(["list", "ruleset"]));
 
     let end = last_events(&changes.concat());
-    let mut restarted = engine(config);
+    let mut restarted = engine(config, layout);
     end.iter().cloned().for_each(|event| {
         restarted.apply(event);
     });
@@ -181,7 +187,7 @@ fn follow(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> Te
     prop_assert_eq!(report.committed, None, "a restart has nothing to do");
 
     remove_tables(&mut kernel);
-    let mut fresh = engine(config);
+    let mut fresh = engine(config, layout);
     end.into_iter().for_each(|event| {
         fresh.apply(event);
     });
@@ -198,12 +204,12 @@ fn remove_tables(kernel: &mut Netfilter) {
     }
 }
 
-fn assert_following_is_as_good(config: &Config, seed: u64) {
+fn assert_following_is_as_good(config: &Config, layout: AnyLayout, seed: u64) {
     const CASES: u32 = 60;
     Namespace::new("follow").enter(|| {
         let elements = Cell::new(0);
-        let outcome =
-            TestRunner::new(fixed(CASES, seed)).run(&world::changes(), |changes| follow(config, &changes, &elements));
+        let outcome = TestRunner::new(fixed(CASES, seed))
+            .run(&world::changes(), |changes| follow(config, layout, &changes, &elements));
         outcome.unwrap_or_else(|failure| panic!("{failure}"));
         assert!(
             elements.get() > 10 * usize::try_from(CASES).expect("a small number"),
@@ -216,11 +222,83 @@ fn assert_following_is_as_good(config: &Config, seed: u64) {
 // G7 G8
 #[test]
 fn a_kernel_that_followed_every_change_holds_what_one_holds_that_got_the_end() {
-    assert_following_is_as_good(&config(), 2);
+    assert_following_is_as_good(&config(), AnyLayout::Maps, 2);
 }
 
 // G7 H2 I2
 #[test]
 fn so_it_does_when_the_rules_themselves_depend_on_the_node() {
-    assert_following_is_as_good(&config_by_node(), 3);
+    assert_following_is_as_good(&config_by_node(), AnyLayout::Maps, 3);
+}
+
+// G7 G8
+#[test]
+fn so_it_does_with_chains_for_services() {
+    assert_following_is_as_good(&config(), AnyLayout::Chains, 4);
+}
+
+// G7 H2 I2
+#[test]
+fn so_it_does_with_chains_for_services_that_depend_on_the_node() {
+    assert_following_is_as_good(&config_by_node(), AnyLayout::Chains, 5);
+}
+
+// O7
+#[test]
+fn a_restart_has_nothing_to_do_with_the_longest_names() {
+    let name = ObjectName::new(&"n".repeat(63), &"s".repeat(63));
+    let port: Arc<str> = "p".repeat(63).into();
+    let mut web = service(0);
+    web.name = name.clone();
+    web.affinity_seconds = Some(300);
+    web.ports[0].name = Arc::clone(&port);
+    let mut of_web = slice(0, Family::V4, endpoints(0, Family::V4, 3));
+    of_web.service = name;
+    of_web.ports[0].name = port;
+    let events = [Event::ServiceApplied(web), Event::SliceApplied(of_web), Event::InitialListDone];
+    Namespace::new("long").enter(|| {
+        for layout in LAYOUTS {
+            let sync = || {
+                let mut engine = engine(&config(), layout);
+                events.iter().cloned().for_each(|event| {
+                    engine.apply(event);
+                });
+                engine.sync(false).expect("the kernel takes it")
+            };
+            assert!(sync().added > 3, "{layout:?}");
+            assert_eq!(sync().committed, None, "{layout:?}: a restart has nothing to do");
+        }
+    });
+}
+
+#[test]
+fn a_change_of_layout_leaves_nothing_of_the_other() {
+    Namespace::new("switch").enter(|| {
+        let elements = Cell::new(0);
+        let switch = |changes: Vec<Vec<Event>>| switch(&config_by_node(), &changes, &elements);
+        TestRunner::new(fixed(20, 6)).run(&world::changes(), switch).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(elements.get() > 200, "the clusters were all but empty: {} elements", elements.get());
+    });
+}
+
+/// From each layout to the other and back, one transaction each; the tables are then as if written anew.
+fn switch(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> TestCaseResult {
+    let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
+    let end = last_events(&changes.concat());
+    let mut write = |layout, from_nothing: bool| -> Result<Held, TestCaseError> {
+        if from_nothing {
+            remove_tables(&mut kernel);
+        }
+        let mut engine = engine(config, layout);
+        end.iter().cloned().for_each(|event| {
+            engine.apply(event);
+        });
+        elements.set(elements.get() + engine.sync(false).map_err(failed)?.added);
+        prop_assert_eq!(engine.sync(false).map_err(failed)?.committed, None, "one transaction was enough");
+        Ok(held(&mut kernel))
+    };
+    let fresh = [write(AnyLayout::Maps, true)?, write(AnyLayout::Chains, true)?];
+    let switched = [write(AnyLayout::Maps, false)?, write(AnyLayout::Chains, false)?];
+    prop_assert_eq!(fresh, switched);
+    Ok(())
 }

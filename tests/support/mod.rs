@@ -11,6 +11,7 @@
 pub(crate) mod apiserver;
 pub(crate) mod cluster;
 pub(crate) mod kernel;
+pub(crate) mod ledger;
 pub(crate) mod manifests;
 pub(crate) mod mixed;
 pub(crate) mod netns;

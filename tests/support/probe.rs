@@ -153,7 +153,7 @@ fn tcp(flow: Flow) -> io::Result<Outcome> {
     errors.wait(&socket, port, read_answer)
 }
 
-/// A TCP connection that is kept open.
+/// A TCP connection, or a UDP flow, that is kept open.
 pub(crate) struct Connection {
     stream: Socket,
 }
@@ -162,10 +162,15 @@ impl Connection {
     /// Connects from `namespace`; the server's first answer comes with it.
     pub(crate) fn open(namespace: &Namespace, flow: Flow) -> (Self, Answer) {
         let stream = namespace.enter(|| -> io::Result<Socket> {
-            let stream = Socket::new(Domain::for_address(flow.target), Type::STREAM, None)?;
+            let is_udp = flow.proto == Proto::Udp;
+            let kind = if is_udp { Type::DGRAM } else { Type::STREAM };
+            let stream = Socket::new(Domain::for_address(flow.target), kind, None)?;
             stream.bind(&SocketAddr::new(flow.source, next_port()).into())?;
             stream.set_read_timeout(Some(Duration::from_secs(3)))?;
             stream.connect_timeout(&flow.target.into(), Duration::from_secs(3))?;
+            if is_udp {
+                stream.send(b"?")?;
+            }
             Ok(stream)
         });
         let connection = Self { stream: stream.unwrap_or_else(|error| panic!("{flow:?}: {error}")) };

@@ -33,7 +33,12 @@ pub(crate) fn binary() -> PathBuf {
     env::var_os("KUBE_PROXY_BINARY").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_kube-proxy")), PathBuf::from)
 }
 
-/// A KubeProxyConfiguration for tests; change its fields before the start.
+/// The layout of the rules under test: a test binary whose name ends in `_chains` is about that one, every other about `maps`.
+pub(crate) fn layout() -> &'static str {
+    if env!("CARGO_CRATE_NAME").ends_with("_chains") { "chains" } else { "maps" }
+}
+
+/// A KubeProxyConfiguration for tests, with the layout of [`layout`]; change its fields before the start.
 pub(crate) fn config() -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -44,7 +49,9 @@ pub(crate) fn config() -> Value {
         "clusterCIDR": CLUSTER_CIDR,
         "detectLocalMode": "ClusterCIDR",
         "nodePortAddresses": [],
-        "nftables": { "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms" },
+        "nftables": {
+            "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms", "rulesetLayout": layout(),
+        },
         "conntrack": { "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s" },
         "oomScoreAdj": 0,
         "metricsBindAddress": METRICS,
@@ -59,6 +66,7 @@ pub(crate) struct Proxy<'world> {
     /// `None` if the objects come from an API server.
     manifests: Option<Manifests>,
     wrapper: Vec<String>,
+    arguments: Vec<String>,
     child: Option<Child>,
 }
 
@@ -68,16 +76,27 @@ impl<'world> Proxy<'world> {
         Self::start_under(&[], node, config, objects)
     }
 
+    /// Like [`Proxy::start`], with further arguments.
+    pub(crate) fn start_with(arguments: &[&str], node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
+        let mut proxy = Self::prepare(node, config, objects);
+        proxy.arguments = arguments.iter().map(ToString::to_string).collect();
+        proxy.launch();
+        proxy
+    }
+
     /// Like [`Proxy::start`], run by another program such as strace: `wrapper BINARY ...`.
     pub(crate) fn start_under(wrapper: &[&str], node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
+        let mut proxy = Self::prepare(node, config, objects);
+        proxy.wrapper = wrapper.iter().map(ToString::to_string).collect();
+        proxy.launch();
+        proxy
+    }
+
+    fn prepare(node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let manifests = Manifests::new(directory.path().join("manifests"));
         objects.iter().for_each(|object| manifests.apply(object));
-        let wrapper = wrapper.iter().map(ToString::to_string).collect();
-        let mut proxy = Self { node, directory, manifests: Some(manifests), wrapper, child: None };
-        fs::write(proxy.config_path(), config.to_string()).expect("the configuration can be written");
-        proxy.launch();
-        proxy
+        Self::new(node, directory, Some(manifests), config)
     }
 
     /// A proxy for `node` that takes its objects from an API server; [`Proxy::launch`] or [`Proxy::spawn`] starts it.
@@ -85,8 +104,12 @@ impl<'world> Proxy<'world> {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let mut config = config.clone();
         config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
-        let proxy = Self { node, directory, manifests: None, wrapper: Vec::new(), child: None };
-        fs::write(proxy.config_path(), config.to_string()).expect("the configuration can be written");
+        Self::new(node, directory, None, &config)
+    }
+
+    fn new(node: &'world Namespace, directory: TempDir, manifests: Option<Manifests>, config: &Value) -> Self {
+        let proxy = Self { node, directory, manifests, wrapper: Vec::new(), arguments: Vec::new(), child: None };
+        proxy.configure(config);
         proxy
     }
 
@@ -117,8 +140,14 @@ impl<'world> Proxy<'world> {
         if let Some(manifests) = &self.manifests {
             command.arg("--manifests").arg(manifests.path());
         }
+        command.args(&self.arguments);
         command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("cannot start the proxy: {error}")));
+    }
+
+    /// Writes another configuration, for the next start.
+    pub(crate) fn configure(&self, config: &Value) {
+        fs::write(self.config_path(), config.to_string()).expect("the configuration can be written");
     }
 
     /// Adds or replaces objects and waits until the proxy has synced and is quiet.

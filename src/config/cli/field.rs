@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::duration::GoDuration;
-use crate::config::file::{KubeProxyConfiguration, Quantity, VmoduleItem};
+use crate::config::file::{KubeProxyConfiguration, Quantity, RulesetLayout, VmoduleItem};
 
 /// The place of a field in the configuration.
 type Place<T> = fn(&mut KubeProxyConfiguration) -> &mut T;
@@ -32,6 +32,8 @@ pub(super) enum Field {
     List(Place<Vec<String>>),
     /// A Kubernetes quantity.
     Quantity(Place<Quantity>),
+    /// `maps` or `chains`.
+    Layout(Place<RulesetLayout>),
     /// `name=bool` pairs; given again, they are merged.
     Gates,
     /// `pattern=level` pairs, put before those of the file.
@@ -50,17 +52,18 @@ impl Field {
             Self::Address(_) if last.is_empty() => {}
             Self::Address(place) => *place(config) = address(last)?,
             Self::Bool(place) => *place(config) = go_bool(last)?,
-            Self::Int(place) => *place(config) = number(last)?,
-            Self::Level(place) => *place(config) = number(last)?,
-            Self::Float(place) => *place(config) = number(last)?,
+            Self::Int(place) => *place(config) = parsed(last)?,
+            Self::Level(place) => *place(config) = parsed(last)?,
+            Self::Float(place) => *place(config) = parsed(last)?,
             Self::Duration(place) => *place(config) = last.parse().map_err(|error| format!("{error}"))?,
             Self::List(place) => *place(config) = values.iter().flat_map(|text| words(text)).collect(),
             Self::Quantity(place) => {
                 *place(config) = Quantity::parse(last).ok_or("expected a quantity such as 64Ki")?;
             }
+            Self::Layout(place) => *place(config) = parsed(last)?,
             Self::Gates => config.feature_gates.extend(pairs(values, go_bool)?),
             Self::Vmodule => {
-                let items = pairs(values, number)?.into_iter();
+                let items = pairs(values, parsed)?.into_iter();
                 let items = items.map(|(file_pattern, verbosity)| VmoduleItem { file_pattern, verbosity });
                 config.logging.vmodule.splice(0..0, items);
             }
@@ -79,6 +82,7 @@ impl Field {
             Self::Duration(place) => place(config).to_string(),
             Self::List(place) => format!("[{}]", place(config).join(",")),
             Self::Quantity(place) => place(config).to_string(),
+            Self::Layout(place) => place(config).to_string(),
             Self::Gates => joined(config.feature_gates.iter()),
             Self::Vmodule => joined(config.logging.vmodule.iter().map(|item| (&item.file_pattern, &item.verbosity))),
         }
@@ -99,7 +103,7 @@ pub(super) fn go_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-fn number<T: std::str::FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
+fn parsed<T: std::str::FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 

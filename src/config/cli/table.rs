@@ -2,7 +2,9 @@
 //!
 //! Defaults are those of [`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration). A further flag is a line here.
 
-use super::field::Field::{self, Address, Bool, Duration, Float, Gates, Int, Level, List, Quantity, Text, Vmodule};
+use super::field::Field::{
+    self, Address, Bool, Duration, Float, Gates, Int, Layout, Level, List, Quantity, Text, Vmodule,
+};
 
 /// A flag that sets a field.
 pub(super) struct Flag {
@@ -44,6 +46,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(NODE, "metrics-bind-address", Address(|c| &mut c.metrics_bind_address), "IP or IP:port of the metrics server"),
     flag(NODE, "nodeport-addresses", List(|c| &mut c.node_port_addresses), "CIDRs of the addresses that accept node ports, or primary"),
     flag(PROXY, "proxy-mode", Text(|c| &mut c.mode), "The proxy mode; only nftables"),
+    always(PROXY, "ruleset-layout", Layout(|c| &mut c.nftables.ruleset_layout), "How the rules are laid out: maps, or chains as in iptables mode"),
     flag(PROXY, "masquerade-all", Bool(|c| &mut c.nftables.masquerade_all), "Masquerade all traffic sent to cluster IPs"),
     flag(PROXY, "detect-local-mode", Text(|c| &mut c.detect_local_mode), "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"),
     flag(PROXY, "cluster-cidr", Text(|c| &mut c.cluster_cidr), "CIDR of the pods, or one of each family, comma-separated"),

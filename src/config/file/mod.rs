@@ -21,7 +21,7 @@ pub use client::ClientConnection;
 pub use decode::{DecodeError, Decoded, decode};
 pub use logging::{FormatOptions, LoggingOptions, LoggingSection, Quantity, VmoduleItem};
 pub use platform::{Conntrack, Winkernel};
-pub use proxiers::{Iptables, Ipvs, Nftables};
+pub use proxiers::{Iptables, Ipvs, Nftables, RulesetLayout};
 
 /// The only API version there is.
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";

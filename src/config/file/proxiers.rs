@@ -22,6 +22,44 @@ pub struct Nftables {
     pub sync_period: GoDuration,
     /// Least time between two syncs (G3); 0 stands for 1 s.
     pub min_sync_period: GoDuration,
+    /// How the rules are laid out; a field of our own, left out of what is written when it has its default.
+    #[serde(skip_serializing_if = "RulesetLayout::is_default")]
+    pub ruleset_layout: RulesetLayout,
+}
+
+/// How Services are written down in nftables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RulesetLayout {
+    /// A fixed program, Services as elements of maps.
+    #[default]
+    Maps,
+    /// The chains known from iptables mode.
+    Chains,
+}
+
+impl std::fmt::Display for RulesetLayout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Maps => "maps",
+            Self::Chains => "chains",
+        })
+    }
+}
+
+impl std::str::FromStr for RulesetLayout {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let layouts = [Self::Maps, Self::Chains];
+        layouts.into_iter().find(|layout| layout.to_string() == text).ok_or("expected maps or chains")
+    }
+}
+
+impl RulesetLayout {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for Nftables {
@@ -31,6 +69,7 @@ impl Default for Nftables {
             masquerade_all: false,
             sync_period: SYNC_PERIOD,
             min_sync_period: MIN_SYNC_PERIOD,
+            ruleset_layout: RulesetLayout::default(),
         }
     }
 }

@@ -223,3 +223,14 @@ fn other_kinds_and_versions_are_refused() {
     assert!(decode("").is_err());
     assert!(matches!(decode("mode: [").unwrap_err(), DecodeError::Syntax(_)));
 }
+
+#[test]
+fn the_layout_is_read_and_written_unless_it_is_the_default() {
+    let chains = decoded("nftables: {rulesetLayout: chains}\n").config;
+    assert_eq!(chains.nftables.ruleset_layout, RulesetLayout::Chains);
+    assert_eq!(serde_json::to_value(&chains.nftables).unwrap()["rulesetLayout"], "chains");
+    let maps = decoded("nftables: {rulesetLayout: maps}\n").config;
+    assert_eq!(maps, KubeProxyConfiguration::default());
+    let error = refused("nftables: {rulesetLayout: lists}\n");
+    assert!(error.contains("rulesetLayout") && error.contains("chains"), "{error}");
+}

@@ -20,15 +20,15 @@ use std::time::Duration;
 
 use nft::statement::CtBit;
 use nft::{
-    BaseChain, Chain, ChainType, Data, DataType, Element, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Types,
-    Value, ValueType, Verdict,
+    ChainType, Data, DataType, Element, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Types, Value, ValueType,
+    Verdict,
 };
 
 use super::balancer::{Balancer, List};
-use super::program::Fields;
 use super::{Side, chain, set};
 use crate::diff::{ChainContent, Fragment, LearnedMap, SetName};
 use crate::model::{Destination, Family, Front, Protocol};
+use crate::ruleset::shared::{Fields, base, comment, jump, regular};
 use crate::select::PortSelection;
 
 /// The largest number of clients that a map remembers.
@@ -71,20 +71,22 @@ pub(super) fn sets(family: Family) -> Vec<Set> {
 
 /// The chains of the fixed program: after DNAT, both for endpoints elsewhere and for those on this host.
 pub(super) fn chains(family: Family) -> Vec<ChainContent> {
-    let base = |name: &str, hook| ChainContent {
-        chain: Chain {
-            name: name.into(),
-            base: Some(BaseChain { kind: ChainType::Nat, hook, priority: BEFORE_SRCNAT }),
-            comment: None,
-        },
-        rules: vec![Rule::new([Statement::CtBit(CtBit::StatusDnat), Statement::Verdict(Verdict::Jump(LEARN.into()))])],
+    let base = |name: &str, hook| {
+        let rule = Rule::new([Statement::CtBit(CtBit::StatusDnat), jump(LEARN)]);
+        base(
+            name,
+            ChainType::Nat,
+            hook,
+            BEFORE_SRCNAT,
+            "New connections that were translated: session affinity",
+            vec![rule],
+        )
     };
     let rules = Side::BOTH.into_iter().flat_map(|side| PROTOCOLS.map(|protocol| learn_rule(family, side, protocol)));
-    let learn = Chain { name: LEARN.into(), base: None, comment: None };
     vec![
         base("nat-affinity-postrouting", Hook::Postrouting),
         base("nat-affinity-input", Hook::Input),
-        ChainContent { chain: learn, rules: rules.collect() },
+        regular(LEARN, "Finds what remembers the client, by the original destination", rules.collect()),
     ]
 }
 
@@ -161,8 +163,8 @@ impl<'a> Affinity<'a> {
         }
         fragment.learned.extend(maps.iter().map(|(list, port)| self.map(*list, *port)));
         let rules = maps.iter().map(|(list, port)| self.update(*list, *port)).collect();
-        let learn = Chain { name: self.learn_name().into(), base: None, comment: None };
-        fragment.chains.push(ChainContent { chain: learn, rules });
+        let comment = format!("Remembers a client of {}", self.port.label);
+        fragment.chains.push(regular(&self.learn_name(), &comment, rules));
     }
 
     fn map(&self, list: List, port: u16) -> LearnedMap {
@@ -171,10 +173,11 @@ impl<'a> Affinity<'a> {
         let mut set = Set::map(&self.map_name(list, port), Types::Of(vec![fields.source]), value);
         set.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
         set.size = Some(MAX_CLIENTS);
+        set.comment = Some(comment(&self.port.label));
         let endpoints = self.endpoints(list).iter().filter(|endpoint| endpoint.port() == port);
         let mut allowed: Vec<Data> = endpoints.map(|endpoint| Data::from(endpoint.ip())).collect();
         allowed.sort();
-        LearnedMap { set: Arc::new(set), allowed }
+        LearnedMap { set: Arc::new(set), allowed: Some(allowed) }
     }
 
     /// Remembers the endpoint of a connection, for the local list only when it is on this node.
@@ -207,8 +210,7 @@ impl<'a> Affinity<'a> {
         let name: Arc<str> = self.chain_name(balancer, "masq-").into();
         let mark = Verdict::Jump(chain::MARK_MASQ.into());
         let rules = vec![Rule::new([Statement::Verdict(mark)]), Rule::new([Statement::Verdict(verdict)])];
-        let chain = Chain { name: Arc::clone(&name), base: None, comment: None };
-        push_once(fragment, ChainContent { chain, rules });
+        push_once(fragment, regular(&name, &self.port.label, rules));
         Verdict::Goto(name)
     }
 
@@ -229,8 +231,7 @@ impl<'a> Affinity<'a> {
         };
         let random = Rule::new([Statement::Verdict(Balancer { masquerade: false, ..balancer }.goto())]);
         let rules = self.ports(balancer.list).into_iter().map(sticky).chain([random]).collect();
-        let chain = Chain { name: self.chain_name(balancer, "").into(), base: None, comment: None };
-        ChainContent { chain, rules }
+        regular(&self.chain_name(balancer, ""), &self.port.label, rules)
     }
 
     /// Has connections to a front remembered.

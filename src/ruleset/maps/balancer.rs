@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use nft::{Chain, Field, Rule, Statement, Verdict};
+use nft::{Field, Rule, Statement, Verdict};
 
-use super::program::Fields;
 use super::{Side, chain};
 use crate::diff::ChainContent;
 use crate::model::Family;
+use crate::ruleset::shared::{Fields, regular};
 
 /// Which list of endpoints is picked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +83,12 @@ impl Balancer {
             let moduli = if self.count > 1 { vec![self.count, 1] } else { vec![1] };
             moduli.into_iter().map(|modulus| self.pick(family, modulus)).collect()
         };
-        let chain = Chain { name: self.to_string().into(), base: None, comment: None };
-        ChainContent { chain, rules }
+        let comment = match (self.masquerade, self.count) {
+            (true, _) => "Marks for masquerading, then picks".to_owned(),
+            (false, 1) => "Takes the only endpoint of a front".to_owned(),
+            (false, count) => format!("Picks one of a front's {count} endpoints"),
+        };
+        regular(&self.to_string(), &comment, rules)
     }
 
     fn pick(self, family: Family, modulus: usize) -> Rule {

@@ -1,6 +1,6 @@
 //! A Service as elements of maps.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -11,23 +11,8 @@ use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
 use crate::diff::{Fragment, Slots};
 use crate::model::{Destination, Family, Front, Protocol};
-use crate::ruleset::{NodeFacts, Settings};
+use crate::ruleset::shared::comment;
 use crate::select::{Action, PortSelection, ServiceSelection};
-
-pub(super) fn node(settings: &Settings, facts: &NodeFacts) -> Fragment {
-    let mut fragment = Fragment::default();
-    let of_family = |ip: &IpAddr| Family::of(*ip) == settings.family;
-    let addresses = facts.node_port_addresses.iter().filter(|ip| of_family(ip));
-    fragment.extend(set::NODEPORT_IPS, addresses.map(|ip| Element::new((*ip).into())));
-    let ranges: Vec<IpNet> = facts.service_cidrs.iter().copied().filter(|range| of_family(&range.addr())).collect();
-    // Overlapping ranges are refused by the kernel, neighbouring ones listed as one.
-    fragment.extend(set::SERVICE_CIDRS, IpNet::aggregate(&ranges).iter().map(range));
-    fragment
-}
-
-fn range(range: &IpNet) -> Element {
-    Element { key_end: Some(range.broadcast().into()), ..Element::new(range.network().into()) }
-}
 
 pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment {
     let mut fragment = Fragment::default();
@@ -48,19 +33,6 @@ pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment 
         fragment.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
     }
     fragment
-}
-
-/// A comment that nft reads back: names may be longer than it allows.
-fn comment(label: &Arc<str>) -> Arc<str> {
-    const CUT: &str = "...";
-    if label.len() <= Element::MAX_COMMENT {
-        return Arc::clone(label);
-    }
-    let mut end = Element::MAX_COMMENT - CUT.len();
-    while !label.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}{CUT}", &label[..end]).into()
 }
 
 /// D10: a local endpoint, as the packet looks that it sends to itself after DNAT.

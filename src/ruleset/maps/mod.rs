@@ -18,8 +18,7 @@ mod elements;
 mod program;
 
 use crate::diff::{Fragment, Program};
-use crate::model::Family;
-use crate::ruleset::{Layout, NodeFacts, Settings};
+use crate::ruleset::{Layout, NodeFacts, Settings, shared};
 use crate::select::ServiceSelection;
 
 /// The layout `maps`.
@@ -32,20 +31,17 @@ impl Layout for Maps {
     }
 
     fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment {
-        elements::node(settings, facts)
+        shared::node(settings, facts)
     }
 
-    fn service(&self, family: Family, selection: &ServiceSelection) -> Fragment {
-        elements::service(family, selection)
+    fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment {
+        elements::service(settings.family, selection)
     }
 }
 
 /// Names of the sets and maps.
 mod set {
-    pub(super) const CLUSTER_IPS: &str = "cluster-ips";
-    /// Not upstream's name `nodeport-ips`: its start in match-all mode deletes that set, and fails if a rule of ours uses it.
-    pub(super) const NODEPORT_IPS: &str = "nodeport-addresses";
-    pub(super) const SERVICE_CIDRS: &str = "service-cidrs";
+    pub(super) use crate::ruleset::shared::set::{CLUSTER_IPS, NODEPORT_IPS, SERVICE_CIDRS};
     pub(super) const HAIRPIN: &str = "hairpin";
     pub(super) const RESTRICTED: &str = "lb-restricted";
     pub(super) const SOURCES: &str = "lb-sources";

@@ -1,63 +1,28 @@
 //! The fixed part of a table: sets, maps, chains and rules that stay the same whatever Services there are.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use nft::expr::FibAddress;
 use nft::statement::CtBit;
 use nft::{
-    BaseChain, Chain, ChainType, DataType, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Table, TableName,
-    Types, ValueType, Verdict,
+    ChainType, DataType, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Table, TableName, Types, ValueType,
+    Verdict,
 };
 
 use super::balancer::{Balancer, List};
 use super::{Side, affinity, chain, set};
 use crate::diff::{ChainContent, Program};
 use crate::model::Family;
-use crate::ruleset::{LocalTraffic, NodePorts, Settings};
+use crate::ruleset::Settings;
+use crate::ruleset::shared::{
+    Fields, address_sets, base, commented, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
+};
 
-/// Netfilter's usual priorities; DNAT and masquerading happen where upstream documents them (F7).
-mod priority {
-    pub(super) const DSTNAT: i32 = -100;
-    pub(super) const FILTER: i32 = 0;
-    pub(super) const SRCNAT: i32 = 100;
-}
+/// What the filter chains for packets to elsewhere do.
+const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
 
 /// Slot numbers are typed as what `numgen` gives below this number; it bounds nothing but the text of the type.
 const SLOT_TYPE: Field = Field::NumgenRandom(1 << 16);
-
-/// The selectors that differ between the families.
-pub(super) struct Fields {
-    pub(super) source: Field,
-    pub(super) destination: Field,
-    pub(super) address: DataType,
-}
-
-impl Fields {
-    pub(super) const fn of(family: Family) -> Self {
-        match family {
-            Family::V4 => Self { source: Field::IpSaddr, destination: Field::IpDaddr, address: DataType::Ipv4Addr },
-            Family::V6 => Self { source: Field::Ip6Saddr, destination: Field::Ip6Daddr, address: DataType::Ipv6Addr },
-        }
-    }
-
-    /// The key of fronts with an address.
-    pub(super) fn front(&self) -> Vec<Field> {
-        vec![self.destination, Field::L4Proto, Field::ThDport]
-    }
-
-    /// The key of node ports.
-    pub(super) fn node_port(&self) -> Vec<Field> {
-        vec![Field::L4Proto, Field::ThDport]
-    }
-
-    fn key(&self, side: Side) -> Vec<Field> {
-        match side {
-            Side::Address => self.front(),
-            Side::NodePort => self.node_port(),
-        }
-    }
-}
 
 pub(super) fn program(settings: &Settings) -> Program {
     let name = TableName::new(settings.family.into(), "kube-proxy");
@@ -78,22 +43,17 @@ pub(super) fn program(settings: &Settings) -> Program {
     }
 }
 
-fn commented(mut set: Set, comment: &str) -> Set {
-    set.comment = Some(comment.into());
-    set
+fn key(fields: &Fields, side: Side) -> Vec<Field> {
+    match side {
+        Side::Address => fields.front(),
+        Side::NodePort => fields.node_port(),
+    }
 }
 
 fn sets(family: Family) -> Vec<Set> {
     let fields = Fields::of(family);
-    let address = || Types::Named(vec![fields.address]);
-    let mut ranges = Set::new(set::SERVICE_CIDRS, address());
-    ranges.flags = SetFlags { interval: true, ..SetFlags::default() };
-    let mut sets = vec![
-        commented(Set::new(set::CLUSTER_IPS, address()), "Cluster IPs in use"),
-        commented(Set::new(set::NODEPORT_IPS, address()), "Addresses that accept node ports"),
-        commented(ranges, "ServiceCIDRs"),
-        commented(Set::new(set::HAIRPIN, hairpin_type(&fields)), "Local endpoints that may reach themselves"),
-    ];
+    let mut sets = Vec::from(address_sets(family));
+    sets.push(commented(Set::new(set::HAIRPIN, hairpin_type(&fields)), "Local endpoints that may reach themselves"));
     sets.extend(source_sets(&fields));
     for side in Side::BOTH {
         sets.extend(side_maps(&fields, side));
@@ -120,7 +80,7 @@ fn hairpin_type(fields: &Fields) -> Types {
 
 /// The maps of one kind of front.
 fn side_maps(fields: &Fields, side: Side) -> Vec<Set> {
-    let key = fields.key(side);
+    let key = key(fields, side);
     let verdicts = |name: &str, comment| {
         let types = Types::Named(key.iter().map(|f| f.data_type()).collect());
         commented(Set::map(name, types, ValueType::Verdict), comment)
@@ -146,39 +106,38 @@ struct Rules<'a> {
     fields: Fields,
 }
 
-fn jump(target: &str) -> Statement {
-    Statement::Verdict(Verdict::Jump(target.into()))
-}
-
-fn goto(target: &str) -> Statement {
-    Statement::Verdict(Verdict::Goto(target.into()))
-}
-
-fn base(name: &str, kind: ChainType, hook: Hook, priority: i32, rules: Vec<Rule>) -> ChainContent {
-    let chain = Chain { name: name.into(), base: Some(BaseChain { kind, hook, priority }), comment: None };
-    ChainContent { chain, rules }
-}
-
-fn regular(name: &str, rules: Vec<Rule>) -> ChainContent {
-    ChainContent { chain: Chain { name: name.into(), base: None, comment: None }, rules }
-}
-
 impl Rules<'_> {
     fn chains(&self) -> Vec<ChainContent> {
         let mut chains = self.base_chains();
         chains.extend([
-            regular("KUBE-SERVICES", self.services()),
-            regular("KUBE-NODEPORTS", vec![self.vmap(Side::NodePort, Side::NodePort.dispatch())]),
-            regular(chain::MARK_MASQ, vec![Rule::new([Statement::SetMarkBits(self.settings.masquerade_mark)])]),
-            regular("KUBE-POSTROUTING", self.postrouting()),
-            regular("KUBE-INPUT", self.input()),
-            regular("KUBE-FORWARD", self.forward()),
-            regular("KUBE-OUTPUT", self.forward()),
-            regular(chain::REJECT, vec![Rule::new([Statement::Reject])]),
+            regular("KUBE-SERVICES", purpose::SERVICES, self.services()),
+            regular("KUBE-NODEPORTS", purpose::NODEPORTS, vec![self.vmap(Side::NodePort, Side::NodePort.dispatch())]),
+            regular(
+                chain::MARK_MASQ,
+                purpose::MARK_MASQ,
+                vec![Rule::new([Statement::SetMarkBits(self.settings.masquerade_mark)])],
+            ),
+            regular(
+                "KUBE-POSTROUTING",
+                "Masquerades what is marked, and pods that reach themselves",
+                self.postrouting(),
+            ),
+            regular("KUBE-INPUT", "Refuses fronts without endpoints", self.input()),
+            regular("KUBE-FORWARD", NOT_SERVED, self.forward()),
+            regular("KUBE-OUTPUT", NOT_SERVED, self.forward()),
+            regular(chain::REJECT, purpose::REJECT, vec![Rule::new([Statement::Reject])]),
         ]);
         for side in Side::BOTH {
-            chains.push(regular(side.external_local(), self.external_local(side)));
-            chains.push(regular(side.external_local_host(), self.external_local_host(side)));
+            chains.push(regular(
+                side.external_local(),
+                "External policy Local: by the packet's origin",
+                self.external_local(side),
+            ));
+            chains.push(regular(
+                side.external_local_host(),
+                "External policy Local: packets of this host",
+                self.external_local_host(side),
+            ));
         }
         chains.extend(affinity::chains(self.settings.family));
         chains
@@ -188,21 +147,24 @@ impl Rules<'_> {
     fn base_chains(&self) -> Vec<ChainContent> {
         let call = |target| vec![Rule::new([jump(target)])];
         let new_only = |target| vec![Rule::new([Statement::CtBit(CtBit::StateNew), jump(target)])];
-        let nat = |name, hook, priority, target| base(name, ChainType::Nat, hook, priority, call(target));
-        let filter = |name, hook, target| base(name, ChainType::Filter, hook, priority::FILTER, new_only(target));
+        let nat =
+            |name, hook, priority, purpose, target| base(name, ChainType::Nat, hook, priority, purpose, call(target));
+        let filter = |name, hook, purpose, target| {
+            base(name, ChainType::Filter, hook, priority::FILTER, purpose, new_only(target))
+        };
         vec![
-            nat("nat-prerouting", Hook::Prerouting, priority::DSTNAT, "KUBE-SERVICES"),
-            nat("nat-output", Hook::Output, priority::DSTNAT, "KUBE-SERVICES"),
-            nat("nat-postrouting", Hook::Postrouting, priority::SRCNAT, "KUBE-POSTROUTING"),
-            filter("filter-input", Hook::Input, "KUBE-INPUT"),
-            filter("filter-forward", Hook::Forward, "KUBE-FORWARD"),
-            filter("filter-output", Hook::Output, "KUBE-OUTPUT"),
+            nat("nat-prerouting", Hook::Prerouting, priority::DSTNAT, purpose::PREROUTING, "KUBE-SERVICES"),
+            nat("nat-output", Hook::Output, priority::DSTNAT, purpose::OUTPUT, "KUBE-SERVICES"),
+            nat("nat-postrouting", Hook::Postrouting, priority::SRCNAT, purpose::POSTROUTING, "KUBE-POSTROUTING"),
+            filter("filter-input", Hook::Input, purpose::FILTER_INPUT, "KUBE-INPUT"),
+            filter("filter-forward", Hook::Forward, purpose::FILTER_FORWARD, "KUBE-FORWARD"),
+            filter("filter-output", Hook::Output, purpose::FILTER_OUTPUT, "KUBE-OUTPUT"),
         ]
     }
 
     /// Obeys the map's verdict for the packet's front.
     fn vmap(&self, side: Side, map: &str) -> Rule {
-        Rule::new([Statement::Vmap(self.fields.key(side), map.into())])
+        Rule::new([Statement::Vmap(key(&self.fields, side), map.into())])
     }
 
     fn match_destination(&self, operand: Operand) -> Statement {
@@ -225,56 +187,19 @@ impl Rules<'_> {
         if self.settings.masquerade_all {
             rules.push(Rule::new([self.to_cluster_ip(), mark]));
         } else if let Some(local) = &self.settings.local_traffic {
-            rules.push(Rule::new([self.to_cluster_ip(), self.local_pod(local, false), mark]));
+            rules.push(Rule::new([self.to_cluster_ip(), local_pod(&self.fields, local, false), mark]));
         }
         rules.push(self.vmap(Side::Address, Side::Address.dispatch()));
-        rules.push(Rule::new([self.to_node_port_address(), vec![goto("KUBE-NODEPORTS")]].concat()));
+        rules.push(Rule::new([to_node_port_address(self.settings), vec![goto("KUBE-NODEPORTS")]].concat()));
         rules
-    }
-
-    /// Matches packets of local pods, or all others (I1 to I3).
-    fn local_pod(&self, local: &LocalTraffic, is_local: bool) -> Statement {
-        match local {
-            LocalTraffic::Source(range) => {
-                let (network, len) = (range.network(), range.prefix_len());
-                let operand =
-                    if is_local { Operand::InPrefix(network, len) } else { Operand::NotInPrefix(network, len) };
-                Statement::Match(vec![self.fields.source], operand)
-            }
-            LocalTraffic::Interface(name) => {
-                let name = interface(name);
-                let operand = if is_local { Operand::Is(name) } else { Operand::IsNot(name) };
-                Statement::Match(vec![Field::IifName], operand)
-            }
-            LocalTraffic::InterfacePrefix(prefix) => {
-                let prefix = Arc::clone(prefix);
-                let operand = if is_local { Operand::StartsWith(prefix) } else { Operand::StartsNotWith(prefix) };
-                Statement::Match(vec![Field::IifName], operand)
-            }
-        }
-    }
-
-    /// D19, D20.
-    fn to_node_port_address(&self) -> Vec<Statement> {
-        match self.settings.node_ports {
-            NodePorts::Listed => vec![self.match_destination(Operand::InSet(set::NODEPORT_IPS.into()))],
-            NodePorts::Everywhere => {
-                let (loopback, len) = match self.settings.family {
-                    Family::V4 => (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
-                    Family::V6 => (IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
-                };
-                let elsewhere = self.match_destination(Operand::NotInPrefix(loopback, len));
-                vec![elsewhere, Statement::FibLocal(FibAddress::Destination)]
-            }
-        }
     }
 
     /// D6, D7.
     fn external_local(&self, side: Side) -> Vec<Rule> {
         let mut rules = Vec::new();
         if let Some(local) = &self.settings.local_traffic {
-            let to_cluster = Statement::Vmap(self.fields.key(side), side.cluster_policy().into());
-            rules.push(Rule::new([self.local_pod(local, true), to_cluster]));
+            let to_cluster = Statement::Vmap(key(&self.fields, side), side.cluster_policy().into());
+            rules.push(Rule::new([local_pod(&self.fields, local, true), to_cluster]));
         }
         rules.push(Rule::new([Statement::FibLocal(FibAddress::Source), goto(side.external_local_host())]));
         rules.push(self.vmap(side, side.local_policy()));
@@ -305,7 +230,7 @@ impl Rules<'_> {
 
     /// D13: node ports without endpoints are refused where packets for this host arrive, and only there.
     fn input(&self) -> Vec<Rule> {
-        let mut node_ports = self.to_node_port_address();
+        let mut node_ports = to_node_port_address(self.settings);
         node_ports.push(Statement::Vmap(self.fields.node_port(), set::NO_ENDPOINTS_NODEPORTS.into()));
         vec![Rule::new(node_ports), self.vmap(Side::Address, set::NO_ENDPOINTS)]
     }
@@ -319,12 +244,4 @@ impl Rules<'_> {
             Rule::new([unallocated, Statement::Verdict(Verdict::Drop)]),
         ]
     }
-}
-
-/// An interface name as `iifname` loads it: sixteen bytes, padded with zeros.
-fn interface(name: &str) -> nft::Data {
-    let mut bytes = [0; 16];
-    let len = name.len().min(15);
-    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
-    nft::Data::from_bytes(&bytes).expect("sixteen bytes")
 }

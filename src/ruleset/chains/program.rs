@@ -1,0 +1,216 @@
+//! The fixed part of a table: what stays the same whatever Services there are.
+
+use std::sync::Arc;
+
+use nft::expr::FibAddress;
+use nft::statement::CtBit;
+use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Types, ValueType, Verdict};
+
+use super::{chain, set};
+use crate::diff::{ChainContent, Program};
+use crate::ruleset::shared::{
+    Fields, address_sets, base, commented, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
+};
+use crate::ruleset::{LocalTraffic, Settings};
+
+/// The chains of iptables' filter table that bear a name of its nat table: nftables has one namespace for both.
+const SERVICES_FILTER: &str = "KUBE-SERVICES-FILTER";
+const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
+
+pub(super) fn program(settings: &Settings) -> Program {
+    let name = TableName::new(settings.family.into(), "kube-proxy");
+    Program {
+        table: Table { name, comment: Some("rules for kube-proxy".into()) },
+        owned: settings.owned,
+        sets: sets(settings).into_iter().map(Arc::new).collect(),
+        slotted: Vec::new(),
+        chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
+        on_demand: |_| None,
+    }
+}
+
+fn sets(settings: &Settings) -> Vec<Set> {
+    let fields = Fields::of(settings.family);
+    let verdicts = |name, key: Vec<nft::Field>, comment| {
+        let types = Types::Named(key.iter().map(|field| field.data_type()).collect());
+        commented(Set::map(name, types, ValueType::Verdict), comment)
+    };
+    let mut sets = Vec::from(address_sets(settings.family));
+    sets.extend([
+        verdicts(set::SERVICES, fields.front(), "Front : chain of the service port"),
+        verdicts(set::NODEPORTS, fields.node_port(), "Node port : chain of the service port"),
+        verdicts(set::NO_ENDPOINTS, fields.front(), "Cluster IP without endpoints"),
+        verdicts(set::NO_ENDPOINTS_EXTERNAL, fields.front(), "External or load balancer IP without endpoints"),
+        verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), "Node port without endpoints"),
+    ]);
+    sets
+}
+
+/// A rule with a comment.
+pub(super) fn rule(statements: impl Into<Vec<Statement>>, comment: &str) -> Rule {
+    Rule { comment: Some(comment.into()), ..Rule::new(statements) }
+}
+
+/// Writes the rules of one table.
+struct Rules<'a> {
+    settings: &'a Settings,
+    fields: Fields,
+}
+
+impl Rules<'_> {
+    fn chains(&self) -> Vec<ChainContent> {
+        let mark = Statement::SetMarkBits(self.settings.masquerade_mark);
+        let mut chains = self.base_chains();
+        chains.extend([
+            regular("KUBE-SERVICES", purpose::SERVICES, self.services()),
+            regular(
+                "KUBE-NODEPORTS",
+                purpose::NODEPORTS,
+                vec![rule([self.node_ports(set::NODEPORTS)], "service ports by node port")],
+            ),
+            regular(chain::MARK_MASQ, purpose::MARK_MASQ, vec![rule([mark], "masquerade when it leaves")]),
+            regular("KUBE-POSTROUTING", "Masquerades what is marked", self.postrouting()),
+            regular("KUBE-INPUT", "Refuses fronts without endpoints", self.input()),
+        ]);
+        if self.settings.drop_invalid {
+            let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];
+            chains.push(regular(
+                "KUBE-FORWARD",
+                "Packets of no known connection",
+                vec![rule(drop, "no known connection; see conntrack.tcpBeLiberal")],
+            ));
+        }
+        let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];
+        let external = self.fronts(set::NO_ENDPOINTS_EXTERNAL);
+        chains.extend([
+            regular(
+                SERVICES_FILTER,
+                "Refuses unused ports of cluster IPs, drops unused cluster IPs",
+                self.services_filter(),
+            ),
+            regular(
+                EXTERNAL_SERVICES,
+                "Refuses external fronts without endpoints",
+                vec![rule([external], "external fronts without endpoints")],
+            ),
+            regular(
+                chain::FIREWALL,
+                "Sources that may not use a load balancer IP",
+                vec![rule(drop, "source not in the load balancer's source ranges")],
+            ),
+            regular(
+                chain::REJECT,
+                purpose::REJECT,
+                vec![rule([Statement::Counter, Statement::Reject], "nothing serves this port")],
+            ),
+        ]);
+        chains
+    }
+
+    /// Only the first packet of a connection walks the nat chains; the filter chains leave an established one after a rule, the
+    /// forward one after two.
+    fn base_chains(&self) -> Vec<ChainContent> {
+        let nat = |name, hook, priority, purpose, target, comment| {
+            base(name, ChainType::Nat, hook, priority, purpose, vec![rule([jump(target)], comment)])
+        };
+        let filter = |name, hook, purpose, rules| base(name, ChainType::Filter, hook, priority::FILTER, purpose, rules);
+        let state = |bit, target, comment| rule([Statement::CtBit(bit), jump(target)], comment);
+        let new = |target| state(CtBit::StateNew, target, "new connections");
+        let mut forward = Vec::new();
+        if self.settings.drop_invalid {
+            forward.push(state(CtBit::StateInvalid, "KUBE-FORWARD", "packets of no known connection"));
+        }
+        forward.push(new(SERVICES_FILTER));
+        let services = "service ports";
+        vec![
+            nat("nat-prerouting", Hook::Prerouting, priority::DSTNAT, purpose::PREROUTING, "KUBE-SERVICES", services),
+            nat("nat-output", Hook::Output, priority::DSTNAT, purpose::OUTPUT, "KUBE-SERVICES", services),
+            nat(
+                "nat-postrouting",
+                Hook::Postrouting,
+                priority::SRCNAT,
+                purpose::POSTROUTING,
+                "KUBE-POSTROUTING",
+                "masquerading",
+            ),
+            filter("filter-input", Hook::Input, purpose::FILTER_INPUT, vec![new("KUBE-INPUT")]),
+            filter("filter-forward", Hook::Forward, purpose::FILTER_FORWARD, forward),
+            filter("filter-output", Hook::Output, purpose::FILTER_OUTPUT, vec![new(SERVICES_FILTER)]),
+        ]
+    }
+
+    fn fronts(&self, map: &str) -> Statement {
+        Statement::Vmap(self.fields.front(), map.into())
+    }
+
+    fn node_ports(&self, map: &str) -> Statement {
+        Statement::Vmap(self.fields.node_port(), map.into())
+    }
+
+    fn to(&self, set: &str) -> Statement {
+        Statement::Match(vec![self.fields.destination], Operand::InSet(set.into()))
+    }
+
+    /// D1, D3, D17, D19.
+    fn services(&self) -> Vec<Rule> {
+        let node_ports = [to_node_port_address(self.settings), vec![goto("KUBE-NODEPORTS")]].concat();
+        vec![
+            rule([self.fronts(set::SERVICES)], "service ports by address"),
+            rule(node_ports, "node ports; this is the last rule"),
+        ]
+    }
+
+    /// D9. The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    fn postrouting(&self) -> Vec<Rule> {
+        let mask = self.settings.masquerade_mark;
+        let masquerade = [
+            Statement::MarkBits { mask, set: true },
+            Statement::ClearMarkBits(mask),
+            Statement::Counter,
+            Statement::MasqueradeFullyRandom,
+        ];
+        vec![rule(masquerade, "masquerade what is marked")]
+    }
+
+    /// D13: node ports without endpoints are refused where packets for this host arrive, and only there.
+    fn input(&self) -> Vec<Rule> {
+        let mut node_ports = to_node_port_address(self.settings);
+        node_ports.push(self.node_ports(set::NO_ENDPOINTS_NODEPORTS));
+        vec![
+            rule(node_ports, "node ports without endpoints"),
+            rule([jump(EXTERNAL_SERVICES)], "external fronts"),
+            rule([self.fronts(set::NO_ENDPOINTS)], "cluster IPs without endpoints"),
+        ]
+    }
+
+    /// D2, D3, D14, D15.
+    fn services_filter(&self) -> Vec<Rule> {
+        let unallocated = [self.to(set::SERVICE_CIDRS), Statement::Counter, Statement::Verdict(Verdict::Drop)];
+        vec![
+            rule([jump(EXTERNAL_SERVICES)], "external fronts"),
+            rule([self.fronts(set::NO_ENDPOINTS)], "cluster IPs without endpoints"),
+            rule([self.to(set::CLUSTER_IPS), goto(chain::REJECT)], "a port of a cluster IP that no service has"),
+            rule(unallocated, "an address for cluster IPs that no service has"),
+        ]
+    }
+}
+
+/// Matches traffic to cluster IPs that is masqueraded whatever endpoint it goes to, if there is such (D8).
+pub(super) fn masqueraded_in_cluster(settings: &Settings) -> Option<Vec<Statement>> {
+    let fields = Fields::of(settings.family);
+    let to_cluster_ip = Statement::Match(vec![fields.destination], Operand::InSet(set::CLUSTER_IPS.into()));
+    if settings.masquerade_all {
+        return Some(vec![to_cluster_ip]);
+    }
+    let from_elsewhere = |local: &LocalTraffic| vec![local_pod(&fields, local, false), to_cluster_ip];
+    settings.local_traffic.as_ref().map(from_elsewhere)
+}
+
+/// Matches packets of local pods, when they can be told from others (D6, D7).
+pub(super) fn from_local_pod(settings: &Settings) -> Option<Statement> {
+    let fields = Fields::of(settings.family);
+    settings.local_traffic.as_ref().map(|local| local_pod(&fields, local, true))
+}
+
+/// Matches packets of this host (D6).
+pub(super) const FROM_HOST: Statement = Statement::FibLocal(FibAddress::Source);

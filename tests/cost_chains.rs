@@ -1,0 +1,213 @@
+//! What a change costs in layout `chains`: the messages that go over netlink, by kind, whatever else the cluster holds.
+//!
+//! Drives the engine with a kernel that only remembers; needs no root. Every cost is asserted for 10 and for 2,000 Services.
+
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use kube_proxy::model::{Endpoint, Event, Family};
+use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::sync::Report;
+use nft::Command;
+use support::cluster::{address, endpoint, endpoints, name, served, service, slice};
+use support::ledger::{Cluster, ENDPOINTS};
+
+/// The number of commands of each kind.
+type Sent = BTreeMap<&'static str, usize>;
+
+fn kind(command: &Command) -> &'static str {
+    match command {
+        Command::AddTable(_) | Command::OwnTable(_) => "add table",
+        Command::DeleteTable(_) => "delete table",
+        Command::AddChain(..) => "add chain",
+        Command::DeleteChain(..) => "delete chain",
+        Command::FlushChain(..) => "flush chain",
+        Command::AddRule(..) => "add rule",
+        Command::DeleteRule(..) => "delete rule",
+        Command::AddSet(..) => "add set",
+        Command::DeleteSet(..) => "delete set",
+        Command::AddElements(..) => "add elements",
+        Command::DeleteElements(..) => "delete elements",
+    }
+}
+
+fn sent(commands: &[Command]) -> Sent {
+    let mut sent = Sent::new();
+    commands.iter().for_each(|command| *sent.entry(kind(command)).or_default() += 1);
+    sent
+}
+
+fn elements(commands: &[Command]) -> usize {
+    commands.iter().map(Command::elements).sum()
+}
+
+fn each_size(test: impl FnMut(&mut Cluster)) {
+    Cluster::each_size(AnyLayout::Chains, test);
+}
+
+fn v4_slice(n: u16, endpoints: Vec<Endpoint>) -> Event {
+    Event::SliceApplied(slice(n, Family::V4, endpoints))
+}
+
+/// The IPv4 endpoints of Service 0 with the last one replaced.
+fn one_replaced() -> Vec<Endpoint> {
+    let mut list = endpoints(0, Family::V4, ENDPOINTS);
+    list.pop();
+    list.push(endpoint(address(Family::V4, 245, 1)));
+    list
+}
+
+/// What is left to do a second later: nothing but deleting chains that were emptied.
+fn assert_collected(cluster: &mut Cluster, chains: usize) {
+    assert_eq!(cluster.change([]), (Report::default(), Vec::new()), "not within a second");
+    assert!(cluster.engine.unfinished());
+    assert_eq!(sent(&cluster.sync(true).1), Sent::from([("delete chain", chains)]));
+    assert!(!cluster.engine.unfinished());
+    assert_eq!(cluster.sync(true), (Report::default(), Vec::new()));
+}
+
+#[test]
+fn nothing_new_costs_nothing() {
+    each_size(|cluster| {
+        assert_eq!(cluster.change([]), (Report::default(), Vec::new()));
+        assert!(!cluster.engine.unfinished());
+    });
+}
+
+#[test]
+fn a_replaced_endpoint_costs_its_chain_and_one_element() {
+    // F8
+    each_size(|cluster| {
+        let (report, commands) = cluster.change([v4_slice(0, one_replaced())]);
+        let once = ["add chain", "add rule", "flush chain", "delete elements", "add elements"];
+        assert_eq!(sent(&commands), Sent::from(once.map(|kind| (kind, 1))));
+        assert_eq!(elements(&commands), 2);
+        assert!(!report.full, "only what was touched is compared");
+        assert_collected(cluster, 1);
+    });
+}
+
+#[test]
+fn a_replaced_first_endpoint_costs_the_rules_that_choose_too() {
+    each_size(|cluster| {
+        let mut list = endpoints(0, Family::V4, ENDPOINTS);
+        list[0] = endpoint(address(Family::V4, 245, 1));
+        let (_, commands) = cluster.change([v4_slice(0, list)]);
+        // It was the one that the last rule of the service port's chain leads to.
+        let expected = [
+            ("add chain", 1),
+            ("flush chain", 1 + 1),
+            ("add rule", 1 + 3),
+            ("delete elements", 1),
+            ("add elements", 1),
+        ];
+        assert_eq!(sent(&commands), Sent::from(expected));
+        assert_eq!(elements(&commands), 2);
+    });
+}
+
+#[test]
+fn another_endpoint_costs_its_chain_one_element_and_the_rules_that_choose() {
+    // F8
+    each_size(|cluster| {
+        let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
+        // One rule of the endpoint; marking, choosing and falling back for the service port.
+        let expected = [("add chain", 1), ("flush chain", 1), ("add rule", 1 + 3), ("add elements", 1)];
+        assert_eq!(sent(&commands), Sent::from(expected));
+        assert_eq!(elements(&commands), 1);
+        let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
+        let expected = [("flush chain", 1 + 1), ("add rule", 3), ("delete elements", 1)];
+        assert_eq!(sent(&commands), Sent::from(expected));
+        assert_collected(cluster, 1);
+    });
+}
+
+#[test]
+fn a_service_costs_its_own_chains() {
+    // F8
+    each_size(|cluster| {
+        let (_, commands) = cluster.change(served(2047, ENDPOINTS));
+        // KUBE-SVC-H with three rules, KUBE-EXT-H with two, and one with one rule for each endpoint; a family.
+        let chains = 2 * (2 + usize::from(ENDPOINTS));
+        let rules = 2 * (3 + 2 + usize::from(ENDPOINTS));
+        // Three addresses, a node port, the cluster IP, and the choice.
+        let of_elements = 2 * 4;
+        let expected = [("add set", 2), ("add chain", chains), ("add rule", rules), ("add elements", of_elements)];
+        assert_eq!(sent(&commands), Sent::from(expected));
+        assert_eq!(elements(&commands), 2 * (3 + 1 + 1 + usize::from(ENDPOINTS)));
+        let (_, commands) = cluster.change([Event::ServiceDeleted(name(2047))]);
+        let expected = [("flush chain", chains), ("delete elements", of_elements - 2), ("delete set", 2)];
+        assert_eq!(sent(&commands), Sent::from(expected));
+        assert_collected(cluster, chains);
+    });
+}
+
+#[test]
+fn affinity_costs_a_set_an_endpoint() {
+    // E1 E6
+    each_size(|cluster| {
+        let mut sticky = service(0);
+        sticky.affinity_seconds = Some(300);
+        let (_, commands) = cluster.change([Event::ServiceApplied(sticky)]);
+        assert_eq!(sent(&commands).get("add set"), Some(&(2 * usize::from(ENDPOINTS))));
+        let (_, commands) = cluster.change([v4_slice(0, one_replaced())]);
+        let counts = sent(&commands);
+        assert_eq!((counts.get("add set"), counts.get("delete set")), (Some(&1), Some(&1)), "{counts:?}");
+        let reads = cluster.kernel.log.borrow().reads;
+        cluster.sync(true);
+        assert_eq!(cluster.kernel.log.borrow().reads, reads, "no set of clients is read");
+    });
+}
+
+#[test]
+fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
+    // F8
+    each_size(|cluster| {
+        cluster.change([v4_slice(0, one_replaced())]);
+        let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
+        assert_eq!(sent(&commands).get("add chain"), None, "{commands:?}");
+        assert_collected(cluster, 1);
+    });
+}
+
+#[test]
+fn one_sync_after_the_other_deletes_the_chains_of_two_ticks_ago() {
+    // F8
+    each_size(|cluster| {
+        cluster.engine.tick();
+        cluster.change([v4_slice(0, one_replaced())]);
+        assert_eq!(cluster.change([]).1, [], "without a tick");
+        cluster.engine.tick();
+        let (_, commands) = cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
+        assert_eq!(sent(&commands).get("delete chain"), Some(&1), "{commands:?}");
+        // What that emptied was filled and emptied again since, so the next tick is too early.
+        cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS))]);
+        cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
+        cluster.engine.tick();
+        assert_eq!(cluster.change([]).1, []);
+        cluster.engine.tick();
+        assert_eq!(sent(&cluster.change([]).1), Sent::from([("delete chain", 1)]));
+    });
+}
+
+#[test]
+fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
+    let changes: [(&str, Vec<Event>); 4] = [
+        ("an endpoint replaced", vec![v4_slice(0, one_replaced())]),
+        ("an endpoint more", vec![v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]),
+        ("a Service more", served(2047, ENDPOINTS)),
+        ("a Service less", vec![Event::ServiceDeleted(name(0))]),
+    ];
+    let mut costs = Vec::new();
+    each_size(|cluster| {
+        let cost = |(what, events)| (what, cluster.change(events).0.committed.expect("something was sent"));
+        costs.push(changes.clone().map(cost));
+    });
+    assert_eq!(costs[0], costs[1]);
+    let (_, replaced) = costs[0][0];
+    assert_eq!(replaced.messages, 5);
+    assert!(replaced.bytes < 2048, "{replaced:?}");
+}

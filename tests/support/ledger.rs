@@ -1,0 +1,61 @@
+//! An engine that has synced a cluster of a given size, with a kernel that only remembers: for tests of what a change costs.
+
+use kube_proxy::model::{Event, Family};
+use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::sync::{Engine, Report};
+use nft::Command;
+
+use super::cluster::{config, node, served, service_cidr};
+use super::kernel::Recorder;
+
+/// Endpoints of every Service in a family, but for [`WIDE`].
+pub(crate) const ENDPOINTS: u16 = 3;
+/// The Service with one endpoint more than the others, so that what is shared by Services with as many is there.
+pub(crate) const WIDE: u16 = 1;
+/// The sizes of cluster that must make no difference.
+const SIZES: [u16; 2] = [10, 2000];
+
+/// The engine and its kernel.
+pub(crate) struct Cluster {
+    pub(crate) engine: Engine<Recorder, AnyLayout>,
+    pub(crate) kernel: Recorder,
+}
+
+impl Cluster {
+    fn new(layout: AnyLayout, size: u16) -> Self {
+        let kernel = Recorder::default();
+        let engine = Engine::new(config(), layout, &Family::BOTH, kernel.clone());
+        let mut cluster = Self { engine, kernel };
+        cluster.tell([node(Some("a")), service_cidr("kubernetes", &["10.96.0.0/16", "fd00:10:96::/112"])]);
+        (0..size).for_each(|n| cluster.tell(served(n, if n == WIDE { ENDPOINTS + 1 } else { ENDPOINTS })));
+        cluster.tell([Event::InitialListDone]);
+        cluster.engine.sync(false).expect("this kernel takes everything");
+        cluster
+    }
+
+    /// For clusters of both sizes.
+    pub(crate) fn each_size(layout: AnyLayout, mut test: impl FnMut(&mut Self)) {
+        SIZES.into_iter().for_each(|size| test(&mut Self::new(layout, size)));
+    }
+
+    pub(crate) fn tell(&mut self, events: impl IntoIterator<Item = Event>) {
+        events.into_iter().for_each(|event| {
+            self.engine.apply(event);
+        });
+    }
+
+    /// Syncs after these events; gives what was sent, which is one transaction or nothing.
+    pub(crate) fn change(&mut self, events: impl IntoIterator<Item = Event>) -> (Report, Vec<Command>) {
+        self.tell(events);
+        self.sync(false)
+    }
+
+    /// Syncs; `settled` as for the engine.
+    pub(crate) fn sync(&mut self, settled: bool) -> (Report, Vec<Command>) {
+        let before = self.kernel.log.borrow().sent.len();
+        let report = self.engine.sync(settled).expect("this kernel takes everything");
+        let log = self.kernel.log.borrow();
+        assert!(log.sent.len() <= before + 1, "more than one transaction");
+        (report, log.sent.get(before).cloned().unwrap_or_default())
+    }
+}
