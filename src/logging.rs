@@ -3,16 +3,19 @@
 //! `RUST_LOG` takes the place of the verbosity where it is set, until the verbosity is changed at run time.
 
 use std::fmt;
-use std::sync::Arc;
 
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{EnvFilter, reload};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, fmt as lines};
 
 use crate::config::{LogFormat, LoggingConfig};
 
 /// Changes the verbosity of a log that is running.
 #[derive(Clone)]
-pub struct Verbosity(Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>);
+pub struct Verbosity(Handle<Targets, Registry>);
 
 impl Verbosity {
     /// Sets it, for all threads at once.
@@ -20,7 +23,7 @@ impl Verbosity {
     /// # Errors
     /// When the log is not there any more, with the reason.
     pub fn set(&self, verbosity: u32) -> Result<(), String> {
-        (self.0)(filter(verbosity)).map_err(|error| error.to_string())
+        self.0.reload(filter(verbosity)).map_err(|error| error.to_string())
     }
 }
 
@@ -32,28 +35,22 @@ impl fmt::Debug for Verbosity {
 
 /// Starts logging. Later calls change nothing, and what they give has no effect.
 pub fn init(config: &LoggingConfig) -> Verbosity {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| filter(config.verbosity));
-    let builder = tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter);
-    let (started, verbosity) = match config.format {
-        LogFormat::Text => {
-            let builder = builder.with_ansi(false).with_filter_reloading();
-            let handle = builder.reload_handle();
-            (builder.try_init(), Verbosity(Arc::new(move |filter| handle.reload(filter))))
-        }
-        LogFormat::Json => {
-            let builder = builder.json().with_filter_reloading();
-            let handle = builder.reload_handle();
-            (builder.try_init(), Verbosity(Arc::new(move |filter| handle.reload(filter))))
-        }
+    let from_environment = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
+    let (filter, handle) = reload::Layer::new(from_environment.unwrap_or_else(|| filter(config.verbosity)));
+    let lines = lines::layer().with_writer(std::io::stderr);
+    let log = tracing_subscriber::registry().with(filter);
+    let started = match config.format {
+        LogFormat::Text => log.with(lines.with_ansi(false)).try_init(),
+        LogFormat::Json => log.with(lines.json()).try_init(),
     };
     if let Err(error) = started {
-        tracing::debug!(error, "logging was started before");
+        tracing::debug!(%error, "logging was started before");
     }
-    verbosity
+    Verbosity(handle)
 }
 
-fn filter(verbosity: u32) -> EnvFilter {
-    EnvFilter::default().add_directive(level(verbosity).into())
+fn filter(verbosity: u32) -> Targets {
+    Targets::new().with_default(level(verbosity))
 }
 
 /// Errors, warnings and milestones always; syncs from 4 on, as many clusters run with 2; everything from 6 on.

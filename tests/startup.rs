@@ -88,13 +88,31 @@ fn a_setting_that_cannot_be_made_ends_init_only() {
     // N2
     let node = Namespace::new("init");
     let mut config = config();
-    // The limit belongs to the whole machine and cannot be set in a namespace.
+    config["conntrack"]["udpTimeout"] = "59s".into();
+    let (_directory, config) = file(&config);
+    let script = format!(
+        "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec {} {config} --init-only",
+        binary().display()
+    );
+    let output = node.command("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("nf_conntrack_udp_timeout"), "{}", text(&output));
+    assert!(text(&output).contains("--init-only"), "{}", text(&output));
+}
+
+#[test]
+fn the_machines_limit_is_left_alone_in_a_container_that_plays_a_node() {
+    // N1 N2
+    let node = Namespace::new("init");
+    let before = sysctl(&node, "nf_conntrack_max");
+    let mut config = config();
     config["conntrack"]["min"] = 123_456.into();
     config["conntrack"]["maxPerCore"] = 1.into();
     let (_directory, config) = file(&config);
     let output = proxy(&node, &[&config, "--init-only"]);
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(text(&output).contains("nf_conntrack_max"), "{}", text(&output));
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("nf_conntrack_max belongs to the machine"), "{}", text(&output));
+    assert_eq!(sysctl(&node, "nf_conntrack_max"), before);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Conntrack};
 use crate::kernel::process::{SKIP_VERSION_CHECK, check_kernel, set_oom_score};
 use crate::kernel::sysctl::{ConntrackSettings, apply};
-use crate::kernel::{families, probe as kernel_probe};
+use crate::kernel::{families, load_conntrack, probe as kernel_probe};
 use crate::privileges::{self, Needs};
 use crate::source::api;
 
@@ -21,6 +21,7 @@ const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
 /// When the kernel is too old, or a value cannot be set.
 pub(super) fn prepare(config: &Config) -> Result<()> {
     check_kernel(env::var_os(SKIP_VERSION_CHECK).as_deref())?;
+    load_conntrack();
     match apply(&settings(&config.conntrack)) {
         Ok(written) => written.iter().for_each(|(path, value)| info!(path = %path.display(), value, "set")),
         // Upstream has no manifests; who runs from them may well run in a network namespace, where the limit cannot be set.

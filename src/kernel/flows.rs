@@ -61,6 +61,13 @@ enum Filter {
     Here,
 }
 
+/// Has the kernel load connection tracking, if that is a module that nobody needed yet: asking it anything does. Without it there
+/// are no settings to write (N).
+pub fn load_conntrack() {
+    // Whatever is wrong shows when the settings are written.
+    let _ = list(Family::V4);
+}
+
 /// The UDP flows of a family. After five interrupted attempts the last list is given as it is (J8).
 ///
 /// # Errors

@@ -21,6 +21,7 @@ use crate::conntrack::Flow;
 use crate::model::Family;
 use watch::Watch;
 
+pub use flows::load_conntrack;
 pub use watch::ForeignWrites;
 
 /// What the sync loop asks of the kernel. Tests put another one in its place.

@@ -1,13 +1,16 @@
 //! The kernel's connection-tracking settings (N1-N4), written once at start and with `--init-only`.
 //!
 //! Takes [`ConntrackSettings`], compares each value with the kernel's and writes what differs. What is right already is not
-//! written, so a process that may not write (an unprivileged container after `--init-only`) starts all the same.
+//! written, so a process that may not write (an unprivileged container after `--init-only`) starts all the same. The limit of
+//! connections is the machine's: in a network namespace of a container that plays a node it cannot be set, and is left with a warning.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+
+use tracing::warn;
 
 /// What the configuration says about connection tracking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +86,17 @@ fn apply_below(settings: &ConntrackSettings, proc_sys: &Path, sys: &Path) -> Res
     let mut written = Vec::new();
     for (name, value) in wanted(settings, cpus(sys)) {
         let path = directory.join(name);
+        if name == LIMIT && is_fixed(&path) {
+            let present = read(&path, value)?;
+            if present.parse() != Ok(value) {
+                warn!(
+                    present,
+                    wanted = value,
+                    "{name} belongs to the machine and cannot be set in this network namespace"
+                );
+            }
+            continue;
+        }
         if set(&path, value)? {
             written.push((path, value));
         }
@@ -138,6 +152,11 @@ fn is_cpu(name: &str) -> bool {
 fn is_online(cpu: &Path) -> bool {
     let offline = fs::read_to_string(cpu.join("online")).is_ok_and(|text| text.trim() == "0");
     cpu.join("topology").is_dir() && !offline
+}
+
+/// Whether nobody may write here, which is how the kernel shows a value of the machine in other network namespaces than its first.
+fn is_fixed(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly())
 }
 
 /// Writes a value unless the kernel has it (N4). Says whether it was written.

@@ -10,6 +10,7 @@ mod support;
 mod access;
 mod cluster;
 mod following;
+mod kubeadm;
 mod listings;
 mod outages;
 mod trouble;

@@ -79,7 +79,7 @@ impl<'world> Proxy<'world> {
     /// Like [`Proxy::start`], with further arguments.
     pub(crate) fn start_with(arguments: &[&str], node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
         let mut proxy = Self::prepare(node, config, objects);
-        proxy.arguments = arguments.iter().map(ToString::to_string).collect();
+        proxy.set_arguments(arguments);
         proxy.launch();
         proxy
     }
@@ -197,6 +197,17 @@ impl<'world> Proxy<'world> {
     /// Sends SIGKILL and waits for the end.
     pub(crate) fn kill(&mut self) -> ExitStatus {
         self.end(Signal::KILL)
+    }
+
+    /// Further arguments for the next start.
+    pub(crate) fn set_arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(ToString::to_string).collect();
+    }
+
+    /// The whole answer to a GET inside the node's namespace.
+    pub(crate) fn get(&self, address: &str, path: &str) -> String {
+        let answer = self.node.enter(|| http_get(address, path));
+        answer.unwrap_or_else(|| panic!("nobody answers {path} at {address}"))
     }
 
     /// The process id; `ip netns exec` becomes the program that it runs.
