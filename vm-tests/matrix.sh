@@ -13,12 +13,12 @@ TOOLS_SUITE=bookworm
 
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
 # The layouts of the ruleset are test binaries of their own: a layout is one word here and one file there.
-GROUPS_PER_KERNEL=(packets restart foreign-writes sctp nodes load old-kernel)
+GROUPS_PER_KERNEL=(packets restart foreign-writes nodes load old-kernel sctp)
 # Groups that run on every kernel with every suite's nft: a node's nft need not be as old as its kernel.
 GROUPS_PER_NFT=(listing)
 
 # Test binaries of the workspace that go into the guest.
-TEST_BINARIES=(packets inspection tampering)
+TEST_BINARIES=(packets inspection tampering nodes)
 
 # Modules that the rules and the tests' networks need. What a kernel has built in or lacks is left out; a group that needs a module
 # asks for it by itself.
