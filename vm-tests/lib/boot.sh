@@ -13,8 +13,8 @@ machine() { # ACCELERATOR KERNEL ARGUMENT...
 	local accelerator=$1 vmlinuz cpu=max
 	vmlinuz=$(find "$CACHE/$2/kernel" -name 'vmlinuz-*' | head -n 1)
 	shift 2
-	# qemu 7.2 translates AVX wrongly: with newer kernels programs end with SIGSEGV.
-	[ "$accelerator" = kvm ] || cpu=max,-avx,-avx2
+	# qemu 7.2 translates some instructions wrongly: with newer kernels programs and the kernel fault after AVX and CMPXCHG16B.
+	[ "$accelerator" = kvm ] || cpu=max,-avx,-avx2,-cx16
 	qemu-system-x86_64 -M pc -cpu "$cpu" -accel "$accelerator" -smp 2 -m 1536 -nodefaults -no-user-config -display none \
 		-serial stdio -no-reboot -kernel "$vmlinuz" "$@" </dev/null 2>&1
 }
@@ -23,7 +23,7 @@ machine() { # ACCELERATOR KERNEL ARGUMENT...
 # /dev/kvm can be opened says little: inside some virtual machines guests then crawl or die.
 accelerator() { # KERNEL
 	if [ -w /dev/kvm ] && (export -f machine; CACHE=$CACHE timeout 10 bash -c \
-		"machine kvm $1 -append 'console=ttyS0 panic=-1 reboot=t'") | grep -a 'Kernel panic' >/dev/null; then
+		"machine kvm $1 -append 'console=ttyS0 panic=-1 reboot=t'" 2>/dev/null) | grep -a 'Kernel panic' >/dev/null; then
 		echo kvm
 	else
 		echo tcg
