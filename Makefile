@@ -1,6 +1,6 @@
 # The commands of this project. `make help` lists them. Tests and the demo make network namespaces and need root.
 
-VM_PACKAGES := qemu-system-x86 cpio kmod xz-utils zstd binutils debian-archive-keyring
+VM_PACKAGES := cpio kmod xz-utils zstd binutils debian-archive-keyring
 PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 

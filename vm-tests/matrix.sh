@@ -11,6 +11,9 @@ KERNEL_PACKAGE=linux-image-cloud-amd64
 # The suite whose statically linked busybox is the guest's userland.
 TOOLS_SUITE=bookworm
 
+# The suite whose qemu boots the guests. That of bookworm, 7.2, translates CMPXCHG16B and AVX wrongly: kernels from 6.12 on fault.
+QEMU_SUITE=trixie
+
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
 # The layouts of the ruleset are test binaries of their own: a layout is one word here and one file there.
 GROUPS_PER_KERNEL=(packets restart foreign-writes nodes load old-kernel sctp)

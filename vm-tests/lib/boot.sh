@@ -9,20 +9,23 @@ KERNEL_TROUBLE='WARNING: (CPU|possible|suspicious)|\bBUG: |\bOops\b|general prot
 
 KERNEL_LINE='console=ttyS0 quiet loglevel=5 panic=-1 oops=panic reboot=t mitigations=off random.trust_cpu=on'
 
+# qemu with its own libraries and firmware.
 machine() { # ACCELERATOR KERNEL ARGUMENT...
-	local accelerator=$1 vmlinuz cpu=max
+	local accelerator=$1 qemu=$CACHE/$QEMU_SUITE/qemu/usr vmlinuz cpu=max
 	vmlinuz=$(find "$CACHE/$2/kernel" -name 'vmlinuz-*' | head -n 1)
 	shift 2
-	# qemu 7.2 translates some instructions wrongly: with newer kernels programs and the kernel fault after AVX and CMPXCHG16B.
-	[ "$accelerator" = kvm ] || cpu=max,-avx,-avx2,-cx16
-	qemu-system-x86_64 -M pc -cpu "$cpu" -accel "$accelerator" -smp 2 -m 1536 -nodefaults -no-user-config -display none \
-		-serial stdio -no-reboot -kernel "$vmlinuz" "$@" </dev/null 2>&1
+	# Translation is most reliable for the plain processor; with `max` a boot sometimes hangs.
+	[ "$accelerator" = kvm ] || cpu=qemu64
+	export QEMU_MODULE_DIR=$qemu/lib/x86_64-linux-gnu/qemu
+	exec "$qemu/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$qemu/lib/x86_64-linux-gnu" "$qemu/bin/qemu-system-x86_64" \
+		-L "$qemu/share/qemu" -L "$qemu/share/seabios" -M q35 -cpu "$cpu" -accel "$accelerator" -smp 2 -m 1536 \
+		-nodefaults -no-user-config -display none -serial stdio -no-reboot -kernel "$vmlinuz" "$@" </dev/null 2>&1
 }
 
 # "kvm" if a kernel gets as far as its panic about a missing root file system in a few seconds with it, else "tcg". That
 # /dev/kvm can be opened says little: inside some virtual machines guests then crawl or die.
 accelerator() { # KERNEL
-	if [ -w /dev/kvm ] && (export -f machine; CACHE=$CACHE timeout 10 bash -c \
+	if [ -w /dev/kvm ] && (export -f machine; export CACHE QEMU_SUITE; timeout 10 bash -c \
 		"machine kvm $1 -append 'console=ttyS0 panic=-1 reboot=t'" 2>/dev/null) | grep -a 'Kernel panic' >/dev/null; then
 		echo kvm
 	else
@@ -32,7 +35,7 @@ accelerator() { # KERNEL
 
 boot() { # KERNEL ACCELERATOR
 	local work=$WORK/$1 code=0
-	(export -f machine; CACHE=$CACHE timeout "$BOOT_SECONDS" bash -c "machine $2 $1 -initrd '$work/initramfs' -append '$KERNEL_LINE'") |
+	(export -f machine; export CACHE QEMU_SUITE; timeout "$BOOT_SECONDS" bash -c "machine $2 $1 -initrd '$work/initramfs' -append '$KERNEL_LINE'") |
 		tr -d '\r' | tee "$work/console" | show || code=$?
 	[ "$code" -eq 0 ] || echo "qemu ended with $code (124: more than $BOOT_SECONDS seconds)" | tee -a "$work/console"
 }

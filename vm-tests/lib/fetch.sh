@@ -68,14 +68,21 @@ fetch_kernel() { # SUITE
 	unpack "$1" kernel "$package"
 }
 
-# nft of a suite with every library it needs, in $CACHE/SUITE/nft.
-fetch_nft() { # SUITE
+# A package with everything it depends on, in a folder.
+unpack_with_libraries() { # SUITE FOLDER PACKAGE
 	local packages
 	mapfile -t packages < <(suite_apt "$1" apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
-		--no-replaces --no-enhances nftables | grep '^[a-z]' | grep -v -e '^dpkg$' -e '^debconf' -e '^gcc-.*-base$')
-	unpack "$1" nft "${packages[@]}"
+		--no-replaces --no-enhances "$3" | grep '^[a-z]' | grep -v -e '^dpkg$' -e '^debconf' -e '^cdebconf' -e '^gcc-.*-base$' -e '^perl' -e '^python' -e ':')
+	unpack "$1" "$2" "${packages[@]}"
 }
 
+# nft of a suite, in $CACHE/SUITE/nft.
+fetch_nft() { # SUITE
+	unpack_with_libraries "$1" nft nftables
+}
+
+# busybox for the guests, and qemu for this machine.
 fetch_tools() {
 	unpack "$TOOLS_SUITE" tools busybox-static
+	unpack_with_libraries "$QEMU_SUITE" qemu qemu-system-x86
 }
