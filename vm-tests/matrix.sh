@@ -16,7 +16,7 @@ QEMU_SUITE=trixie
 
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
 # The layouts of the ruleset are test binaries of their own: a layout is one word here and one file there.
-GROUPS_PER_KERNEL=(packets restart foreign-writes nodes load old-kernel sctp)
+GROUPS_PER_KERNEL=(old-kernel restart foreign-writes nodes load packets sctp)
 # Groups that run on every kernel with every suite's nft: a node's nft need not be as old as its kernel.
 GROUPS_PER_NFT=(listing)
 

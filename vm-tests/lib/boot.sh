@@ -26,7 +26,7 @@ machine() { # ACCELERATOR KERNEL ARGUMENT...
 # /dev/kvm can be opened says little: inside some virtual machines guests then crawl or die.
 accelerator() { # KERNEL
 	if [ -w /dev/kvm ] && (export -f machine; export CACHE QEMU_SUITE; timeout 10 bash -c \
-		"machine kvm $1 -append 'console=ttyS0 panic=-1 reboot=t'" 2>/dev/null) | grep -a 'Kernel panic' >/dev/null; then
+		"machine kvm $1 -append 'console=ttyS0 panic=-1 reboot=t'" 2>/dev/null) 2>/dev/null | grep -a 'Kernel panic' >/dev/null; then
 		echo kvm
 	else
 		echo tcg
@@ -36,7 +36,7 @@ accelerator() { # KERNEL
 boot() { # KERNEL ACCELERATOR
 	local work=$WORK/$1 code=0
 	(export -f machine; export CACHE QEMU_SUITE; timeout "$BOOT_SECONDS" bash -c "machine $2 $1 -initrd '$work/initramfs' -append '$KERNEL_LINE'") |
-		tr -d '\r' | tee "$work/console" | show || code=$?
+		sed -u 's|\r||g' | tee "$work/console" | show || code=$?
 	[ "$code" -eq 0 ] || echo "qemu ended with $code (124: more than $BOOT_SECONDS seconds)" | tee -a "$work/console"
 }
 
