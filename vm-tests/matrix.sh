@@ -27,6 +27,6 @@ TEST_BINARIES=(packets inspection tampering nodes)
 # asks for it by itself.
 MODULES=(
 	nf_tables nf_conntrack nf_conntrack_netlink nf_nat nft_chain_nat nft_nat nft_masq nft_ct nft_fib_ipv4 nft_fib_ipv6 nft_numgen
-	nft_hash nft_reject nft_reject_ipv4 nft_reject_ipv6 nft_reject_inet nft_limit nft_log nft_counter nft_compat
+	nft_hash nft_reject nft_reject_ipv4 nft_reject_ipv6 nft_reject_inet nft_limit nft_log nft_counter nft_objref nft_compat
 	veth bridge vxlan dummy sctp
 )
