@@ -34,6 +34,8 @@ needs_supported_nft() {
 run_tests() { # BINARY ARGUMENT...
 	local binary=$1 out=/run/group/out code
 	shift
+	# A translated processor needs its time, most of all to read large maps back.
+	export TEST_PATIENCE_SECONDS=300
 	KUBE_PROXY_BINARY=$(proxy_under_test) "/tests/$binary" --test-threads="${THREADS:-2}" "$@" >$out 2>&1
 	code=$?
 	cat $out
