@@ -62,10 +62,12 @@ unpack() { # SUITE FOLDER PACKAGE...
 
 # The kernel of a suite, in $CACHE/SUITE/kernel.
 fetch_kernel() { # SUITE
-	local package
+	local package parts
 	package=$(suite_apt "$1" apt-cache depends "$KERNEL_PACKAGE" | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p')
 	[ -n "$package" ] || { echo "$1: $KERNEL_PACKAGE names no kernel" >&2; return 1; }
-	unpack "$1" kernel "$package"
+	# Newer packages hold nothing themselves, but depend on one with the image and one with the modules.
+	mapfile -t parts < <(suite_apt "$1" apt-cache depends "$package" | sed -n 's/^ *Depends: \(linux-\(binary\|modules\)-[0-9].*\)/\1/p')
+	unpack "$1" kernel "$package" "${parts[@]}"
 }
 
 # A package with everything it depends on, in a folder.
