@@ -66,7 +66,7 @@ fetch_kernel() { # SUITE
 	package=$(suite_apt "$1" apt-cache depends "$KERNEL_PACKAGE" | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p')
 	[ -n "$package" ] || { echo "$1: $KERNEL_PACKAGE names no kernel" >&2; return 1; }
 	# Newer packages hold nothing themselves, but depend on one with the image and one with the modules.
-	mapfile -t parts < <(suite_apt "$1" apt-cache depends "$package" | sed -n 's/^ *Depends: \(linux-\(binary\|modules\)-[0-9].*\)/\1/p')
+	mapfile -t parts < <(suite_apt "$1" apt-cache depends "$package" | sed -n 's/^ *Depends: \(linux-\(base\|binary\|modules\)-[0-9].*\)/\1/p')
 	unpack "$1" kernel "$package" "${parts[@]}"
 }
 
