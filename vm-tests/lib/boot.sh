@@ -12,7 +12,7 @@ KERNEL_LINE='console=ttyS0 quiet loglevel=5 panic=-1 oops=panic reboot=t mitigat
 # qemu with its own libraries and firmware.
 machine() { # ACCELERATOR KERNEL ARGUMENT...
 	local accelerator=$1 qemu=$CACHE/$QEMU_SUITE/qemu/usr vmlinuz cpu=max
-	vmlinuz=$(find "$CACHE/$2/kernel" -name 'vmlinuz-*' | head -n 1)
+	vmlinuz=$(find "$CACHE/$2/kernel" -name 'vmlinuz*' | head -n 1)
 	shift 2
 	# Translation is most reliable for the plain processor; with `max` a boot sometimes hangs.
 	[ "$accelerator" = kvm ] || cpu=qemu64,+ssse3,+sse4.1,+sse4.2
