@@ -16,12 +16,12 @@ QEMU_SUITE=trixie
 
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
 # The layouts of the ruleset are test binaries of their own: a layout is one word here and one file there.
-GROUPS_PER_KERNEL=(old-kernel restart foreign-writes nodes load packets sctp)
+GROUPS_PER_KERNEL=(old-kernel restart foreign-writes nodes load packets packets-chains sctp)
 # Groups that run on every kernel with every suite's nft: a node's nft need not be as old as its kernel.
-GROUPS_PER_NFT=(listing)
+GROUPS_PER_NFT=(listing listing-chains)
 
 # Test binaries of the workspace that go into the guest.
-TEST_BINARIES=(packets inspection tampering nodes)
+TEST_BINARIES=(packets packets_chains inspection inspection_chains tampering nodes)
 
 # Modules that the rules and the tests' networks need. What a kernel has built in or lacks is left out; a group that needs a module
 # asks for it by itself.
