@@ -1,10 +1,11 @@
 # The commands of this project. `make help` lists them. Tests and the demo make network namespaces and need root.
 
+VM_PACKAGES := cpio kmod xz-utils zstd binutils debian-archive-keyring
 PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test demo image-root fmt lint clean
+.PHONY: help deps build test demo image-root vm-deps vm-test vm-smoke fmt lint clean
 
 help: ## List these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -42,6 +43,21 @@ demo: deps ## Show a small shop's traffic through the proxy, under a minute afte
 
 image-root: deps ## Lay out the image's file system in target/image-root, and hold its size to what README says
 	deploy/image-root
+
+vm-deps: deps
+	@missing=; for package in $(VM_PACKAGES); do \
+		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q '^install ok installed$$' || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		echo "Installing$$missing"; \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
+	fi
+
+vm-test: vm-deps ## The tests on Debian's kernels and with their nft, in virtual machines; see vm-tests/README.md
+	vm-tests/run
+
+vm-smoke: vm-deps ## One kernel of vm-test and a part of its tests
+	vm-tests/run --own-nft --groups "restart nodes listing" bookworm
 
 fmt: ## Format the sources
 	cargo fmt --all

@@ -23,10 +23,16 @@ use super::plan::{CLUSTER_CIDR, NODE};
 
 const METRICS: &str = "127.0.0.1:10249";
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE_SECONDS: u64 = 20;
 const POLL: Duration = Duration::from_millis(20);
 /// Longer than minSyncPeriod: what was asked for before has been done after so long without a sync.
 const QUIET: Duration = Duration::from_millis(150);
+
+/// How long anything may take; `$TEST_PATIENCE_SECONDS` where machines are slow or clusters large.
+fn patience() -> Duration {
+    let seconds = env::var("TEST_PATIENCE_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(PATIENCE_SECONDS))
+}
 
 /// The proxy's binary.
 pub(crate) fn binary() -> PathBuf {
@@ -177,7 +183,7 @@ impl<'world> Proxy<'world> {
 
     /// Waits until no sync has happened for a while.
     pub(crate) fn wait_until_quiet(&mut self) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         let (mut before, mut since) = (self.sync_times(), Instant::now());
         while since.elapsed() < QUIET {
             assert!(Instant::now() < end, "the proxy does not come to rest");
@@ -253,11 +259,11 @@ impl<'world> Proxy<'world> {
     }
 
     fn wait_until(&mut self, what: &str, reached: impl Fn(&[f64]) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         while !reached(&self.sync_times()) {
             let status = self.child.as_mut().and_then(|child| child.try_wait().expect("a child can be asked"));
             assert!(status.is_none(), "the proxy ended ({status:?}) before it could {what}");
-            assert!(Instant::now() < end, "the proxy did not {what} within {PATIENCE:?}");
+            assert!(Instant::now() < end, "the proxy did not {what} within {:?}", patience());
             thread::sleep(POLL);
         }
     }
@@ -270,14 +276,14 @@ impl<'world> Proxy<'world> {
     }
 
     fn wait_for(&mut self, mut child: Child, what: &str) -> ExitStatus {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         loop {
             if let Some(status) = child.try_wait().expect("a child can be asked") {
                 return status;
             }
             if Instant::now() > end {
                 self.child = Some(child);
-                panic!("the proxy did not {what} within {PATIENCE:?}");
+                panic!("the proxy did not {what} within {:?}", patience());
             }
             thread::sleep(POLL);
         }

@@ -1,0 +1,16 @@
+//! Whole nodes: two of them on one network, a VXLAN overlay between their pods, and a proxy on each.
+//!
+//! Needs root, iproute2 and nft (`make deps`). Tests that need more than every machine has are ignored here and run in virtual
+//! machines (`vm-tests/run`), which load the modules first.
+
+#![forbid(unsafe_code)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod health;
+mod overlay;
+mod scale;
+mod sctp;
+mod traffic;
+mod udp;

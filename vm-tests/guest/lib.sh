@@ -1,0 +1,53 @@
+# What the groups share. Sourced; not a group.
+
+# Ends the group: it does not apply to this guest, for this reason.
+not_applicable() { # REASON
+	echo "$1" | tee /run/group/reason
+	exit 77
+}
+
+# Says something that goes into the table beside the verdict.
+note() { # TEXT
+	echo "$1" | tee -a /run/group/reason
+}
+
+# The oldest kernel that the proxy accepts.
+needs_supported_kernel() {
+	local release=$(uname -r) major minor
+	major=${release%%.*}
+	minor=${release#*.}
+	minor=${minor%%.*}
+	[ "$major" -gt 5 ] || { [ "$major" -eq 5 ] && [ "$minor" -ge 13 ]; } ||
+		not_applicable "kernel older than 5.13 (see old-kernel)"
+}
+
+# The oldest nft that can list maps of typed concatenations; older ones abort.
+needs_supported_nft() {
+	local version
+	version=$(nft --version | awk '{ print $2 }')
+	case $version in
+	v0.* | v1.0.0) not_applicable "nft ${version#v} is older than 1.0.1, the oldest that can list the rules" ;;
+	esac
+}
+
+# Runs a test binary; the first filter that no test matches fails it.
+run_tests() { # BINARY ARGUMENT...
+	local binary=$1 out=/run/group/out code
+	shift
+	# A translated processor needs its time, most of all to read large maps back.
+	export TEST_PATIENCE_SECONDS=300
+	KUBE_PROXY_BINARY=$(proxy_under_test) "/tests/$binary" --test-threads="${THREADS:-2}" "$@" >$out 2>&1
+	code=$?
+	cat $out
+	note "$(sed -n 's/^test result: [A-Za-z]*\. \([0-9]* passed; [0-9]* failed\).*/\1/p' $out)"
+	[ $code -eq 0 ] && ! grep -q '^test result: ok. 0 passed' $out
+}
+
+# The proxy, or what a deliberate break puts in its place.
+proxy_under_test() {
+	if [ -x "/guest/breaks/$BREAK" ]; then
+		echo "/guest/breaks/$BREAK"
+	else
+		echo /usr/local/bin/kube-proxy
+	fi
+}

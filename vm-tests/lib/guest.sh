@@ -1,0 +1,96 @@
+# The guest's file system, as initramfs archives.
+#
+# Takes the built binaries and the unpacked packages; gives $WORK/base.cpio (the same for all guests: busybox, ip, the proxy as
+# deploy/image-root lays it out, tests, groups) and one archive a kernel (its modules, and every suite's nft). The kernel
+# unpacks archives that follow each other in one file.
+
+# A program of this machine with the libraries it loads, under the paths it has here.
+copy_program() { # ROOT PROGRAM
+	local path
+	path=$(command -v "$2") || { echo "no $2 on this machine; try make vm-deps" >&2; return 1; }
+	install -D "$(realpath "$path")" "$1/usr/bin/$(basename "$2")"
+	copy_libraries "$1" "$path"
+}
+
+copy_libraries() { # ROOT FILE
+	local library
+	ldd "$2" | awk '$2 == "=>" { print $3; next } $1 ~ /^\// { print $1 }' | while read -r library; do
+		[ -e "$1$library" ] || install -D "$(realpath "$library")" "$1$library"
+	done
+}
+
+build_base() {
+	local root=$WORK/base binary
+	rm -rf "$root"
+	deploy/image-root --binary "$PROXY" --out "$root" >/dev/null
+	install -D "$CACHE/$TOOLS_SUITE/tools/bin/busybox" "$root/bin/busybox" 2>/dev/null ||
+		install -D "$CACHE/$TOOLS_SUITE/tools/usr/bin/busybox" "$root/bin/busybox"
+	copy_program "$root" ip
+	copy_program "$root" conntrack
+	for binary in "${!TESTS[@]}"; do
+		install -D "${TESTS[$binary]}" "$root/tests/$binary"
+		strip "$root/tests/$binary"
+		copy_libraries "$root" "${TESTS[$binary]}"
+	done
+	cp -r vm-tests/guest "$root/guest"
+	mkdir -p "$root"/{dev,etc,proc,run,sys,tmp,sbin,usr/sbin,root}
+	mv "$root/guest/init" "$root/init"
+	chmod 755 "$root/init"
+	pack "$root" >"$WORK/base.cpio"
+}
+
+# The modules of a kernel with what they need, decompressed, and their load order in /modules/order.
+copy_modules() { # SUITE ROOT
+	local tree=$CACHE/$1/kernel version module line
+	[ -d "$tree/lib" ] || tree=$CACHE/$1/kernel/usr
+	version=$(basename "$tree"/lib/modules/*)
+	depmod -b "$tree" "$version"
+	mkdir -p "$2/modules"
+	for module in "${MODULES[@]}"; do
+		modprobe -d "$tree" -S "$version" --show-depends "$module" 2>/dev/null || true
+	done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r line; do
+		module=$(basename "${line%%.ko*}")
+		case $line in
+		*.xz) xz -dc "$line" >"$2/modules/$module.ko" ;;
+		*.zst) zstd -qdc "$line" >"$2/modules/$module.ko" ;;
+		*) cp "$line" "$2/modules/$module.ko" ;;
+		esac
+		echo "$module" >>"$2/modules/order"
+	done
+}
+
+# A suite's nft under /nft/SUITE. Its loader is called `nft` there: the kernel then calls the process so, as on a node.
+copy_nft() { # SUITE ROOT
+	local from=$CACHE/$1/nft to=$2/nft/$1 link
+	mkdir -p "$to/lib"
+	cp "$(find "$from" -path '*sbin/nft' -type f)" "$to/program"
+	# Links point at absolute paths, which mean this machine's files here; in one folder their last part is enough.
+	find "$from" -path '*/lib*' -name '*.so*' -type f ! -path '*/gconv/*' ! -path '*/audit/*' -exec cp {} "$to/lib/" \;
+	find "$from" -path '*/lib*' -name '*.so*' -type l | while read -r link; do
+		[ -e "$to/lib/$(basename "$link")" ] || ln -s "$(basename "$(readlink "$link")")" "$to/lib/$(basename "$link")"
+	done
+	cp -L "$to/lib/ld-linux-x86-64.so.2" "$to/nft"
+	cat >"$to/run" <<-RUN
+		#!/bin/sh
+		exec /nft/$1/nft --library-path /nft/$1/lib /nft/$1/program "\$@"
+	RUN
+	chmod 755 "$to"/{nft,run}
+}
+
+# The archive of one kernel, and its plan: lines of "NFT-SUITE GROUP" in the order in which they run.
+build_kernel_part() { # SUITE
+	local root=$WORK/$1/part suite
+	rm -rf "$root"
+	mkdir -p "$root/etc"
+	copy_modules "$1" "$root"
+	for suite in "${SUITES[@]}"; do
+		copy_nft "$suite" "$root"
+	done
+	cp "$WORK/$1/plan" "$root/etc/plan"
+	printf 'BREAK=%s\n' "$BREAK" >"$root/etc/run.conf"
+	pack "$root" | cat "$WORK/base.cpio" - >"$WORK/$1/initramfs"
+}
+
+pack() { # ROOT
+	(cd "$1" && find . -print0 | cpio --null --create --format=newc --owner=0:0 --quiet)
+}

@@ -1,0 +1,32 @@
+# What the matrix is made of. Sourced by `run`; everything a newcomer may want to change stands here.
+
+MIRROR=http://deb.debian.org/debian
+KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+
+# Debian suites, each with its kernel and its nft, from the oldest to the newest. The kernel is the one that linux-image-cloud-amd64
+# depends on: the same source and version as linux-image-amd64, without drivers of hardware.
+SUITES=(bullseye bookworm trixie sid)
+KERNEL_PACKAGE=linux-image-cloud-amd64
+
+# The suite whose statically linked busybox is the guest's userland.
+TOOLS_SUITE=bookworm
+
+# The suite whose qemu boots the guests. That of bookworm, 7.2, translates CMPXCHG16B and AVX wrongly: kernels from 6.12 on fault.
+QEMU_SUITE=trixie
+
+# Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
+# The layouts of the ruleset are test binaries of their own: a layout is one word here and one file there.
+GROUPS_PER_KERNEL=(old-kernel restart foreign-writes nodes load packets packets-chains sctp)
+# Groups that run on every kernel with every suite's nft: a node's nft need not be as old as its kernel.
+GROUPS_PER_NFT=(listing listing-chains)
+
+# Test binaries of the workspace that go into the guest.
+TEST_BINARIES=(packets packets_chains inspection inspection_chains tampering nodes)
+
+# Modules that the rules and the tests' networks need. What a kernel has built in or lacks is left out; a group that needs a module
+# asks for it by itself.
+MODULES=(
+	nf_tables nf_conntrack nf_conntrack_netlink nf_nat nft_chain_nat nft_nat nft_masq nft_ct nft_fib_ipv4 nft_fib_ipv6 nft_numgen
+	nft_hash nft_reject nft_reject_ipv4 nft_reject_ipv6 nft_reject_inet nft_limit nft_log nft_counter nft_objref nft_compat
+	veth bridge vxlan dummy sctp
+)
