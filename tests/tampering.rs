@@ -53,6 +53,44 @@ fn what_others_change_is_put_back() {
 }
 
 #[test]
+fn nobody_else_can_change_owned_tables_and_the_next_process_adopts_them() {
+    // Needs kernel 6.9; on an older one the proxy says that it watches instead.
+    let world = World::new();
+    let mut proxy = Proxy::start_with(&["--table-ownership=auto"], &world.node, &config(), &mixed::cluster());
+    let rules = || normalised(&list_ruleset(&world.node));
+    let ours = rules();
+    let refused = |command: &str| {
+        let output = world.node.command("nft").arg(command).output().expect("nft is installed");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains("Operation not permitted"), "{command}: {errors}");
+    };
+    nft(&world, "flush ruleset");
+    assert_eq!(rules(), ours, "a flush of everything leaves them");
+    refused("delete table ip kube-proxy");
+    refused("flush map ip kube-proxy services");
+    proxy.kill();
+    assert_eq!(rules(), ours, "they outlive their owner");
+    proxy.launch();
+    assert_eq!(rules(), ours, "and have not changed for the next");
+    refused("delete table ip6 kube-proxy");
+    let again = proxy.series("kubeproxy_nft_elements_added_total");
+    assert!(again.iter().all(|value| *value == 0.0), "adopting writes no element: {again:?}");
+}
+
+#[test]
+fn a_table_of_everybody_becomes_owned_at_the_next_start() {
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let rules = normalised(&list_ruleset(&world.node));
+    proxy.stop();
+    proxy.set_arguments(&["--table-ownership=auto"]);
+    proxy.launch();
+    assert_eq!(normalised(&list_ruleset(&world.node)), rules);
+    nft(&world, "flush ruleset");
+    assert_eq!(normalised(&list_ruleset(&world.node)), rules);
+}
+
+#[test]
 fn what_others_do_elsewhere_causes_no_sync() {
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());

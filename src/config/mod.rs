@@ -281,6 +281,7 @@ fn configure(flags: &cli::Flags) -> Result<Config, Error> {
     let context = Context {
         manifests: flags.option("manifests").map(PathBuf::from),
         master: flags.option("master").map(str::to_owned),
+        own_tables: flags.option("table-ownership") == Some("auto"),
         config_file: flags.config_file().map(PathBuf::from),
         config_content: content.into_bytes(),
         flags: flags.shown(),
@@ -306,6 +307,7 @@ pub fn judge(content: &[u8]) -> Result<(), String> {
 struct Context {
     manifests: Option<PathBuf>,
     master: Option<String>,
+    own_tables: bool,
     config_file: Option<PathBuf>,
     config_content: Vec<u8>,
     flags: Vec<(String, String)>,

@@ -22,9 +22,15 @@ pub(crate) fn load(namespace: &Namespace, text: &str) {
     run_with_input(namespace.command("nft").args(["-f", "-"]), text);
 }
 
+/// `flags owner` while the owner lives, and what nft 1.0.6 makes of a table that outlived it, and later ones.
+fn is_ownership(line: &str) -> bool {
+    let line = line.trim();
+    line.starts_with("flags owner") || line == "flags" || line == "flags persist"
+}
+
 /// The listing without `flags owner`: an owned table would go when the `nft` that loads it ends.
 pub(crate) fn without_owner(listing: &str) -> String {
-    let lines = listing.lines().filter(|line| !line.trim_start().starts_with("flags owner"));
+    let lines = listing.lines().filter(|line| !is_ownership(line));
     lines.map(|line| format!("{line}\n")).collect()
 }
 

@@ -98,7 +98,8 @@ impl<'world> Proxy<'world> {
         proxy
     }
 
-    fn prepare(node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
+    /// A proxy with its files, not started yet.
+    pub(crate) fn prepare(node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let manifests = Manifests::new(directory.path().join("manifests"));
         objects.iter().for_each(|object| manifests.apply(object));

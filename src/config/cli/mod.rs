@@ -46,6 +46,12 @@ const OPTIONS: &[Opt] = &[
         "",
         "Read Services, EndpointSlices and Nodes from the files of this directory, not the API server",
     ),
+    Opt {
+        name: "table-ownership",
+        default: "off",
+        check: |text| if ["auto", "off"].contains(&text) { Ok(()) } else { Err("expected auto or off".to_owned()) },
+        help: "Whether nobody else can change our tables while we run: auto (kernel 6.9 and newer), or off",
+    },
     text("master", "", "URL of the API server; wins over the kubeconfig"),
     text("write-config-to", "", "Write the configuration to this file and exit"),
     switch("cleanup", "Remove the rules of kube-proxy and exit"),

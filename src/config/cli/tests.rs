@@ -49,7 +49,7 @@ const SURFACE: &[(&str, &str, &str)] = &[
     ("iptables-masquerade-bit", "14", "15"), ("iptables-localhost-nodeports", "true", "false"), ("ipvs-sync-period", "30s", "1s"),
     ("ipvs-scheduler", "", "rr"), ("ipvs-exclude-cidrs", "[]", "[10.0.0.0/8]"), ("ipvs-strict-arp", "false", "true"),
     ("ipvs-tcp-timeout", "0s", "1s"), ("ipvs-tcpfin-timeout", "0s", "1s"), ("ipvs-udp-timeout", "0s", "1s"),
-    ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("version", "false", "false"),
+    ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("table-ownership", "off", "auto"), ("version", "false", "false"),
 ];
 
 #[test]

@@ -119,7 +119,7 @@ fn check(
         bind_address: bind_address?,
         metrics_bind_address: metrics_bind_address?,
         healthz_bind_address: healthz_bind_address?,
-        own_tables: false,
+        own_tables: context.own_tables,
         allow_service_external_ips: gates.allow_service_external_ips,
         client: client?,
         conntrack: conntrack?,
