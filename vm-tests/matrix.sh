@@ -11,7 +11,7 @@ KERNEL_PACKAGE=linux-image-cloud-amd64
 # The suite whose statically linked busybox is the guest's userland.
 TOOLS_SUITE=bookworm
 
-# The suite whose qemu boots the guests. That of bookworm, 7.2, translates CMPXCHG16B and AVX wrongly: kernels from 6.12 on fault.
+# The suite whose qemu boots the guests. Under that of bookworm, 7.2, test programs and kernels from 6.12 on faulted here; newer ones did not.
 QEMU_SUITE=trixie
 
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.

@@ -14,7 +14,7 @@ machine() { # ACCELERATOR KERNEL ARGUMENT...
 	local accelerator=$1 qemu=$CACHE/$QEMU_SUITE/qemu/usr vmlinuz cpu=max
 	vmlinuz=$(find "$CACHE/$2/kernel" -name 'vmlinuz*' | head -n 1)
 	shift 2
-	# Translation is most reliable for the plain processor; with `max` a boot sometimes hangs.
+	# The plain processor: a boot with `max` did not come to its end here once.
 	[ "$accelerator" = kvm ] || cpu=qemu64,+ssse3,+sse4.1,+sse4.2
 	export QEMU_MODULE_DIR=$qemu/lib/x86_64-linux-gnu/qemu
 	exec "$qemu/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$qemu/lib/x86_64-linux-gnu" "$qemu/bin/qemu-system-x86_64" \
