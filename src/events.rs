@@ -213,15 +213,16 @@ fn about(node: &str, happening: &Happening) -> ObjectReference {
             uid: Some(node.to_owned()),
             ..ObjectReference::default()
         },
-        Happening::ServiceHealthCheckFailed { service, .. }
-        | Happening::ServiceNotProgrammed { service, .. } => ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Service".to_owned()),
-            namespace: Some(service.namespace.to_string()),
-            name: Some(service.name.to_string()),
-            uid: Some(service.to_string()),
-            ..ObjectReference::default()
-        },
+        Happening::ServiceHealthCheckFailed { service, .. } | Happening::ServiceNotProgrammed { service, .. } => {
+            ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Service".to_owned()),
+                namespace: Some(service.namespace.to_string()),
+                name: Some(service.name.to_string()),
+                uid: Some(service.to_string()),
+                ..ObjectReference::default()
+            }
+        }
     }
 }
 

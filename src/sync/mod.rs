@@ -64,7 +64,16 @@ const MOMENT: Duration = Duration::from_secs(1);
 impl<K: Kernel, L: Layout> Sync<K, L> {
     /// A loop that has not begun.
     pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
-        Self { engine, schedule, metrics, health, last_end: None, last_tick: None, on_node: Some(on_node), on_culprit: None }
+        Self {
+            engine,
+            schedule,
+            metrics,
+            health,
+            last_end: None,
+            last_tick: None,
+            on_node: Some(on_node),
+            on_culprit: None,
+        }
     }
 
     /// Has somebody told of each Service that is left out because the kernel refuses it, once for each reason.

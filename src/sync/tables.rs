@@ -113,7 +113,15 @@ impl<L: Layout> Tables<L> {
                 ripe: BTreeSet::new(),
             }
         };
-        Self { tables: families.iter().map(table).collect(), layout, owned, known: false, outdated: false, tick: false, former: BTreeMap::new() }
+        Self {
+            tables: families.iter().map(table).collect(),
+            layout,
+            owned,
+            known: false,
+            outdated: false,
+            tick: false,
+            former: BTreeMap::new(),
+        }
     }
 
     /// The families, in order.

@@ -35,7 +35,8 @@ impl Known {
     /// The number of objects that the listing, now complete, takes away, if that is hard to believe.
     pub(super) fn doubtful(&self) -> Option<usize> {
         let missing = self.objects.values().filter(|seen| **seen != self.listing).count();
-        (!self.nameless && missing >= MANY && missing.saturating_mul(10) > self.before.saturating_mul(9)).then_some(missing)
+        (!self.nameless && missing >= MANY && missing.saturating_mul(10) > self.before.saturating_mul(9))
+            .then_some(missing)
     }
 
     /// An object exists, and the model is told.
