@@ -5,7 +5,7 @@ PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 
 RUST     := 1.89
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test demo image-root vm-deps vm-test vm-smoke fmt lint clean
+.PHONY: help deps build test soak demo image-root vm-deps vm-test vm-smoke fmt lint clean
 
 help: ## List these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -37,6 +37,9 @@ lint: ## Check format, lints and documentation
 test: deps lint ## Everything that must pass: format, lints, documentation, the image's size, all tests (root)
 	deploy/image-root
 	cargo test --workspace --all-targets --no-fail-fast
+
+soak: deps ## Kill the process 200 times while its objects change (root)
+	KUBE_PROXY_KILLS=200 cargo test --test death -- --nocapture
 
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo
