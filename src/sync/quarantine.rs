@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use nft::CommitError;
-use rustix::io::Errno;
+use nft::{CommitError, Refusal};
 
 use crate::model::ObjectName;
 
@@ -40,13 +39,11 @@ impl Fault {
         let CommitError::Refused(refusals) = error else {
             return if matches!(error, CommitError::Encode(_)) { Self::Content } else { Self::Elsewhere };
         };
-        let is = |errno: i32, among: &[Errno]| among.iter().any(|one| one.raw_os_error() == errno);
         // Rights are ours, whichever command it was that the kernel looked at.
-        if refusals.iter().any(|one| one.command.is_none() || is(one.errno, &[Errno::PERM, Errno::ACCESS])) {
+        if refusals.iter().any(|refusal| refusal.command.is_none() || refusal.is_about_rights()) {
             return Self::Elsewhere;
         }
-        let passing = [Errno::NOMEM, Errno::NOBUFS, Errno::INTR, Errno::AGAIN, Errno::BUSY];
-        if refusals.iter().all(|one| is(one.errno, &passing)) { Self::Passing } else { Self::Content }
+        if refusals.iter().all(Refusal::is_passing) { Self::Passing } else { Self::Content }
     }
 
     /// Failed syncs in a row before it is asked whose fault it is: the first may be for outdated knowledge of the kernel's state.
@@ -119,7 +116,7 @@ impl Quarantine {
 
 #[cfg(test)]
 mod tests {
-    use nft::Refusal;
+    use rustix::io::Errno;
 
     use super::*;
 
