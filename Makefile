@@ -5,7 +5,7 @@ PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 
 RUST     := 1.89
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test bench demo image-root vm-deps vm-test vm-smoke fmt lint clean
+.PHONY: help deps build test bench soak demo image-root vm-deps vm-test vm-smoke fmt lint clean
 
 help: ## List these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -38,8 +38,13 @@ test: deps lint ## Everything that must pass: format, lints, documentation, the 
 	deploy/image-root
 	cargo test --workspace --all-targets --no-fail-fast
 
+<<<<<<< HEAD
 bench: build ## Measure speed and memory, goals beside values; BENCH_QUICK=1 leaves out what takes minutes (root)
 	cargo bench --bench bench
+=======
+soak: deps ## Kill the process 200 times while its objects change (root)
+	KUBE_PROXY_KILLS=200 cargo test --test death -- --nocapture
+>>>>>>> faults
 
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo

@@ -51,6 +51,13 @@ pub enum Happening {
         /// What the kernel says.
         error: String,
     },
+    /// The kernel refuses the rules of a Service, which is left out.
+    ServiceNotProgrammed {
+        /// The Service.
+        service: ObjectName,
+        /// What the kernel says.
+        error: String,
+    },
 }
 
 /// Takes what happened. Clones report to the same [`Publisher`].
@@ -206,14 +213,16 @@ fn about(node: &str, happening: &Happening) -> ObjectReference {
             uid: Some(node.to_owned()),
             ..ObjectReference::default()
         },
-        Happening::ServiceHealthCheckFailed { service, .. } => ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Service".to_owned()),
-            namespace: Some(service.namespace.to_string()),
-            name: Some(service.name.to_string()),
-            uid: Some(service.to_string()),
-            ..ObjectReference::default()
-        },
+        Happening::ServiceHealthCheckFailed { service, .. } | Happening::ServiceNotProgrammed { service, .. } => {
+            ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Service".to_owned()),
+                namespace: Some(service.namespace.to_string()),
+                name: Some(service.name.to_string()),
+                uid: Some(service.to_string()),
+                ..ObjectReference::default()
+            }
+        }
     }
 }
 
@@ -223,12 +232,14 @@ fn reason(happening: &Happening) -> &'static str {
         Happening::HealthzFailed(_) => "FailedToStartProxierHealthcheck",
         Happening::MetricsFailed(_) => "FailedToStartMetricServer",
         Happening::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
+        Happening::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
     }
 }
 
 fn action(happening: &Happening) -> &'static str {
     match happening {
         Happening::ServiceHealthCheckFailed { .. } => "Listen",
+        Happening::ServiceNotProgrammed { .. } => "Program",
         _ => "StartKubeProxy",
     }
 }
@@ -239,6 +250,9 @@ fn note(node: &str, happening: &Happening) -> String {
         Happening::HealthzFailed(error) | Happening::MetricsFailed(error) => error.clone(),
         Happening::ServiceHealthCheckFailed { service, port, error } => {
             format!("node {node} failed to start healthcheck {:?} on port {port}: {error}", service.to_string())
+        }
+        Happening::ServiceNotProgrammed { error, .. } => {
+            format!("node {node} goes on without the changes of this Service, which its kernel refuses: {error}")
         }
     }
 }
@@ -297,6 +311,17 @@ mod tests {
         assert_eq!(event.note.as_deref(), Some(note));
         let about = event.regarding.unwrap();
         assert_eq!((about.kind.as_deref(), about.name.as_deref()), (Some("Service"), Some("web")));
+    }
+
+    #[test]
+    fn a_service_that_the_kernel_refuses_has_an_event() {
+        let service = ObjectName { namespace: "demo".into(), name: "web".into() };
+        let happening = Happening::ServiceNotProgrammed { service, error: "set full".to_owned() };
+        let event = describe("node-1", &happening, at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ServiceNotProgrammed")));
+        assert_eq!((event.metadata.namespace.as_deref(), event.action.as_deref()), (Some("demo"), Some("Program")));
+        assert!(event.note.is_some_and(|note| note.contains("node-1") && note.ends_with("set full")));
+        assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
     }
 
     // O8

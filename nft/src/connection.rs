@@ -72,6 +72,18 @@ impl Refusal {
     pub fn is_unsupported(&self) -> bool {
         self.errno == libc::EOPNOTSUPP
     }
+
+    /// Whether we lack the right, whatever it was that we asked for.
+    #[must_use]
+    pub fn is_about_rights(&self) -> bool {
+        matches!(self.errno, libc::EPERM | libc::EACCES)
+    }
+
+    /// Whether such a refusal often passes by itself: no memory, a signal, something in use at the moment.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(self.errno, libc::ENOMEM | libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY)
+    }
 }
 
 impl fmt::Display for Refusal {

@@ -22,7 +22,7 @@ use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
 use crate::serving::{self, HealthWatch};
 use crate::source::api;
-use crate::sync::{Engine, Schedule, Sync};
+use crate::sync::{Culprit, Engine, Schedule, Sync};
 
 /// Events on their way from the source to the sync loop; a source that is faster waits.
 const EVENT_QUEUE: usize = 4096;
@@ -54,7 +54,7 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity) -> Result<()> {
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let mut source = Source::spawn(&config, sender, metrics.clone())?;
     let (ended, sync_ended) = oneshot::channel();
-    let sync = spawn_sync(config, metrics, reporter, events, ended)?;
+    let sync = spawn_sync(config, metrics, reporter, recorder.clone(), events, ended)?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -114,11 +114,12 @@ fn spawn_sync(
     config: Config,
     metrics: Metrics,
     health: Reporter,
+    recorder: Recorder,
     events: Receiver<Event>,
     ended: oneshot::Sender<anyhow::Error>,
 ) -> Result<JoinHandle<()>> {
     let body = move || {
-        if let Err(error) = sync(config, metrics, health, &events) {
+        if let Err(error) = sync(config, metrics, health, recorder, &events) {
             // The receiver may be gone already when the process is ending.
             let _ = ended.send(error);
         }
@@ -126,7 +127,13 @@ fn spawn_sync(
     Ok(thread::Builder::new().name("sync".into()).spawn(body)?)
 }
 
-fn sync(config: Config, metrics: Metrics, health: Reporter, events: &Receiver<Event>) -> Result<()> {
+fn sync(
+    config: Config,
+    metrics: Metrics,
+    health: Reporter,
+    recorder: Recorder,
+    events: &Receiver<Event>,
+) -> Result<()> {
     let kernel = Netfilter::open().context("netfilter netlink socket")?;
     let families = families::supported();
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
@@ -135,5 +142,8 @@ fn sync(config: Config, metrics: Metrics, health: Reporter, events: &Receiver<Ev
         node::check(&config, &families, node)?.iter().for_each(|text| warn!("{text}"));
         Ok(())
     });
-    Sync::new(engine, schedule, metrics, health, on_node).run(events)
+    let on_culprit = Box::new(move |Culprit { service, reason }| {
+        recorder.record(Happening::ServiceNotProgrammed { service, error: reason });
+    });
+    Sync::new(engine, schedule, metrics, health, on_node).telling(on_culprit).run(events)
 }

@@ -36,12 +36,14 @@ impl Watcher {
         Self { path, content, notifier }
     }
 
-    /// Waits for another content. A file that is gone or cannot be read is none: ConfigMap volumes and editors take it away
+    /// Waits for another content. A file that is gone, empty or unreadable has none: ConfigMap volumes and editors take it away
     /// for a moment. Blocks the thread for as long as it takes.
     pub fn next_content(&mut self) -> &[u8] {
         loop {
             // Before the wait too: the file may have changed since it was decoded.
+            // An empty file is one whose writer has just begun.
             if let Ok(new) = fs::read(&self.path)
+                && !new.is_empty()
                 && new != self.content
             {
                 self.content = new;

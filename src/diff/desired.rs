@@ -1,5 +1,7 @@
 //! What a table should hold.
 
+mod owners;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -7,6 +9,8 @@ use std::sync::Arc;
 use nft::{Data, Element, Set};
 
 use super::{ChainContent, Choice, Fragment, LearnedMap, Program, SetName};
+
+pub use owners::Objects;
 
 /// The wanted content of one table, as the sum of parts. A part is replaced as a whole; only what that changes is touched.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use nft::{Chain, Data, Element, Rule, Set, Table, Value, Verdict};
 
-pub use desired::Desired;
+pub use desired::{Desired, Objects};
 pub use realised::Realised;
 pub use transaction::{Collect, Scope, emptied_chains, has_garbage, transaction};
 

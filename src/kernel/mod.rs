@@ -7,6 +7,7 @@ pub mod addresses;
 pub mod families;
 mod flows;
 pub mod leftovers;
+mod link;
 pub mod probe;
 pub mod process;
 pub mod sysctl;
@@ -19,6 +20,7 @@ use nft::{Command, CommitError, Committed, Connection, Element, ReadError, Set, 
 
 use crate::conntrack::Flow;
 use crate::model::Family;
+use link::Link;
 use watch::Watch;
 
 pub use flows::load_conntrack;
@@ -69,9 +71,9 @@ pub trait Kernel {
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>>;
 }
 
-/// The kernel of the calling thread's network namespace.
+/// The kernel of the calling thread's network namespace. A socket that fails is opened again at its next use.
 pub struct Netfilter {
-    connection: Connection,
+    connection: Link<Connection>,
     watch: Watch,
 }
 
@@ -81,25 +83,41 @@ impl Netfilter {
     /// # Errors
     /// What the kernel answers.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { connection: Connection::open()?, watch: Watch::new() })
+        let mut connection = Link::new(Connection::open);
+        connection.ensure()?;
+        Ok(Self { connection, watch: Watch::new() })
     }
 }
 
 impl Kernel for Netfilter {
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
-        self.watch.during(&mut self.connection, |connection| connection.commit(commands))
+        let watch = &mut self.watch;
+        self.connection.with(
+            |error| matches!(error, CommitError::Socket(_)),
+            |connection| watch.during(connection, |connection| connection.commit(commands)),
+        )
     }
 
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
-        self.connection.read_table(table)
+        self.connection.with(is_broken, |connection| connection.read_table(table))
     }
 
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
-        self.connection.read_set(table, set)
+        self.connection.with(is_broken, |connection| connection.read_set(table, set))
     }
 
     fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError> {
-        self.watch.foreign_writes(&mut self.connection, tables)
+        let watch = &mut self.watch;
+        if self.connection.ensure().map_err(ReadError::Socket)? {
+            // Tables that the former connection owned were anybody's for a moment.
+            watch.missed();
+        }
+        let writes = self.connection.with(is_broken, |connection| watch.foreign_writes(connection, tables));
+        if writes.as_ref().err().is_some_and(is_broken) {
+            *watch = Watch::new();
+            watch.missed();
+        }
+        writes
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
@@ -113,4 +131,9 @@ impl Kernel for Netfilter {
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
         addresses::list()
     }
+}
+
+/// Whether a new socket may do better. A kernel that answers with an error gets a new one too: that costs little.
+fn is_broken(error: &ReadError) -> bool {
+    matches!(error, ReadError::Socket(_))
 }

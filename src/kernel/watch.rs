@@ -37,6 +37,11 @@ impl Watch {
         Self { monitor: Monitor::open().ok(), generation: None, missed: false }
     }
 
+    /// Notes that something may have been written while nobody listened.
+    pub(super) fn missed(&mut self) {
+        self.missed = true;
+    }
+
     /// Does our own writing.
     pub(super) fn during<T, E>(
         &mut self,

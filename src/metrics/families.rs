@@ -154,6 +154,7 @@ pub(super) struct Own {
     pub(super) maps: Mutex<BTreeSet<ByMap>>,
     pub(super) foreign_changes: Counter,
     pub(super) repairs: Counter,
+    pub(super) quarantined: Gauge,
     pub(super) errors: Series<ByKind, Counter>,
     pub(super) reconnects: Series<ByResource, Counter>,
     pub(super) rejected: Series<ByKind, Counter>,
@@ -304,6 +305,10 @@ impl Own {
                 "Times that somebody else was found to have changed our tables, or may have",
             ),
             repairs: r.empty("kubeproxy_nft_repairs", "Syncs that only set right what others changed in our tables"),
+            quarantined: r.empty(
+                "kubeproxy_nft_quarantined_services",
+                "Services that are left out of the rules because the kernel refuses them",
+            ),
             errors: r.empty("kubeproxy_nft_errors", "Failed netlink transactions and dumps by kind"),
             reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that the source of objects connected again"),
             rejected: r.empty(

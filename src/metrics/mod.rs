@@ -216,6 +216,11 @@ impl Metrics {
         self.inner.own.repairs.inc();
     }
 
+    /// Number of Services that are left out because the kernel refuses them.
+    pub fn quarantined(&self, services: usize) {
+        self.inner.own.quarantined.set(number(services));
+    }
+
     /// A transaction or a dump failed. `kind` is one of a few fixed words.
     pub fn netlink_error(&self, kind: &'static str) {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();

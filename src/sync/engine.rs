@@ -1,5 +1,7 @@
 //! One sync, in five steps: recompute what is dirty, read back if need be, plan, commit, take over.
 
+mod isolation;
+
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
 use super::locality::{Counts, NoLocalEndpoints};
 use super::pending::Pending;
+use super::quarantine::{Culprit, Quarantine};
 use super::tables::Tables;
 use crate::config::Config;
 use crate::conntrack::Flow;
@@ -38,6 +41,7 @@ pub struct Engine<K, L> {
     suspicious: bool,
     /// The node's facts were not taken over yet.
     first: bool,
+    quarantine: Quarantine,
 }
 
 /// What a sync did.
@@ -80,6 +84,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             interfaces: Vec::new(),
             suspicious: false,
             first: true,
+            quarantine: Quarantine::default(),
         }
     }
 
@@ -153,15 +158,17 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let suspicious = std::mem::take(&mut self.suspicious);
         self.pending.taken();
         let services = self.recompute();
-        let mut report = match self.bring_about(settled) {
-            Err(Refused { cannot_own: true, .. }) => {
+        let outcome = match self.bring_about(settled) {
+            Err(refused) if cannot_own(&refused) => {
                 info!("this kernel cannot keep others from changing our rules; they are watched instead");
                 self.tables.disown();
                 self.bring_about(settled)
             }
             other => other,
-        }
-        .map_err(|refused| refused.error)?;
+        };
+        let outcome = outcome.or_else(|refused| self.isolate(refused));
+        self.quarantine.synced(outcome.is_ok());
+        let mut report = outcome.map_err(SyncError::from)?;
         report.services = services;
         report.repaired = suspicious && services == 0 && report.committed.is_some();
         report.flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
@@ -171,9 +178,17 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     /// From what the kernel holds to what it should.
     fn bring_about(&mut self, settled: bool) -> Result<Report, Refused> {
         let scope = self.read_back()?;
+        self.carry_out(scope, settled)
+    }
+
+    /// The same, when what the kernel holds is known.
+    fn carry_out(&mut self, scope: Scope, settled: bool) -> Result<Report, Refused> {
         let commands = self.tables.transaction(&mut self.kernel, scope, settled)?;
         let start = Instant::now();
-        let committed = self.commit(&commands)?;
+        let committed = match self.commit(&commands) {
+            Ok(committed) => committed,
+            Err(error) => return Err(Refused::Commit(error, commands)),
+        };
         let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.tables.committed(&commands, settled);
         let programmed = self.pending.succeeded(SystemTime::now());
@@ -183,13 +198,15 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     }
 
     fn recompute(&mut self) -> usize {
-        let Dirty { services, node, service_cidrs } = self.state.take_dirty();
+        let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
+        services.extend(self.quarantine.due(Instant::now()));
         if self.first || node || service_cidrs {
             self.refresh_node();
             self.first = false;
         }
         let families: Vec<Family> = self.families().collect();
         for name in &services {
+            self.quarantine.release(name);
             self.health_checks.set_service(&self.state, name, &families);
             self.udp.service_changed(&self.state, name);
             let selection = select(&self.state, name);
@@ -200,6 +217,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             return services.len();
         }
         for service in self.state.services().filter(|service| !services.contains(&service.name)) {
+            self.quarantine.release(&service.name);
             self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
         }
         self.state.services().count()
@@ -217,7 +235,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     }
 
     /// Makes sure that what the kernel holds is known, and says how much is to be compared.
-    fn read_back(&mut self) -> Result<Scope, SyncError> {
+    fn read_back(&mut self) -> Result<Scope, ReadError> {
         if self.tables.known() {
             return Ok(Scope::Touched);
         }
@@ -225,18 +243,21 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         Ok(Scope::Everything)
     }
 
-    fn commit(&mut self, commands: &[Command]) -> Result<Option<Committed>, Refused> {
+    fn commit(&mut self, commands: &[Command]) -> Result<Option<Committed>, CommitError> {
         if commands.is_empty() {
             return Ok(None);
         }
-        match self.kernel.commit(commands) {
-            Ok(committed) => Ok(Some(committed)),
-            Err(error) => {
-                self.tables.forget();
-                let cannot_own = cannot_own(&error, commands);
-                Err(Refused { cannot_own, error: SyncError::commit(error, commands) })
-            }
-        }
+        self.kernel.commit(commands).map(Some).inspect_err(|_| self.tables.forget())
+    }
+
+    /// The Services that the kernel refused since the last call and that are left out now. Each is said once for each reason.
+    pub fn take_culprits(&mut self) -> Vec<Culprit> {
+        self.quarantine.take_news()
+    }
+
+    /// Number of Services that are left out because the kernel refuses them.
+    pub fn quarantined(&self) -> usize {
+        self.quarantine.len()
     }
 
     /// Looks at the node's addresses. Says whether the next sync has to take over other ones (G11).
@@ -294,20 +315,31 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
 }
 
 /// Why the tables are not what they should be.
-struct Refused {
-    error: SyncError,
-    /// Only because this kernel has no tables that are owned and outlive their owner.
-    cannot_own: bool,
+enum Refused {
+    /// The kernel did not commit these commands.
+    Commit(CommitError, Vec<Command>),
+    /// The tables could not be read.
+    Read(ReadError),
 }
 
-impl<E: Into<SyncError>> From<E> for Refused {
-    fn from(error: E) -> Self {
-        Self { error: error.into(), cannot_own: false }
+impl From<ReadError> for Refused {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
     }
 }
 
-fn cannot_own(error: &CommitError, commands: &[Command]) -> bool {
-    let CommitError::Refused(refusals) = error else { return false };
+impl From<Refused> for SyncError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Commit(error, commands) => Self::commit(error, &commands),
+            Refused::Read(error) => Self::Read(error),
+        }
+    }
+}
+
+/// Whether it failed only because this kernel has no tables that are owned and outlive their owner.
+fn cannot_own(refused: &Refused) -> bool {
+    let Refused::Commit(CommitError::Refused(refusals), commands) = refused else { return false };
     let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
     refusals.iter().any(|refusal| refusal.is_unsupported() && matches!(command(refusal), Some(Command::OwnTable(_))))
 }

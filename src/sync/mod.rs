@@ -11,6 +11,7 @@ mod flows;
 mod health;
 mod locality;
 mod pending;
+mod quarantine;
 mod schedule;
 mod settings;
 mod tables;
@@ -23,6 +24,7 @@ use tracing::{debug, error, info, warn};
 pub use engine::{Engine, NoKernel, Report};
 pub use failure::SyncError;
 pub use flows::Reconciled;
+pub use quarantine::Culprit;
 pub use schedule::Schedule;
 
 use crate::health::Reporter;
@@ -45,7 +47,12 @@ pub struct Sync<K, L> {
     on_node: Option<OnNode>,
     /// The end of the last sync that was told that a moment has passed.
     last_tick: Option<Instant>,
+    /// Told of each Service that is left out.
+    on_culprit: Option<OnCulprit>,
 }
+
+/// Hears of a Service that the kernel refuses.
+pub type OnCulprit = Box<dyn Fn(Culprit) + Send>;
 
 /// Looks at this node's own object when it is first seen; an error ends the loop.
 pub type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
@@ -57,7 +64,23 @@ const MOMENT: Duration = Duration::from_secs(1);
 impl<K: Kernel, L: Layout> Sync<K, L> {
     /// A loop that has not begun.
     pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
-        Self { engine, schedule, metrics, health, last_end: None, last_tick: None, on_node: Some(on_node) }
+        Self {
+            engine,
+            schedule,
+            metrics,
+            health,
+            last_end: None,
+            last_tick: None,
+            on_node: Some(on_node),
+            on_culprit: None,
+        }
+    }
+
+    /// Has somebody told of each Service that is left out because the kernel refuses it, once for each reason.
+    #[must_use]
+    pub fn telling(mut self, on_culprit: OnCulprit) -> Self {
+        self.on_culprit = Some(on_culprit);
+        self
     }
 
     /// Takes events and syncs until the sender of the events is gone.
@@ -131,6 +154,17 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self.metrics.pending(slices, services);
     }
 
+    fn tell_culprits(&mut self) {
+        self.metrics.quarantined(self.engine.quarantined());
+        for culprit in self.engine.take_culprits() {
+            let Culprit { service, reason } = &culprit;
+            error!(%service, "left out until it changes, because the kernel refuses it: {reason}");
+            if let Some(tell) = &self.on_culprit {
+                tell(culprit);
+            }
+        }
+    }
+
     fn request(&mut self) {
         self.schedule.request();
         for family in self.engine.families() {
@@ -178,6 +212,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         }
         let result = self.engine.sync(settled);
         self.tell_pending();
+        self.tell_culprits();
         let took = start.elapsed();
         self.last_end = Some(Instant::now());
         if ticks {

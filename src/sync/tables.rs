@@ -1,13 +1,13 @@
 //! The tables of both families: what they should hold and what they hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::Command;
+use nft::{Command, Refusal};
 
 use crate::config::Config;
-use crate::diff::{Collect, Desired, Fragment, Realised, Scope, emptied_chains, has_garbage, transaction};
+use crate::diff::{Collect, Desired, Fragment, Objects, Realised, Scope, emptied_chains, has_garbage, transaction};
 use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
@@ -46,7 +46,12 @@ pub(super) struct Tables<L> {
     outdated: bool,
     /// At least a second has passed since the last tick that a sync took into account.
     tick: bool,
+    /// The parts, as of the last commit, of Services that were written since.
+    former: BTreeMap<ObjectName, Parts>,
 }
+
+/// The parts of a Service in each table, in order.
+pub(super) type Parts = Vec<Fragment>;
 
 impl FamilyTable {
     /// Takes chains that were emptied again from those that have been empty for long; with a tick, starts anew with all.
@@ -108,7 +113,15 @@ impl<L: Layout> Tables<L> {
                 ripe: BTreeSet::new(),
             }
         };
-        Self { tables: families.iter().map(table).collect(), layout, owned, known: false, outdated: false, tick: false }
+        Self {
+            tables: families.iter().map(table).collect(),
+            layout,
+            owned,
+            known: false,
+            outdated: false,
+            tick: false,
+            former: BTreeMap::new(),
+        }
     }
 
     /// The families, in order.
@@ -139,10 +152,65 @@ impl<L: Layout> Tables<L> {
 
     /// Takes over what was selected for a Service; `None` when it is gone.
     pub(super) fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
-        for table in &mut self.tables {
-            let fragment = selection.map_or_else(Fragment::default, |s| self.layout.service(&table.settings, s));
-            table.desired.replace(Part::Service(name.clone()), fragment);
+        let part = |table: &FamilyTable| selection.map(|s| self.layout.service(&table.settings, s)).unwrap_or_default();
+        let parts = self.tables.iter().map(part).collect();
+        self.put(name, parts);
+    }
+
+    /// Puts these parts in the place of a Service's present ones.
+    pub(super) fn put(&mut self, name: &ObjectName, parts: Parts) {
+        if !self.former.contains_key(name) {
+            self.former.insert(name.clone(), self.parts(name));
         }
+        for (table, part) in self.tables.iter_mut().zip(parts) {
+            table.desired.replace(Part::Service(name.clone()), part);
+        }
+    }
+
+    /// The present parts of a Service.
+    pub(super) fn parts(&self, name: &ObjectName) -> Parts {
+        let owner = Part::Service(name.clone());
+        self.tables.iter().map(|table| table.desired.fragment(&owner)).collect()
+    }
+
+    /// The parts of a Service as of the last commit; nothing of one that was not written since.
+    pub(super) fn former(&self, name: &ObjectName) -> Parts {
+        self.former.get(name).cloned().unwrap_or_else(|| self.nothing())
+    }
+
+    /// The parts of a Service that contributes nothing.
+    pub(super) fn nothing(&self) -> Parts {
+        self.tables.iter().map(|_| Fragment::default()).collect()
+    }
+
+    /// The Services that contribute something that these commands add, or contributed something that they take away.
+    pub(super) fn contributors(&self, commands: &[Command]) -> BTreeSet<ObjectName> {
+        self.services_of(commands.iter().map(|command| (command, None)))
+    }
+
+    /// The Services that contribute what was refused; none when that cannot be told of all of it.
+    pub(super) fn refused(&self, commands: &[Command], refusals: &[Refusal]) -> BTreeSet<ObjectName> {
+        let refused = refusals.iter().filter_map(|refusal| Some((commands.get(refusal.command?)?, refusal.element)));
+        self.services_of(refused)
+    }
+
+    fn services_of<'a>(&self, objects: impl Iterator<Item = (&'a Command, Option<usize>)>) -> BTreeSet<ObjectName> {
+        let mut by_table: Vec<Objects> = self.tables.iter().map(|_| Objects::default()).collect();
+        for (command, element) in objects {
+            let tables = self.tables.iter().zip(&mut by_table);
+            let mut fitting = tables.filter(|(table, _)| table.desired.program().table.name == *command.table());
+            if let Some((_, objects)) = fitting.next() {
+                objects.add(command, element);
+            }
+        }
+        let present = self.tables.iter().zip(&by_table).flat_map(|(table, objects)| table.desired.owners(objects));
+        let present = present.filter_map(|part| match part {
+            Part::Node => None,
+            Part::Service(name) => Some(name),
+        });
+        let met = |parts: &Parts| parts.iter().zip(&by_table).any(|(part, objects)| objects.meet(part));
+        let former = self.former.iter().filter(|(_, parts)| met(parts)).map(|(name, _)| name);
+        present.chain(former).cloned().collect()
     }
 
     /// Whether every Service has to be written again; says so once.
@@ -175,6 +243,11 @@ impl<L: Layout> Tables<L> {
         self.known = false;
         // If it was a deletion that the kernel refused, the next sync does without.
         self.tick = false;
+    }
+
+    /// Notes that what the kernel held before [`Tables::forget`] is what it holds now.
+    pub(super) fn remember(&mut self) {
+        self.known = true;
     }
 
     /// Reads back what the kernel holds.
@@ -233,6 +306,7 @@ impl<L: Layout> Tables<L> {
             table.desired.settle();
         }
         self.tick = false;
+        self.former = BTreeMap::new();
     }
 
     /// The sets of each family's table, as far as we know, with their numbers of elements; without those that rules fill.

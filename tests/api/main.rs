@@ -12,5 +12,6 @@ mod cluster;
 mod following;
 mod kubeadm;
 mod listings;
+mod mistakes;
 mod outages;
 mod trouble;

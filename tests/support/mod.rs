@@ -10,6 +10,7 @@
 
 pub(crate) mod apiserver;
 pub(crate) mod cluster;
+pub(crate) mod faulty;
 pub(crate) mod kernel;
 pub(crate) mod ledger;
 pub(crate) mod manifests;

@@ -16,13 +16,27 @@ pub(super) struct Known {
     listing: u32,
     /// The listing has an object that cannot be told from others.
     nameless: bool,
+    /// How many were known when the listing began.
+    before: usize,
 }
+
+/// A listing that takes away so many objects at least, and more than nine tenths of those known before, is taken for a mistake of
+/// the server until a second one confirms it. Whoever empties a cluster on purpose waits for a second or two.
+const MANY: usize = 10;
 
 impl Known {
     /// A listing begins; if one was under way it was aborted.
     pub(super) fn begin(&mut self) {
         self.listing = self.listing.wrapping_add(1);
         self.nameless = false;
+        self.before = self.objects.len();
+    }
+
+    /// The number of objects that the listing, now complete, takes away, if that is hard to believe.
+    pub(super) fn doubtful(&self) -> Option<usize> {
+        let missing = self.objects.values().filter(|seen| **seen != self.listing).count();
+        (!self.nameless && missing >= MANY && missing.saturating_mul(10) > self.before.saturating_mul(9))
+            .then_some(missing)
     }
 
     /// An object exists, and the model is told.
@@ -100,6 +114,25 @@ mod tests {
         known.begin();
         known.applied(key("b"));
         assert_eq!(known.complete(), [key("a"), key("c")]);
+    }
+
+    #[test]
+    fn a_listing_that_takes_nearly_everything_away_is_doubtful() {
+        let doubtful = |before: usize, kept: usize, new: usize| {
+            let mut known = Known::default();
+            known.begin();
+            (0..before).for_each(|n| known.applied(key(&n.to_string())));
+            known.complete();
+            known.begin();
+            (0..kept).for_each(|n| known.applied(key(&n.to_string())));
+            (0..new).for_each(|n| known.applied(key(&format!("new-{n}"))));
+            known.doubtful()
+        };
+        assert_eq!(doubtful(10, 0, 0), Some(10));
+        assert_eq!(doubtful(9, 0, 0), None, "a small cluster may be emptied");
+        assert_eq!((doubtful(100, 9, 0), doubtful(100, 10, 0)), (Some(91), None));
+        assert_eq!(doubtful(100, 0, 500), Some(100), "another cluster's objects are no excuse");
+        assert_eq!(doubtful(0, 0, 50), None);
     }
 
     #[test]

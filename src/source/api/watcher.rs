@@ -86,6 +86,8 @@ pub(super) struct Watcher<'a, O> {
     pub(super) known: Known,
     /// Where to resume; `None` if a complete listing is needed.
     pub(super) version: Option<String>,
+    /// The last complete listing was not believed.
+    doubted: bool,
     /// When the present watch was accepted.
     pub(super) up_since: Option<Instant>,
     converter: Converter,
@@ -104,6 +106,7 @@ impl<'a, O: Observer> Watcher<'a, O> {
             choice: Choice::default(),
             known: Known::default(),
             version: None,
+            doubted: false,
             up_since: None,
             converter: Converter::new(around.convert),
             said: Memory::default(),
@@ -239,8 +242,15 @@ impl<'a, O: Observer> Watcher<'a, O> {
         }
     }
 
-    /// A complete listing was sent, and this is its version.
+    /// A complete listing was sent, and this is its version. One that is hard to believe is a failure the first time.
     pub(super) async fn complete(&mut self, version: String) -> Result<(), Failure> {
+        match self.known.doubtful() {
+            Some(missing) if !self.doubted => {
+                self.doubted = true;
+                return Err(Failure::Doubtful(missing));
+            }
+            _ => self.doubted = false,
+        }
         for key in self.known.complete() {
             self.retired(key, true).await?;
         }

@@ -139,3 +139,27 @@ fn a_watch_that_ends_at_once_is_not_asked_for_in_a_loop() {
     let asked = followed.server.requests("services").len();
     assert!(asked <= 3, "{asked} requests");
 }
+
+#[test]
+fn a_list_that_lacks_nearly_everything_is_confirmed_by_a_second_one() {
+    // The second list takes the mistake back, or confirms it.
+    for confirmed in [false, true] {
+        let all: fn(&str) -> Vec<String> = |version| {
+            let names = (0..12).map(|n| format!("s{n}"));
+            names.map(|name| added(&service(&name, &json!(80), version))).collect()
+        };
+        let answer = move |request: &Request| match request.nth {
+            0 => stream([all("2"), vec![end("3"), gone()]].concat()),
+            2 if !confirmed => stream([all("5"), vec![end("6"), added(&web("7"))]].concat()),
+            _ => stream(vec![end("5"), added(&web("7"))]),
+        };
+        let followed = follow("services", answer, Timing::default());
+        let events = followed.until("+demo/web 80");
+        let deleted = events.iter().filter(|event| event.starts_with("-demo/s")).count();
+        assert_eq!(deleted, if confirmed { 12 } else { 0 });
+        let asked = followed.server.requests("services");
+        assert_eq!(asked.len(), 3);
+        assert!(asked[2].at - asked[1].at >= Duration::from_millis(800), "the server has time to find its mistake");
+        assert_eq!(asked[2].query("sendInitialEvents"), "true");
+    }
+}

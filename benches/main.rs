@@ -1,0 +1,162 @@
+//! `make bench`: how fast, how large, and against what. Prints a table with the goals beside it, and writes it as JSON.
+//!
+//! Everything runs in network namespaces of its own. Times depend on the machine and on what else it does: ratios are taken within
+//! one run. `BENCH_QUICK=1` leaves out what takes minutes (upstream's shape at 5,000 Services, the long churn).
+
+#![forbid(unsafe_code)]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+mod baseline;
+mod cluster;
+mod measure;
+mod process;
+mod table;
+
+use std::env;
+use std::time::Duration;
+
+use kube_proxy::ruleset::AnyLayout;
+
+use cluster::Shape;
+use measure::{Bench, permille};
+use support::netns::Namespace;
+use table::Table;
+
+/// The size that the goals are about.
+const LARGE: u32 = 20_000;
+const ENDPOINTS: u32 = 10;
+const CHANGES: u32 = 400;
+
+fn main() {
+    let quick = env::var_os("BENCH_QUICK").is_some();
+    let mut table = Table::new();
+    growth(&mut table);
+    layouts(&mut table);
+    baselines(&mut table, quick);
+    restart(&mut table);
+    churn(&mut table, if quick { 5 } else { 60 });
+    shapes(&mut table);
+    process::rows(&mut table, LARGE, ENDPOINTS);
+    table.finish();
+}
+
+/// Runs in a namespace that is gone afterwards.
+fn fresh<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    Namespace::new("bench").enter(work)
+}
+
+fn plain(layout: AnyLayout, shape: Shape) -> Bench {
+    Bench::new(&support::cluster::config(), layout, shape)
+}
+
+fn growth(table: &mut Table) {
+    let mut medians = Vec::new();
+    for services in [100, 1_000, 5_000, LARGE] {
+        let shape = Shape::plain(services, ENDPOINTS);
+        let (full, bytes, replaced, added) = fresh(|| {
+            let mut bench = plain(AnyLayout::Maps, shape);
+            let bytes = bench.report.committed.map_or(0, |committed| committed.bytes);
+            (bench.full, bytes, bench.replacements(shape, CHANGES), bench.additions(shape, CHANGES / 4))
+        });
+        let is_large = services == LARGE;
+        let goal = |text| if is_large { text } else { "" };
+        table.time(&format!("first sync, {services} x {ENDPOINTS}, from objects in memory"), full, goal("600 ms"));
+        table.text(&format!("  bytes of its transaction, {services} x {ENDPOINTS}"), &bytes.to_string(), "");
+        table.time(
+            &format!("one endpoint replaced, {services} Services, median"),
+            permille(&replaced, 500),
+            goal("1 ms"),
+        );
+        table.time(&format!("one endpoint replaced, {services} Services, p99"), permille(&replaced, 990), goal("5 ms"));
+        table.time(&format!("10 to 11 endpoints, {services} Services, median"), permille(&added, 500), goal("4 ms"));
+        medians.push(permille(&replaced, 500));
+    }
+    table.ratio("one endpoint replaced: 20,000 Services against 100", medians[3], medians[0], "1.5");
+}
+
+fn layouts(table: &mut Table) {
+    for services in [1_000, 5_000] {
+        let shape = Shape::plain(services, ENDPOINTS);
+        let [maps, chains] = [AnyLayout::Maps, AnyLayout::Chains].map(|layout| {
+            fresh(|| {
+                let mut bench = plain(layout, shape);
+                (bench.full, permille(&bench.replacements(shape, CHANGES / 8), 500))
+            })
+        });
+        table.time(&format!("layout chains: first sync, {services} x {ENDPOINTS}"), chains.0, "");
+        table.ratio("  against layout maps", chains.0, maps.0, "");
+        table.time(&format!("layout chains: one endpoint replaced, {services} Services, median"), chains.1, "");
+        table.ratio("  against layout maps", chains.1, maps.1, "");
+    }
+}
+
+fn baselines(table: &mut Table, quick: bool) {
+    for services in [1_000, 5_000, LARGE] {
+        let shape = Shape::plain(services, ENDPOINTS);
+        let (ours, text) = fresh(|| {
+            let mut bench = plain(AnyLayout::Maps, shape);
+            (bench.full, bench.text())
+        });
+        let same = baseline::load(&text);
+        table.time(&format!("nft -f of the same table, {services} x {ENDPOINTS}"), same, "");
+        table.ratio("  against our first sync", same, ours, "");
+        if services == LARGE || (quick && services > 1_000) {
+            continue;
+        }
+        let upstream = baseline::load(&baseline::chains(services, ENDPOINTS));
+        table.time(&format!("nft -f of upstream's shape, {services} x {ENDPOINTS}"), upstream, "");
+        table.ratio("  against our first sync", upstream, ours, "");
+    }
+}
+
+fn restart(table: &mut Table) {
+    let shape = Shape::plain(LARGE, ENDPOINTS);
+    let (full, written) = fresh(|| {
+        drop(plain(AnyLayout::Maps, shape));
+        let again = plain(AnyLayout::Maps, shape);
+        (again.full, again.report.added + again.report.removed)
+    });
+    table.time("restart on a programmed node, 20,000 x 10: read back and compare", full, "1 s");
+    table.text("  elements written", &written.to_string(), "0");
+}
+
+fn churn(table: &mut Table, seconds: u32) {
+    let shape = Shape::plain(LARGE, ENDPOINTS);
+    let (share, made) = fresh(|| plain(AnyLayout::Maps, shape).churn(shape, 1_000, seconds));
+    table.text(
+        &format!("1,000 changes a second for {seconds} s: share of one CPU"),
+        &format!("{:.0} %", share * 100.0),
+        "30 %",
+    );
+    table.text("  changes made", &made.to_string(), &(seconds * 1_000).to_string());
+}
+
+fn shapes(table: &mut Table) {
+    let shapes = [
+        ("one Service with 5,000 endpoints", Shape::plain(1, 5_000), Shape::plain(1, 10_000)),
+        ("5,000 Services with one endpoint", Shape::plain(5_000, 1), Shape::plain(10_000, 1)),
+        (
+            "1,000 node ports",
+            Shape { node_port: true, ..Shape::plain(1_000, ENDPOINTS) },
+            Shape { node_port: true, ..Shape::plain(2_000, ENDPOINTS) },
+        ),
+        (
+            "2,000 load balancer IPs with source ranges",
+            Shape { restricted: true, ..Shape::plain(2_000, ENDPOINTS) },
+            Shape { restricted: true, ..Shape::plain(4_000, ENDPOINTS) },
+        ),
+        (
+            "500 Services with affinity",
+            Shape { affinity: true, ..Shape::plain(500, ENDPOINTS) },
+            Shape { affinity: true, ..Shape::plain(1_000, ENDPOINTS) },
+        ),
+    ];
+    for (what, once, twice) in shapes {
+        let time = |shape| (0..3).map(|_| fresh(|| plain(AnyLayout::Maps, shape).full)).min().unwrap_or(Duration::MAX);
+        let (once, twice) = (time(once), time(twice));
+        table.time(&format!("first sync of {what}"), once, "");
+        table.ratio("  twice as many against that", twice, once, "2.5");
+    }
+}

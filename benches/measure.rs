@@ -1,0 +1,95 @@
+//! One engine on one real kernel table, and how long it takes for what.
+
+use std::time::{Duration, Instant};
+
+use kube_proxy::config::Config;
+use kube_proxy::kernel::Netfilter;
+use kube_proxy::model::{Event, Family};
+use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::sync::{Engine, Report};
+
+use crate::cluster::{Shape, address, slice};
+
+/// An engine with what it costs to fill its table.
+pub(crate) struct Bench {
+    engine: Engine<Netfilter, AnyLayout>,
+    /// From the first event to the table.
+    pub(crate) full: Duration,
+    /// What the first sync did.
+    pub(crate) report: Report,
+}
+
+impl Bench {
+    /// Fills a table in the calling thread's namespace.
+    pub(crate) fn new(config: &Config, layout: AnyLayout, shape: Shape) -> Self {
+        let kernel = Netfilter::open().expect("a netlink socket");
+        let mut engine = Engine::new(config.clone(), layout, &[Family::V4], kernel);
+        let events = shape.events();
+        let start = Instant::now();
+        for event in events {
+            engine.apply(event);
+        }
+        let report = engine.sync(false).expect("the kernel takes it");
+        Self { engine, full: start.elapsed(), report }
+    }
+
+    /// The table as nft text.
+    pub(crate) fn text(&mut self) -> String {
+        self.engine.content().to_string()
+    }
+
+    fn change(&mut self, event: Event) -> Duration {
+        let start = Instant::now();
+        self.engine.apply(event);
+        self.engine.sync(false).expect("the kernel takes it");
+        start.elapsed()
+    }
+
+    /// Replaces one endpoint of another Service each time.
+    pub(crate) fn replacements(&mut self, shape: Shape, times: u32) -> Vec<Duration> {
+        // Another address each time that it is a Service's turn again: what is there already is no change.
+        let changed = |n: u32, last| slice(n, (1..shape.endpoints).map(|i| address(n, i)).chain([address(n, last)]));
+        let turn = |time: u32| changed(time * 7 % shape.services, 15 - time / shape.services % 2);
+        (0..times).map(|time| self.change(Event::SliceApplied(turn(time)))).collect()
+    }
+
+    /// Adds an endpoint to another Service each time.
+    pub(crate) fn additions(&mut self, shape: Shape, times: u32) -> Vec<Duration> {
+        let changed = |n: u32| slice(n, (0..=shape.endpoints).map(|i| address(n, i)));
+        (0..times).map(|n| self.change(Event::SliceApplied(changed((n * 11 + 3) % shape.services)))).collect()
+    }
+
+    /// Changes endpoints at a rate, one sync every 10 ms. Gives the share of one CPU that it took, and the changes made.
+    pub(crate) fn churn(&mut self, shape: Shape, a_second: u32, seconds: u32) -> (f64, u32) {
+        const TICK: Duration = Duration::from_millis(10);
+        let (start, cpu) = (Instant::now(), cpu_time());
+        let mut made = 0;
+        for tick in 1..=seconds * 100 {
+            for _ in 0..a_second / 100 {
+                let n = made % shape.services;
+                let last = if (made / shape.services).is_multiple_of(2) { 14 } else { 13 };
+                let endpoints = (1..shape.endpoints).map(|i| address(n, i)).chain([address(n, last)]);
+                self.engine.apply(Event::SliceApplied(slice(n, endpoints)));
+                made += 1;
+            }
+            self.engine.sync(false).expect("the kernel takes it");
+            std::thread::sleep((start + TICK * tick).saturating_duration_since(Instant::now()));
+        }
+        ((cpu_time() - cpu).as_secs_f64() / start.elapsed().as_secs_f64(), made)
+    }
+}
+
+/// CPU time of this process, user and system; the kernel's work on a transaction is part of it.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("proc is mounted");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+/// The value below which so many of a thousand lie.
+pub(crate) fn permille(times: &[Duration], rank: usize) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort();
+    sorted[(sorted.len() * rank / 1000).min(sorted.len() - 1)]
+}

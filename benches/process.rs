@@ -1,0 +1,39 @@
+//! The binary as a whole: from process start to programmed, and the memory it takes.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::cluster::manifests;
+use crate::support::netns::Namespace;
+use crate::support::objects;
+use crate::support::proxy::{Proxy, config};
+use crate::table::Table;
+
+/// Measures the binary on a plain cluster. The binary is that of `$KUBE_PROXY_BINARY`, else the one Cargo built.
+pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
+    let node = Namespace::new("bench");
+    let objects = [objects::node(), objects::service_cidr(), manifests(services, endpoints)];
+    let mut proxy = Proxy::prepare(&node, &config(), &[]);
+    for (n, object) in objects.iter().enumerate() {
+        let file = proxy.directory().join("manifests").join(format!("{n}.json"));
+        fs::write(file, object.to_string()).expect("a file can be written");
+    }
+    let start = Instant::now();
+    proxy.launch();
+    table.time(
+        &format!("process start to programmed, {services} x {endpoints}, one manifest file"),
+        start.elapsed(),
+        "3 s",
+    );
+    table.text("  peak resident memory", &memory(proxy.pid(), "VmHWM:"), "150 MB");
+    std::thread::sleep(Duration::from_secs(2));
+    table.text("  resident memory afterwards", &memory(proxy.pid(), "VmRSS:"), "100 MB");
+    proxy.stop();
+}
+
+fn memory(pid: u32, key: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kib: Option<u64> =
+        status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse().ok());
+    kib.map_or_else(|| "unknown".to_owned(), |kib| format!("{} MB", kib * 1024 / 1_000_000))
+}

@@ -1,0 +1,104 @@
+//! Who contributed what a command is about.
+//!
+//! Takes commands, gives owners. Needed only when the kernel refused something, so nothing is kept for it: each question walks
+//! through all parts.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use nft::{Command, Data};
+
+use super::super::{Fragment, Slots, split_slot_key};
+use super::{Desired, Footprint};
+
+/// Objects of a table: elements by set and key, and sets and chains by name.
+#[derive(Debug, Default)]
+pub struct Objects {
+    keys: HashMap<Arc<str>, HashSet<Data>>,
+    /// Keys without their slot numbers.
+    prefixes: HashMap<Arc<str>, HashSet<Data>>,
+    names: HashSet<Arc<str>>,
+}
+
+impl Objects {
+    /// Adds what a command is about, or one of its elements only.
+    pub fn add(&mut self, command: &Command, element: Option<usize>) {
+        match command {
+            Command::AddElements(_, set, elements) | Command::DeleteElements(_, set, elements) => {
+                self.names.insert(Arc::clone(&set.name));
+                let one = element.and_then(|index| elements.get(index)).map(std::slice::from_ref);
+                for element in one.unwrap_or(elements) {
+                    self.keys.entry(Arc::clone(&set.name)).or_default().insert(element.key);
+                    if let Some((prefix, _)) = split_slot_key(&element.key) {
+                        self.prefixes.entry(Arc::clone(&set.name)).or_default().insert(prefix);
+                    }
+                }
+            }
+            Command::AddSet(_, set) | Command::DeleteSet(_, set) => {
+                self.names.insert(Arc::clone(&set.name));
+            }
+            Command::AddChain(_, chain) => {
+                self.names.insert(Arc::clone(&chain.name));
+            }
+            Command::DeleteChain(_, name)
+            | Command::FlushChain(_, name)
+            | Command::AddRule(_, name, _)
+            | Command::DeleteRule(_, name, _) => {
+                self.names.insert(Arc::clone(name));
+            }
+            Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) => {}
+        }
+    }
+
+    /// Whether a part has some of these.
+    #[must_use]
+    pub fn meet(&self, fragment: &Fragment) -> bool {
+        fragment.elements.iter().any(|(set, element)| has(&self.keys, set, &element.key))
+            || fragment.slots.iter().any(|slots| has(&self.prefixes, &slots.set, &slots.prefix))
+            || fragment.learned.iter().any(|map| self.names.contains(&map.set.name))
+            || fragment.choices.iter().any(|choice| self.names.contains(&choice.set.name))
+            || fragment.chains.iter().any(|content| self.names.contains(&content.chain.name))
+    }
+}
+
+fn has(map: &HashMap<Arc<str>, HashSet<Data>>, set: &str, key: &Data) -> bool {
+    map.get(set).is_some_and(|keys| keys.contains(key))
+}
+
+impl<Owner: Eq + Hash> Desired<Owner> {
+    /// The owners of parts that have some of these objects, in no order.
+    pub fn owners<'a>(&'a self, objects: &'a Objects) -> impl Iterator<Item = &'a Owner> {
+        self.parts.iter().filter(|(_, footprint)| self.meet(objects, footprint)).map(|(owner, _)| owner)
+    }
+
+    fn meet(&self, objects: &Objects, footprint: &Footprint) -> bool {
+        let name = |set: &usize| &*self.program.sets[*set].name;
+        let Footprint { elements, slots, learned, choices, chains } = footprint;
+        elements.iter().any(|(set, key)| has(&objects.keys, name(set), key))
+            || slots.iter().any(|(set, prefix)| has(&objects.prefixes, name(set), prefix))
+            || [learned, choices, chains].into_iter().flatten().any(|name| objects.names.contains(name))
+    }
+
+    /// An owner's present part: what was given to [`Desired::replace`], as far as no other owner changed its values since.
+    #[must_use]
+    pub fn fragment(&self, owner: &Owner) -> Fragment {
+        let Some(Footprint { elements, slots, learned, choices, chains }) = self.parts.get(owner) else {
+            return Fragment::default();
+        };
+        let name = |set: usize| self.program.sets[set].name.to_string().into();
+        let element = |(set, key): &(usize, Data)| Some((name(*set), self.sets[*set].element(key)?.clone()));
+        let slots_of = |(set, prefix): &(usize, Data)| Slots {
+            set: name(*set),
+            prefix: *prefix,
+            values: self.sets[*set].slots(prefix).to_vec(),
+        };
+        Fragment {
+            elements: elements.iter().filter_map(element).collect(),
+            slots: slots.iter().map(slots_of).collect(),
+            learned: learned.iter().filter_map(|name| self.learned(name)).cloned().collect(),
+            choices: choices.iter().filter_map(|name| self.choice(name)).cloned().collect(),
+            chains: chains.iter().filter_map(|name| self.chains.get(name)).map(|wanted| wanted.value.clone()).collect(),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A server that forgets its objects for a moment, and one whose objects are huge.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, sent, served};
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::wait_for;
+use crate::support::nft;
+use crate::support::proxy::Proxy;
+
+/// More than the ten objects below which a list is believed at once.
+const SERVICES: u8 = 12;
+
+fn names() -> impl Iterator<Item = String> {
+    (0..SERVICES).map(|n| format!("s{n}"))
+}
+
+fn all() -> Vec<Value> {
+    names().zip(10..).flat_map(|(name, n)| served(&name, n)).collect()
+}
+
+/// A proxy of a cluster, and the server at the moment at which it has listed no Service.
+fn listed_empty(cluster: &Cluster) -> Proxy<'_> {
+    cluster.server.apply(&all());
+    let mut proxy = cluster.proxy();
+    cluster.server.wait_for_watches();
+    proxy.wait_until_quiet();
+    cluster.server.close();
+    names().chain(["web".to_owned()]).for_each(|name| cluster.server.delete(Resource::Service, "shop", &name));
+    // Without this the watches would go on where they were, and tell of deletions.
+    cluster.server.compact();
+    cluster.server.open();
+    wait_for("the first list", || proxy.log().contains("nearly all").then_some(()));
+    proxy
+}
+
+#[test]
+fn a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed() {
+    let cluster = Cluster::new();
+    let before = {
+        let mut proxy = listed_empty(&cluster);
+        let before = nft::list_ruleset(&cluster.node);
+        assert!(names().all(|name| cluster.serves(&name)), "the first list is not applied");
+        cluster.server.apply(&all());
+        cluster.server.apply(&served("web", 1));
+        cluster.server.apply(&served("later", 40));
+        cluster.wait_until_serves("later", true);
+        proxy.wait_until_quiet();
+        assert!(sent(&proxy)[2] < 0.5, "something was removed: {:?}", sent(&proxy));
+        before
+    };
+    assert!(before.contains("\"shop/s11:http\""), "{before}");
+}
+
+#[test]
+fn a_cluster_that_was_emptied_is_empty_after_the_second_list() {
+    let cluster = Cluster::new();
+    let proxy = listed_empty(&cluster);
+    names().for_each(|name| cluster.wait_until_serves(&name, false));
+    assert!(sent(&proxy)[2] > 0.5);
+}
+
+/// A slice of a thousand endpoints whose nodes have names of 10,000 bytes, all different.
+fn huge(round: u32) -> Value {
+    let endpoint = |n: u32| {
+        let node = format!("{round}-{n}-{}", "n".repeat(10_000 - 20));
+        json!({ "addresses": [std::net::Ipv4Addr::from(0x0ac8_0000 + n).to_string()], "nodeName": node })
+    };
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "namespace": "shop", "name": "huge", "labels": { "kubernetes.io/service-name": "web" } },
+        "ports": [{ "name": "http", "port": 8080 }], "endpoints": (0..1000).map(endpoint).collect::<Vec<_>>(),
+    })
+}
+
+/// The most memory that the process ever had, in MiB.
+fn peak(proxy: &Proxy<'_>) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", proxy.pid())).expect("a process has a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+}
+
+#[test]
+fn memory_is_bounded_under_huge_objects() {
+    let cluster = Cluster::new();
+    let mut proxy = cluster.proxy();
+    cluster.server.wait_for_watches();
+    let mut peaks = Vec::new();
+    for round in 0..6 {
+        cluster.server.apply(&[huge(round)]);
+        // What comes after it shows that it was taken.
+        let name = format!("after{round}");
+        cluster.server.apply(&served(&name, 50 + u8::try_from(round).expect("a small number")));
+        cluster.wait_until_serves(&name, true);
+        proxy.wait_until_quiet();
+        thread::sleep(Duration::from_millis(50));
+        peaks.push(peak(&proxy));
+    }
+    println!("peak of memory in MiB after each huge slice: {peaks:?}");
+    assert!(peaks[5] < 200, "{peaks:?}");
+    assert!(peaks[5] - peaks[2] < 40, "it grows with each: {peaks:?}");
+}

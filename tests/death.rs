@@ -1,0 +1,184 @@
+//! The process is killed at random moments while its objects change all the time: the tables are always those after some prefix of
+//! the events, never a mixture.
+//!
+//! One file holds the endpoints of all Services, and each version of it moves all of them to the addresses of the next state. The
+//! events of a version come in the order of the slices' names, so a prefix of the events shows as slices of one state followed by
+//! slices of an older one, and every slice is of one state as a whole. `KUBE_PROXY_KILLS` is the number of kills (20).
+
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use kube_proxy::kernel::{Kernel, Netfilter};
+use nft::{TableName, Value as NftValue};
+use serde_json::{Value, json};
+use support::objects::{node, service_cidr};
+use support::proxy::{Proxy, config};
+use support::world::World;
+
+const SERVICES: u8 = 8;
+const ENDPOINTS: u16 = 3;
+/// States are told apart by the third byte of the endpoints' addresses.
+const STATES: u16 = 200;
+
+fn service(n: u8) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "namespace": "demo", "name": format!("s{n}") },
+        "spec": {
+            "clusterIP": format!("10.96.1.{n}"), "clusterIPs": [format!("10.96.1.{n}"), format!("fd00:10:96::1:{n}")],
+            "ipFamilies": ["IPv4", "IPv6"], "ports": [{ "name": "http", "port": 80 }],
+        },
+    })
+}
+
+fn slice(n: u8, family: &str, state: u16) -> Value {
+    let address = |i: u16| match family {
+        "IPv4" => format!("10.200.{state}.{i}"),
+        _ => format!("fd00:200::{state:x}:{i:x}"),
+    };
+    let endpoints: Vec<Value> = (1..=ENDPOINTS).map(|i| json!({ "addresses": [address(i)] })).collect();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+        "metadata": {
+            "namespace": "demo", "name": format!("s{n}-{}", family.to_lowercase()),
+            "labels": { "kubernetes.io/service-name": format!("s{n}") },
+        },
+        "ports": [{ "name": "http", "port": 8080 }], "endpoints": endpoints,
+    })
+}
+
+/// All slices in one state.
+fn all(state: u16) -> Value {
+    let slices = (0..SERVICES).flat_map(|n| ["IPv4", "IPv6"].map(|family| slice(n, family, state)));
+    json!({ "apiVersion": "v1", "kind": "List", "items": slices.collect::<Vec<_>>() })
+}
+
+/// The states of the endpoints in the kernel by Service and family.
+fn states(world: &World) -> BTreeMap<(u8, nft::Family), Vec<u16>> {
+    let mut found: BTreeMap<_, Vec<u16>> = BTreeMap::new();
+    world.node.enter(|| {
+        let mut kernel = Netfilter::open().expect("a socket");
+        for (family, key_length, at) in [(nft::Family::Ip, 4, 2), (nft::Family::Ip6, 16, 12)] {
+            let dump = kernel.read(&TableName::new(family, "kube-proxy")).expect("it can be read").expect("a table");
+            let (_, elements) = dump.sets.get("endpoints").expect("the map of endpoints");
+            for element in elements {
+                let NftValue::Data(value) = &element.value else { panic!("{element:?}") };
+                let (key, value) = (element.key.as_slice(), value.as_slice());
+                let state =
+                    if key_length == 4 { value[at].into() } else { u16::from_be_bytes([value[at], value[at + 1]]) };
+                found.entry((key[key_length - 1], family)).or_default().push(state);
+            }
+        }
+    });
+    found
+}
+
+/// The states that the kernel holds, the newest first; panics if no prefix of the events explains them.
+fn assert_explained(world: &World, newest: u16) -> Vec<u16> {
+    let found = states(world);
+    assert_eq!(found.len(), usize::from(SERVICES) * 2, "{found:?}");
+    let mut line = Vec::new();
+    for ((service, family), states) in &found {
+        assert_eq!(states.len(), usize::from(ENDPOINTS), "{service} {family:?}: {found:?}");
+        let [state] = BTreeSet::from_iter(states).into_iter().collect::<Vec<_>>()[..] else {
+            panic!("a mixture in {service} {family:?}: {found:?}")
+        };
+        line.push(*state);
+    }
+    assert!(line.is_sorted_by(|a, b| a >= b), "no prefix of the events gives {line:?}");
+    line.dedup();
+    assert!(line.len() <= 2 && line.iter().all(|state| *state <= newest), "more than one step at once: {line:?}");
+    line
+}
+
+/// Moves all endpoints on and on until the test ends; what `newest` says was or is being written.
+fn churn(path: &std::path::Path, newest: &AtomicU16, stop: &AtomicBool) {
+    let unfinished = path.with_extension("tmp");
+    while !stop.load(Ordering::Relaxed) && newest.load(Ordering::SeqCst) < STATES {
+        let state = newest.fetch_add(1, Ordering::SeqCst) + 1;
+        let written = fs::write(&unfinished, all(state).to_string()).and_then(|()| fs::rename(&unfinished, path));
+        written.expect("the manifest can be replaced");
+        thread::sleep(Duration::from_millis(3 + u64::from(state % 7)));
+    }
+}
+
+#[test]
+fn whenever_the_process_is_killed_the_tables_are_those_of_a_moment() {
+    // G8 O7
+    let kills: u32 = env::var("KUBE_PROXY_KILLS").map_or(20, |text| text.parse().expect("a number of kills"));
+    let world = World::new();
+    let mut objects = vec![node(), service_cidr(), all(0)];
+    objects.extend((0..SERVICES).map(service));
+    let mut proxy = Proxy::start(&world.node, &config(), &objects);
+    let path = proxy.manifests().path().join("list--.json");
+    assert!(path.exists(), "the file that is replaced is the one of the start");
+    let mut seen = BTreeSet::new();
+    let mut moved = 0;
+    for kill in 0..kills {
+        // The states begin anew, so that they fit into a byte; all is of state 0 before.
+        proxy.manifests().apply(&all(0));
+        let end = Instant::now() + Duration::from_secs(20);
+        while states(&world).values().flatten().any(|state| *state != 0) {
+            assert!(Instant::now() < end, "the last state is not reached");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let (newest, stop) = (AtomicU16::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| churn(&path, &newest, &stop));
+            // Anywhere within some of the proxy's transactions.
+            thread::sleep(Duration::from_micros(40_000 + u64::from(rand::random::<u32>() % 150_000)));
+            proxy.kill();
+            stop.store(true, Ordering::Relaxed);
+        });
+        let line = assert_explained(&world, newest.load(Ordering::SeqCst));
+        moved += u32::from(line != [0]);
+        seen.extend(line);
+        proxy.launch();
+        assert!(kill < 1 || proxy.is_running());
+    }
+    println!("{kills} kills, {moved} of them after changes; {} different states met", seen.len());
+    assert!(moved * 2 > kills, "most kills came before any change: {moved} of {kills}");
+}
+
+#[test]
+fn without_an_api_server_a_restart_touches_no_rule_and_serves_health() {
+    // O7 G1
+    let world = World::new();
+    let mut objects = vec![node(), service_cidr(), all(3)];
+    objects.extend((0..SERVICES).map(service));
+    let mut proxy = Proxy::start(&world.node, &config(), &objects);
+    proxy.kill();
+    drop(proxy);
+    let before = support::nft::list_ruleset(&world.node);
+    assert!(before.contains("10.200.3.1"), "{before}");
+    // Nothing listens on this port.
+    let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let content = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": "http://127.0.0.1:9" } }], "users": [],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "" } }],
+    });
+    fs::write(&kubeconfig, content.to_string()).expect("a file can be written");
+    let mut proxy = Proxy::with_api(&world.node, &config(), &kubeconfig);
+    proxy.spawn();
+    let end = Instant::now() + Duration::from_secs(10);
+    let health = |path: &str| {
+        let mut curl = world.node.command("curl");
+        let output =
+            curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"]).arg(format!("http://127.0.0.1:10256{path}"));
+        String::from_utf8(output.output().expect("curl runs").stdout).expect("a number")
+    };
+    while health("/livez") != "200" {
+        assert!(Instant::now() < end && proxy.is_running(), "no health: {}", proxy.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(support::nft::list_ruleset(&world.node), before);
+    assert!(proxy.is_running());
+}

@@ -1,0 +1,135 @@
+//! A kernel that fails on order, around one that does what it is asked.
+//!
+//! Takes a plan: what becomes of the next transactions, of the next reads, and which elements are refused for ever. As the real one,
+//! it changes nothing when it refuses, and may do everything and not say so.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use kube_proxy::conntrack::Flow;
+use kube_proxy::kernel::{ForeignWrites, Kernel};
+use kube_proxy::model::Family;
+use nft::{Command, CommitError, Committed, Element, ReadError, Refusal, Set, TableDump, TableName};
+
+/// What becomes of a transaction or a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The command at this position (modulo their number) is refused with this error number; a read fails with it.
+    Refuse(i32, usize),
+    /// The whole batch is refused.
+    RefuseAll(i32),
+    /// All is done, and the acknowledgement gets lost.
+    LoseAck,
+    /// The socket is dead, before anything was sent.
+    SocketDeath,
+    /// Nothing.
+    Fine,
+}
+
+/// What is to go wrong, and what was done.
+#[derive(Default)]
+pub(crate) struct Orders {
+    pub(crate) commits: VecDeque<Fault>,
+    pub(crate) reads: VecDeque<Fault>,
+    /// Elements that are refused for ever, and whether the kernel says which element it was.
+    pub(crate) poison: Option<fn(&Element) -> bool>,
+    pub(crate) tells_element: bool,
+    /// Transactions that were tried.
+    pub(crate) tried: usize,
+    /// Tables that were read.
+    pub(crate) read: usize,
+}
+
+/// The kernel; the orders are the test's to change.
+#[derive(Clone)]
+pub(crate) struct Faulty<K> {
+    pub(crate) inner: K,
+    pub(crate) orders: Rc<RefCell<Orders>>,
+}
+
+impl<K> Faulty<K> {
+    pub(crate) fn new(inner: K) -> Self {
+        Self { inner, orders: Rc::default() }
+    }
+
+    fn poisoned(&self, commands: &[Command]) -> Option<Refusal> {
+        let orders = self.orders.borrow();
+        let poison = orders.poison?;
+        commands.iter().enumerate().find_map(|(number, command)| {
+            let Command::AddElements(_, set, elements) = command else { return None };
+            let at = elements.iter().position(poison)?;
+            let object = format!("element of {}", set.name);
+            let element = orders.tells_element.then_some(at);
+            Some(Refusal { command: Some(number), element, object, errno: EINVAL, message: None })
+        })
+    }
+}
+
+/// The error numbers that faults use.
+pub(crate) const EINVAL: i32 = 22;
+
+fn refusal(command: Option<usize>, errno: i32) -> CommitError {
+    let object = command.map_or_else(|| "batch".to_owned(), |number| format!("command {number}"));
+    CommitError::Refused(vec![Refusal { command, element: None, object, errno, message: None }])
+}
+
+fn death() -> io::Error {
+    io::Error::from_raw_os_error(9)
+}
+
+impl<K: Kernel> Kernel for Faulty<K> {
+    fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
+        self.orders.borrow_mut().tried += 1;
+        let fault = self.orders.borrow_mut().commits.pop_front();
+        match fault.unwrap_or(Fault::Fine) {
+            Fault::Refuse(errno, position) => return Err(refusal(Some(position % commands.len()), errno)),
+            Fault::RefuseAll(errno) => return Err(refusal(None, errno)),
+            Fault::SocketDeath => return Err(CommitError::Socket(death())),
+            Fault::LoseAck => {
+                self.inner.commit(commands)?;
+                return Err(CommitError::Unconfirmed);
+            }
+            Fault::Fine => {}
+        }
+        match self.poisoned(commands) {
+            Some(refusal) => Err(CommitError::Refused(vec![refusal])),
+            None => self.inner.commit(commands),
+        }
+    }
+
+    fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
+        self.orders.borrow_mut().read += 1;
+        let fault = self.orders.borrow_mut().reads.pop_front();
+        match fault.unwrap_or(Fault::Fine) {
+            Fault::Refuse(errno, _) | Fault::RefuseAll(errno) => {
+                Err(ReadError::Socket(io::Error::from_raw_os_error(errno)))
+            }
+            Fault::LoseAck => Err(ReadError::Unstable),
+            Fault::SocketDeath => Err(ReadError::Socket(death())),
+            Fault::Fine => self.inner.read(table),
+        }
+    }
+
+    fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
+        self.inner.elements(table, set)
+    }
+
+    fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError> {
+        self.inner.foreign_writes(tables)
+    }
+
+    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+        self.inner.udp_flows(family)
+    }
+
+    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+        self.inner.delete_flows(flows)
+    }
+
+    fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        self.inner.addresses()
+    }
+}
