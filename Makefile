@@ -38,13 +38,11 @@ test: deps lint ## Everything that must pass: format, lints, documentation, the 
 	deploy/image-root
 	cargo test --workspace --all-targets --no-fail-fast
 
-<<<<<<< HEAD
 bench: build ## Measure speed and memory, goals beside values; BENCH_QUICK=1 leaves out what takes minutes (root)
 	cargo bench --bench bench
-=======
+
 soak: deps ## Kill the process 200 times while its objects change (root)
 	KUBE_PROXY_KILLS=200 cargo test --test death -- --nocapture
->>>>>>> faults
 
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo
