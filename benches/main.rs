@@ -11,6 +11,7 @@ mod support;
 mod baseline;
 mod cluster;
 mod measure;
+mod phases;
 mod process;
 mod table;
 
@@ -28,6 +29,8 @@ use table::Table;
 const LARGE: u32 = 20_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
+/// `BENCH_PARTS` names those that run.
+const PARTS: &str = "growth phases layouts baselines restart churn shapes process";
 
 fn main() {
     // `cargo test --all-targets` builds this too, and must not run it.
@@ -36,13 +39,20 @@ fn main() {
     }
     let quick = env::var_os("BENCH_QUICK").is_some();
     let mut table = Table::new();
-    growth(&mut table);
-    layouts(&mut table);
-    baselines(&mut table, quick);
-    restart(&mut table);
-    churn(&mut table, if quick { 5 } else { 60 });
-    shapes(&mut table);
-    process::rows(&mut table, LARGE, ENDPOINTS);
+    let parts = env::var("BENCH_PARTS").unwrap_or_else(|_| PARTS.to_owned());
+    for part in parts.split_whitespace() {
+        match part {
+            "growth" => growth(&mut table),
+            "phases" => phases::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
+            "layouts" => layouts(&mut table),
+            "baselines" => baselines(&mut table, quick),
+            "restart" => restart(&mut table),
+            "churn" => churn(&mut table, if quick { 5 } else { 60 }),
+            "shapes" => shapes(&mut table),
+            "process" => process::rows(&mut table, LARGE, ENDPOINTS),
+            other => panic!("there is no part {other}; there are: {PARTS}"),
+        }
+    }
     table.finish();
 }
 

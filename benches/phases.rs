@@ -1,0 +1,110 @@
+//! The parts of a first sync, one after the other: where the time goes, and how much of it is the kernel's.
+
+use std::time::{Duration, Instant};
+
+use kube_proxy::diff::{Collect, Desired, Realised, Scope, transaction};
+use kube_proxy::model::{Event, Family, ObjectName, State};
+use kube_proxy::ruleset::{AnyLayout, Layout, NodeFacts, NodePorts, Settings};
+use kube_proxy::select::select;
+use nft::{Batch, Command, Connection};
+
+use crate::cluster::Shape;
+use crate::fresh;
+use crate::table::Table;
+
+/// How long each part took.
+#[derive(Clone, Copy, Default)]
+struct Phases {
+    model: Duration,
+    select: Duration,
+    ruleset: Duration,
+    replace: Duration,
+    diff: Duration,
+    encode: Duration,
+    kernel: Duration,
+    take_over: Duration,
+}
+
+impl Phases {
+    fn own(&self) -> Duration {
+        self.model + self.select + self.ruleset + self.replace + self.diff + self.encode + self.take_over
+    }
+}
+
+/// Rows for a plain cluster; the best of some runs.
+pub(crate) fn rows(table: &mut Table, shape: Shape) {
+    let runs: Vec<Phases> = (0..3).map(|_| fresh(|| run(shape))).collect();
+    let Some(best) = runs.into_iter().min_by_key(|run| run.own() + run.kernel) else { return };
+    let size = format!("{} x {}", shape.services, shape.endpoints);
+    table.time(&format!("first sync, {size}: kernel only, the same bytes again"), best.kernel, "");
+    table.ratio("  the whole first sync against that", best.own() + best.kernel, best.kernel, "1.5");
+    let Phases { model, select, ruleset, replace, diff, encode, take_over, .. } = best;
+    for (what, time) in [
+        ("events into the model", model),
+        ("select endpoints", select),
+        ("write Services as elements", ruleset),
+        ("note what is wanted", replace),
+        ("compare", diff),
+        ("encode only", encode),
+        ("take over what was committed", take_over),
+    ] {
+        table.time(&format!("  {what}"), time, "");
+    }
+}
+
+fn timed<T>(time: &mut Duration, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    *time = start.elapsed();
+    result
+}
+
+fn settings() -> Settings {
+    Settings {
+        family: Family::V4,
+        masquerade_mark: 0x4000,
+        masquerade_all: false,
+        local_traffic: None,
+        node_ports: NodePorts::Everywhere,
+        drop_invalid: false,
+        owned: false,
+    }
+}
+
+fn run(shape: Shape) -> Phases {
+    let mut phases = Phases::default();
+    let (layout, settings) = (AnyLayout::Maps, settings());
+    let events: Vec<Event> = shape.events();
+    let mut state = State::new("node");
+    let dirty = timed(&mut phases.model, || {
+        events.into_iter().for_each(|event| state.apply(event));
+        state.take_dirty()
+    });
+    let names: Vec<ObjectName> = dirty.services.into_iter().collect();
+    let selections: Vec<_> =
+        timed(&mut phases.select, || names.iter().filter_map(|name| select(&state, name)).collect());
+    let fragments: Vec<_> = timed(&mut phases.ruleset, || {
+        selections.iter().map(|selection| layout.service(&settings, selection)).collect()
+    });
+    drop(selections);
+    let program = layout.program(&settings);
+    let mut realised = Realised::absent(&program);
+    let mut desired = Desired::new(program);
+    timed(&mut phases.replace, || {
+        desired.replace(None, layout.node(&settings, &NodeFacts::default()));
+        names.into_iter().zip(fragments).for_each(|(name, fragment)| desired.replace(Some(name), fragment));
+    });
+    let commands: Vec<Command> =
+        timed(&mut phases.diff, || transaction(&desired, &realised, Scope::Everything, Collect::Nothing));
+    let batch = timed(&mut phases.encode, || Batch::encode(&commands)).expect("names without zero bytes");
+    let mut connection = Connection::open().expect("a netlink socket");
+    timed(&mut phases.kernel, || connection.commit_encoded(&batch, &commands)).expect("the kernel takes it");
+    drop(batch);
+    timed(&mut phases.take_over, || {
+        let name = desired.program().table.name.clone();
+        commands.iter().for_each(|command| realised.apply(command, &name));
+        drop(commands);
+        desired.settle();
+    });
+    phases
+}
