@@ -194,8 +194,8 @@ impl RealisedSet {
     }
 
     /// Every group of slots.
-    pub(super) fn prefixes(&self) -> impl Iterator<Item = &Data> {
-        self.slots.iter().flat_map(HashMap::keys)
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&Data, &Values)> {
+        self.slots.iter().flatten()
     }
 
     /// Adds elements. Neighbours of one group of slots cost one look-up together.
