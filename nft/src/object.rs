@@ -292,8 +292,8 @@ impl Set {
 pub struct Element {
     /// The key; the first of the range in an interval set.
     pub key: Data,
-    /// The last key of the range (inclusive) in an interval set.
-    pub key_end: Option<Data>,
+    /// The last key of the range (inclusive) in an interval set. In a box, because few elements have one.
+    pub key_end: Option<Box<Data>>,
     /// What the map holds for the key.
     pub value: Value,
     /// How long the element lives from now; whole milliseconds.

@@ -148,7 +148,7 @@ fn edges_of_intervals_are_kept() {
         let wide = [DataType::Ipv4Addr, DataType::InetService];
         let concat = Arc::new(Set { flags: interval(), ..Set::new("concat", types(&wide)) });
         let from_to = |from: [u8; 4], to: [u8; 4], ports: (u16, u16)| Element {
-            key_end: Some(ip(to).then(ports.1)),
+            key_end: Some(Box::new(ip(to).then(ports.1))),
             ..Element::new(ip(from).then(ports.0))
         };
         let content = TableContent {

@@ -68,7 +68,7 @@ fn verdict_maps() -> Vec<SetContent> {
     let front = [DataType::Ipv4Addr, DataType::InetService];
     let concat = Set { flags: interval(), ..Set::map("concat", types(&front), ValueType::Verdict) };
     let range = Element {
-        key_end: Some(ip([10, 0, 0, 255]).then(90_u16)),
+        key_end: Some(Box::new(ip([10, 0, 0, 255]).then(90_u16))),
         comment: Some("range".into()),
         ..Element::mapping(ip([10, 0, 0, 0]).then(80_u16), Value::Verdict(Verdict::Drop))
     };
@@ -92,7 +92,7 @@ fn data_maps() -> Vec<SetContent> {
         ..Element::mapping(ip([10, 0, 0, 1]).then(TCP), Value::Data(ip([10, 0, 0, 2]).then(80_u16)))
     };
     let network = Element {
-        key_end: Some(ip([10, 255, 255, 255])),
+        key_end: Some(Box::new(ip([10, 255, 255, 255]))),
         ..Element::mapping(ip([10, 0, 0, 0]), Value::Data(80_u16.into()))
     };
     vec![
@@ -218,5 +218,5 @@ pub(crate) fn ip(octets: [u8; 4]) -> Data {
 }
 
 pub(crate) fn range(first: [u8; 4], last: [u8; 4]) -> Element {
-    Element { key_end: Some(ip(last)), ..Element::new(ip(first)) }
+    Element { key_end: Some(Box::new(ip(last))), ..Element::new(ip(first)) }
 }

@@ -144,11 +144,11 @@ fn interval_sets() -> Vec<SetContent> {
     let sources = Set { flags: interval, size: Some(500), ..Set::new("sources", types) };
     let key = |address: &str, port: u16| Data::from(ip(address)).then(TCP).then(port);
     let allowed = Element {
-        key_end: Some(key("10.255.255.255", 90)),
+        key_end: Some(Box::new(key("10.255.255.255", 90))),
         comment: Some("k".into()),
         ..Element::new(key("10.0.0.0", 80))
     };
-    let one = Element { key_end: Some(key("11.0.0.1", 80)), ..Element::new(key("11.0.0.1", 80)) };
+    let one = Element { key_end: Some(Box::new(key("11.0.0.1", 80))), ..Element::new(key("11.0.0.1", 80)) };
     vec![(Arc::new(nodes), ranges), (Arc::new(zones), neighbours), (Arc::new(sources), vec![allowed, one])]
 }
 
@@ -270,7 +270,7 @@ fn tcp() -> Statement {
 }
 
 fn range(first: &str, last: &str) -> Element {
-    Element { key_end: Some(ip(last).into()), ..Element::new(ip(first).into()) }
+    Element { key_end: Some(Box::new(ip(last).into())), ..Element::new(ip(first).into()) }
 }
 
 fn named(types: &[DataType]) -> Types {
