@@ -141,7 +141,7 @@ impl<'world> Changes<'world> {
     pub(crate) fn describe(&self, figures: &mut Figures) {
         self.made.iter().for_each(|(change, count)| figures.row(change.name(), count));
         figures.row("repairs", self.repairs.len());
-        figures.row("worst time to a repair", format!("{:.0?}", self.worst_repair()));
+        figures.row("worst time to a repair", format!("{:.2?}", self.worst_repair()));
     }
 
     fn roll(&mut self, meanwhile: impl FnOnce(&mut Cluster<'world>)) {

@@ -133,7 +133,7 @@ impl<'world> Cluster<'world> {
     pub(crate) fn roll(&mut self, n: u8, meanwhile: impl FnOnce(&mut Self)) {
         self.tell(n, Phase::Terminating);
         meanwhile(self);
-        self.wait("an endpoint that terminates is not used", |rules| !is_used(rules, n));
+        self.wait("an endpoint that terminates is not used", |rules| !uses(rules, n).contains(&true));
         thread::sleep(DRAIN);
         self.tell(n, Phase::Gone);
         self.proxy.wait_until_quiet();
@@ -141,7 +141,7 @@ impl<'world> Cluster<'world> {
         self.stop_server(n);
         self.start_server(n);
         self.tell(n, Phase::Ready);
-        self.wait("an endpoint that is ready is used", |rules| is_used(rules, n));
+        self.wait("an endpoint that is ready is used", |rules| !uses(rules, n).contains(&false));
     }
 
     /// Writes down what became of an endpoint. Until it is back it is not in the slices of `steady`, either.
@@ -195,13 +195,15 @@ impl<'world> Cluster<'world> {
     }
 }
 
-/// Whether the rules send connections to an endpoint of `rolling`, in either layout.
-fn is_used(rules: &str, n: u8) -> bool {
-    Family::ALL.into_iter().any(|family| {
-        let address = family.endpoint(n);
-        let texts = [format!("{address} . {PORT}"), format!("dnat to {}", SocketAddr::new(address, PORT))];
-        texts.iter().any(|text| rules.contains(text.as_str()))
-    })
+/// Whether the rules of either layout send connections to an endpoint, in each family and for each Service.
+fn uses(rules: &str, n: u8) -> [bool; 4] {
+    [(Family::V4, PORT), (Family::V6, PORT), (Family::V4, STEADY[0].2), (Family::V6, STEADY[0].2)].map(
+        |(family, port)| {
+            let address = family.endpoint(n);
+            let texts = [format!("{address} . {port}"), format!("dnat to {}", SocketAddr::new(address, port))];
+            texts.iter().any(|text| rules.contains(text.as_str()))
+        },
+    )
 }
 
 /// The Service `rolling` with every front.

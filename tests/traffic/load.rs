@@ -26,9 +26,9 @@ const CONNECT: Duration = Duration::from_millis(950);
 const ANSWER: Duration = Duration::from_secs(4);
 /// Between two connections of one kind on one way.
 const PAUSE: Duration = Duration::from_millis(8);
-/// Source ports: each thread has so many, from here on.
+/// Source ports: each thread has so many, from here on; all are below those that the kernel gives out.
 const PORTS: u16 = 3_800;
-const FIRST_PORT: u16 = 33_000;
+const FIRST_PORT: u16 = 2_000;
 /// So many losses are told in full.
 const TOLD: usize = 20;
 
