@@ -23,18 +23,30 @@ fn all() -> Vec<Value> {
     names().zip(10..).flat_map(|(name, n)| served(&name, n)).collect()
 }
 
-/// A proxy of a cluster, and the server at the moment at which it has listed no Service.
-fn listed_empty(cluster: &Cluster) -> Proxy<'_> {
+/// A server that lacks these Services from one list to the next, and a proxy of it.
+fn listed_without<'a>(cluster: &'a Cluster, arguments: &[&str], missing: &[String]) -> Proxy<'a> {
     cluster.server.apply(&all());
-    let mut proxy = cluster.proxy();
+    let mut proxy = cluster.prepared();
+    proxy.set_arguments(arguments);
+    proxy.launch();
     cluster.server.wait_for_watches();
     proxy.wait_until_quiet();
     cluster.server.close();
-    names().chain(["web".to_owned()]).for_each(|name| cluster.server.delete(Resource::Service, "shop", &name));
+    missing.iter().for_each(|name| cluster.server.delete(Resource::Service, "shop", name));
     // Without this the watches would go on where they were, and tell of deletions.
     cluster.server.compact();
     cluster.server.open();
-    wait_for("the first list", || proxy.log().contains("nearly all").then_some(()));
+    proxy
+}
+
+/// What is in the log when a list is not believed.
+const DOUBT: &str = "a second list confirms it";
+
+/// A proxy of a cluster, and the server at the moment at which it has listed no Service.
+fn listed_empty(cluster: &Cluster) -> Proxy<'_> {
+    let missing: Vec<String> = names().chain(["web".to_owned()]).collect();
+    let proxy = listed_without(cluster, &[], &missing);
+    wait_for("the first list", || proxy.log().contains(DOUBT).then_some(()));
     proxy
 }
 
@@ -62,6 +74,21 @@ fn a_cluster_that_was_emptied_is_empty_after_the_second_list() {
     let proxy = listed_empty(&cluster);
     names().for_each(|name| cluster.wait_until_serves(&name, false));
     assert!(sent(&proxy)[2] > 0.5);
+}
+
+#[test]
+fn the_share_that_one_list_may_take_away_is_a_setting() {
+    // Of thirteen Services ten go, which is 77 %.
+    let missing: Vec<String> = names().take(10).collect();
+    for (arguments, is_doubted) in
+        [(&[][..], false), (&["--relist-removal-limit=70"], true), (&["--relist-removal-limit=100"], false)]
+    {
+        let cluster = Cluster::new();
+        let proxy = listed_without(&cluster, arguments, &missing);
+        missing.iter().for_each(|name| cluster.wait_until_serves(name, false));
+        assert_eq!(proxy.log().contains(DOUBT), is_doubted, "{arguments:?}: {}", proxy.log());
+        assert!(cluster.serves("s11") && cluster.serves("web"));
+    }
 }
 
 /// A slice of a thousand endpoints whose nodes have names of 10,000 bytes, all different.
