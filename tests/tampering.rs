@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use support::mixed;
 use support::netns::run;
-use support::nft::{list_ruleset, normalised};
+use support::nft::{list_ruleset, normalised, without_unused_chains};
+use support::objects::slices;
 use support::proxy::{Proxy, config};
 use support::world::World;
 
@@ -50,6 +51,29 @@ fn what_others_change_is_put_back() {
     }
     let log = proxy.log();
     assert!(log.contains("somebody changed our rules") && log.contains("nft (pid "), "{log}");
+}
+
+#[test]
+fn what_was_destroyed_while_nothing_led_to_it_is_whole_when_something_does() {
+    // F8 G10
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let rules = || without_unused_chains(normalised(&list_ruleset(&world.node)));
+    let ours = rules();
+    assert!(ours.keys().any(|name| name.ends_with("chain lb-4")));
+    proxy.apply(&slices("shop", "web", &[0, 1, 2], &mixed::WEB_PORTS));
+    let fewer = rules();
+    assert!(!fewer.keys().any(|name| name.ends_with("chain lb-4")), "nothing leads to the chain for four endpoints");
+    for family in ["ip", "ip6"] {
+        nft(&world, &format!("flush table {family} kube-proxy"));
+    }
+    let end = Instant::now() + REPAIRED_WITHIN;
+    while rules() != fewer {
+        assert!(Instant::now() < end, "not repaired: {}", list_ruleset(&world.node));
+        thread::sleep(Duration::from_millis(50));
+    }
+    proxy.apply(&slices("shop", "web", &[0, 1, 2, 3], &mixed::WEB_PORTS));
+    assert_eq!(rules(), ours);
 }
 
 #[test]
