@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -130,4 +130,38 @@ fn memory_is_bounded_under_huge_objects() {
     println!("peak of memory in MiB after each huge slice: {peaks:?}");
     assert!(peaks[5] < 200, "{peaks:?}");
     assert!(peaks[5] - peaks[2] < 40, "it grows with each: {peaks:?}");
+}
+
+/// A slice with one endpoint, of a Service that does not exist.
+fn small(n: u32) -> Value {
+    let [_, a, b, c] = n.to_be_bytes();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "namespace": "shop", "name": format!("other-{n}"), "labels": { "kubernetes.io/service-name": format!("other-{n}") },
+        },
+        "ports": [{ "name": "http", "port": 8080 }],
+        "endpoints": [{ "addresses": [format!("10.{a}.{b}.{c}")], "nodeName": "elsewhere" }],
+    })
+}
+
+#[test]
+fn memory_is_bounded_under_a_hundred_thousand_slices() {
+    const SLICES: u32 = 100_000;
+    let cluster = Cluster::new();
+    let slices: Vec<Value> = (0..SLICES).map(small).collect();
+    let bytes: usize = slices.iter().map(|slice| slice.to_string().len()).sum();
+    cluster.server.apply(&slices);
+    let mut proxy = cluster.prepared();
+    proxy.spawn();
+    let end = Instant::now() + Duration::from_secs(120);
+    while !cluster.serves("web") {
+        assert!(proxy.is_running() && Instant::now() < end, "not in time: {}", proxy.log());
+        thread::sleep(Duration::from_millis(200));
+    }
+    let peak = peak(&proxy);
+    println!("peak of memory with {SLICES} slices of {} MiB together: {peak} MiB", bytes >> 20);
+    assert!(peak < 150, "{peak} MiB");
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
 }
