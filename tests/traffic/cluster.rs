@@ -179,7 +179,7 @@ impl<'world> Cluster<'world> {
             let address = family.endpoint(n).to_string();
             let mut list = self.node().command("conntrack");
             let output = list.args(["-L", "-f", kind, "-p", "udp", "-r", &address]).output().expect("conntrack runs");
-            output.stdout.iter().any(|byte| *byte == b'\n')
+            output.stdout.contains(&b'\n')
         };
         self.wait_until("an endpoint that is gone has no UDP flows", || !Family::ALL.into_iter().any(leads));
     }
