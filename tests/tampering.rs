@@ -94,12 +94,13 @@ fn a_udp_flow_that_began_without_rules_finds_an_endpoint_after_the_repair() {
     for family in Family::ALL {
         let socket = world.client.enter(|| {
             let socket = UdpSocket::bind((family.client(), 0)).expect("a port is free");
-            socket.connect((family.cluster_ip(1), 53)).expect("a UDP socket connects");
+            socket.connect((family.load_balancer_ip(1), 53)).expect("a UDP socket connects");
             socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time-out can be set");
             socket
         });
-        nft(&world, &format!("flush table {} kube-proxy", if family == Family::V4 { "ip" } else { "ip6" }));
-        // The kernel tracks this flow as one to the cluster IP itself, for as long as the client goes on.
+        let table = if family == Family::V4 { "ip" } else { "ip6" };
+        nft(&world, &format!("flush chain {table} kube-proxy KUBE-SERVICES"));
+        // The kernel tracks this flow as one to the load balancer itself, for as long as the client goes on.
         assert_eq!(ask(&socket), None);
         let end = Instant::now() + REPAIRED_WITHIN;
         while ask(&socket).is_none() {
