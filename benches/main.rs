@@ -1,7 +1,8 @@
 //! `make bench`: how fast, how large, and against what. Prints a table with the goals beside it, and writes it as JSON.
 //!
 //! Everything runs in network namespaces of its own. Times depend on the machine and on what else it does: ratios are taken within
-//! one run. `BENCH_QUICK=1` leaves out what takes minutes (upstream's shape at 5,000 Services, the long churn).
+//! one run. `BENCH_QUICK=1` leaves out what takes minutes (upstream's shape at 5,000 and 20,000 Services, the long churn);
+//! `BENCH_PARTS="phases restart"` runs these parts only.
 
 #![forbid(unsafe_code)]
 
@@ -9,9 +10,14 @@
 mod support;
 
 mod baseline;
+mod clients;
 mod cluster;
 mod measure;
+mod memory;
+mod packets;
+mod phases;
 mod process;
+mod source;
 mod table;
 
 use std::env;
@@ -28,6 +34,8 @@ use table::Table;
 const LARGE: u32 = 20_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
+/// `BENCH_PARTS` names those that run.
+const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets memory source process";
 
 fn main() {
     // `cargo test --all-targets` builds this too, and must not run it.
@@ -36,13 +44,24 @@ fn main() {
     }
     let quick = env::var_os("BENCH_QUICK").is_some();
     let mut table = Table::new();
-    growth(&mut table);
-    layouts(&mut table);
-    baselines(&mut table, quick);
-    restart(&mut table);
-    churn(&mut table, if quick { 5 } else { 60 });
-    shapes(&mut table);
-    process::rows(&mut table, LARGE, ENDPOINTS);
+    let parts = env::var("BENCH_PARTS").unwrap_or_else(|_| PARTS.to_owned());
+    for part in parts.split_whitespace() {
+        match part {
+            "growth" => growth(&mut table),
+            "phases" => phases::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
+            "layouts" => layouts(&mut table),
+            "baselines" => baselines(&mut table, quick),
+            "restart" => restart(&mut table),
+            "churn" => churn(&mut table, if quick { 5 } else { 60 }),
+            "shapes" => shapes(&mut table),
+            "clients" => clients::rows(&mut table),
+            "packets" => packets::rows(&mut table, LARGE, quick),
+            "memory" => memory::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
+            "source" => source::rows(&mut table, LARGE, ENDPOINTS),
+            "process" => process::rows(&mut table, LARGE, ENDPOINTS),
+            other => panic!("there is no part {other}; there are: {PARTS}"),
+        }
+    }
     table.finish();
 }
 
@@ -106,7 +125,7 @@ fn baselines(table: &mut Table, quick: bool) {
         let same = baseline::load(&text);
         table.time(&format!("nft -f of the same table, {services} x {ENDPOINTS}"), same, "");
         table.ratio("  against our first sync", same, ours, "");
-        if services == LARGE || (quick && services > 1_000) {
+        if quick && services > 1_000 {
             continue;
         }
         let upstream = baseline::load(&baseline::chains(services, ENDPOINTS));

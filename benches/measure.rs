@@ -33,9 +33,14 @@ impl Bench {
         Self { engine, full: start.elapsed(), report }
     }
 
+    /// What the table should hold.
+    pub(crate) fn content(&mut self) -> nft::Ruleset {
+        self.engine.content()
+    }
+
     /// The table as nft text.
     pub(crate) fn text(&mut self) -> String {
-        self.engine.content().to_string()
+        self.content().to_string()
     }
 
     fn change(&mut self, event: Event) -> Duration {

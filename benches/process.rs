@@ -3,7 +3,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use crate::cluster::manifests;
+use crate::support::apiserver::{ApiServer, Scheme};
 use crate::support::netns::Namespace;
 use crate::support::objects;
 use crate::support::proxy::{Proxy, config};
@@ -11,6 +14,22 @@ use crate::table::Table;
 
 /// Measures the binary on a plain cluster. The binary is that of `$KUBE_PROXY_BINARY`, else the one Cargo built.
 pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
+    from_api(table, services, endpoints);
+    from_manifests(table, services, endpoints);
+}
+
+fn from_api(table: &mut Table, services: u32, endpoints: u32) {
+    let node = Namespace::new("bench");
+    let server = node.enter(|| ApiServer::start(Scheme::Http));
+    server.apply(&[objects::node(), objects::service_cidr()]);
+    if let Value::Array(items) = manifests(services, endpoints)["items"].take() {
+        server.apply(&items);
+    }
+    let mut proxy = Proxy::with_api(&node, &config(), &server.kubeconfig(&json!({})));
+    measure(table, &mut proxy, &format!("{services} x {endpoints}, API server"));
+}
+
+fn from_manifests(table: &mut Table, services: u32, endpoints: u32) {
     let node = Namespace::new("bench");
     let objects = [objects::node(), objects::service_cidr(), manifests(services, endpoints)];
     let mut proxy = Proxy::prepare(&node, &config(), &[]);
@@ -18,13 +37,13 @@ pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
         let file = proxy.directory().join("manifests").join(format!("{n}.json"));
         fs::write(file, object.to_string()).expect("a file can be written");
     }
+    measure(table, &mut proxy, &format!("{services} x {endpoints}, one manifest file"));
+}
+
+fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str) {
     let start = Instant::now();
     proxy.launch();
-    table.time(
-        &format!("process start to programmed, {services} x {endpoints}, one manifest file"),
-        start.elapsed(),
-        "3 s",
-    );
+    table.time(&format!("process start to programmed, {what}"), start.elapsed(), "3 s");
     table.text("  peak resident memory", &memory(proxy.pid(), "VmHWM:"), "150 MB");
     std::thread::sleep(Duration::from_secs(2));
     table.text("  resident memory afterwards", &memory(proxy.pid(), "VmRSS:"), "100 MB");

@@ -150,7 +150,14 @@ impl Connection {
     /// # Errors
     /// See [`CommitError`].
     pub fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
-        let batch = Batch::encode(commands)?;
+        self.commit_encoded(&Batch::encode(commands)?, commands)
+    }
+
+    /// The same for commands that are encoded already; `commands` are those of the batch, for the names in errors.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    pub fn commit_encoded(&mut self, batch: &Batch, commands: &[Command]) -> Result<Committed, CommitError> {
         while self.socket.receive_now()?.is_some() {
             // What an interrupted conversation left behind is not an answer to this batch.
         }
@@ -163,7 +170,7 @@ impl Connection {
                 Ok(Some(bytes)) => {
                     for ack in Messages::new(bytes).filter_map(decode::ack) {
                         if ack.errno != 0 {
-                            refusals.push(refusal(&batch, commands, ack));
+                            refusals.push(refusal(batch, commands, ack));
                         } else if ack.seq == batch.commit_sequence() {
                             confirmed = true;
                         }

@@ -23,11 +23,13 @@ impl Data {
 
     /// The given bytes as they are; `None` when there are more than [`Data::MAX_LEN`].
     #[must_use]
+    #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Self::EMPTY.with(bytes)
     }
 
     /// Appends bytes without padding.
+    #[inline]
     fn with(mut self, bytes: &[u8]) -> Option<Self> {
         let start = usize::from(self.len);
         let end = start + bytes.len();
@@ -41,18 +43,22 @@ impl Data {
     /// # Panics
     /// When the result is longer than [`Data::MAX_LEN`]; every concatenation this crate can type is shorter.
     #[must_use]
+    #[inline]
     pub fn then(self, field: impl Into<Self>) -> Self {
-        let padded = self.padded();
-        padded.with(field.into().padded().as_slice()).expect("a concatenation fits into Data::MAX_LEN")
-    }
-
-    fn padded(mut self) -> Self {
-        self.len = self.len.next_multiple_of(4);
-        self
+        let mut joined = self;
+        let field = field.into();
+        let start = self.len().next_multiple_of(4);
+        let end = start + field.len().next_multiple_of(4);
+        // What lies behind the bytes in use is zero, and so is the padding.
+        let place = joined.bytes.get_mut(start..end).expect("a concatenation fits into Data::MAX_LEN");
+        place.copy_from_slice(&field.bytes[..end - start]);
+        joined.len = u8::try_from(end).expect("Data::MAX_LEN is small");
+        joined
     }
 
     /// The bytes.
     #[must_use]
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -71,6 +77,7 @@ impl Data {
 }
 
 impl From<IpAddr> for Data {
+    #[inline]
     fn from(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(ip) => Self::fixed(ip.octets()),
@@ -81,6 +88,7 @@ impl From<IpAddr> for Data {
 
 /// An IP protocol number.
 impl From<u8> for Data {
+    #[inline]
     fn from(number: u8) -> Self {
         Self::fixed([number])
     }
@@ -88,6 +96,7 @@ impl From<u8> for Data {
 
 /// A transport port, in network order.
 impl From<u16> for Data {
+    #[inline]
     fn from(port: u16) -> Self {
         Self::fixed(port.to_be_bytes())
     }
@@ -95,6 +104,7 @@ impl From<u16> for Data {
 
 /// A mark or generated number, in host order.
 impl From<u32> for Data {
+    #[inline]
     fn from(number: u32) -> Self {
         Self::fixed(number.to_ne_bytes())
     }
@@ -108,6 +118,7 @@ impl Data {
 }
 
 impl PartialEq for Data {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.as_slice() == other.as_slice()
     }
@@ -116,18 +127,21 @@ impl PartialEq for Data {
 impl Eq for Data {}
 
 impl Hash for Data {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_slice().hash(state);
     }
 }
 
 impl PartialOrd for Data {
+    #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl Ord for Data {
+    #[inline]
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.as_slice().cmp(other.as_slice())
     }

@@ -244,6 +244,17 @@ pub enum Expr {
     Unknown(Arc<str>),
 }
 
+impl Expr {
+    /// The set that it looks into or adds to.
+    #[must_use]
+    pub fn set(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Lookup { set, .. } | Self::Dynset { set, .. } => Some(set),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

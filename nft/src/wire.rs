@@ -21,6 +21,12 @@ pub struct Writer {
 pub struct Nest(usize);
 
 impl Writer {
+    /// An empty buffer with room for this many bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
     /// What was written so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -39,6 +45,7 @@ impl Writer {
     }
 
     /// Appends an attribute.
+    #[inline]
     pub fn attr(&mut self, kind: u16, payload: &[u8]) {
         self.header(kind, payload.len());
         self.bytes.extend_from_slice(payload);
@@ -64,6 +71,7 @@ impl Writer {
     }
 
     /// Begins an attribute that holds attributes.
+    #[inline]
     pub fn open(&mut self, kind: u16) -> Nest {
         let start = self.bytes.len();
         self.header(kind | NESTED, 0);
@@ -74,6 +82,7 @@ impl Writer {
     ///
     /// # Panics
     /// When it is 64 KiB or longer: callers split before that.
+    #[inline]
     pub fn close(&mut self, nest: Nest) {
         let len = u16::try_from(self.bytes.len() - nest.0).expect("nested attributes are split below 64 KiB");
         self.bytes[nest.0..nest.0 + 2].copy_from_slice(&len.to_ne_bytes());

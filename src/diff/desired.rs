@@ -2,13 +2,17 @@
 
 mod owners;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use nft::{Data, Element, Set};
 
-use super::{ChainContent, Choice, Fragment, LearnedMap, Program, SetName};
+use super::stored::Stored;
+use super::values::Values;
+use super::{ChainContent, Choice, Fragment, LearnedMap, Program, SetName, room};
 
 pub use owners::Objects;
 
@@ -17,7 +21,7 @@ pub use owners::Objects;
 pub struct Desired<Owner> {
     program: Program,
     sets: Vec<DesiredSet>,
-    index: HashMap<SetName, usize>,
+    index: HashMap<SetName, u16>,
     /// Maps that belong to parts, by name.
     learned: HashMap<Arc<str>, Wanted<LearnedMap>>,
     /// Numbered verdicts that belong to parts, by the name of their map.
@@ -31,8 +35,10 @@ pub struct Desired<Owner> {
 /// The wanted content of one set.
 #[derive(Debug, Default)]
 pub(super) struct DesiredSet {
-    elements: HashMap<Data, Wanted<Element>>,
-    slots: HashMap<Data, Wanted<Vec<Data>>>,
+    elements: HashMap<Data, Wanted<Stored>>,
+    slots: HashMap<Data, Wanted<Values>>,
+    /// Number of values in all groups of slots.
+    slotted: usize,
 }
 
 /// Something wanted by a number of parts.
@@ -42,11 +48,26 @@ struct Wanted<T> {
     owners: u32,
 }
 
-/// What a part contributed: set and key.
+/// What a part contributed. There are as many of these as parts, so they are small.
 #[derive(Debug, Default)]
 struct Footprint {
-    elements: Vec<(usize, Data)>,
-    slots: Vec<(usize, Data)>,
+    /// Elements, then groups of slots.
+    keys: Box<[Place]>,
+    /// How many of the keys are those of elements.
+    elements: usize,
+    named: Option<Box<Named>>,
+}
+
+/// A set, by its number, and a key or prefix in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) set: u16,
+    pub(super) key: Data,
+}
+
+/// Objects that belong to parts.
+#[derive(Debug, Default)]
+struct Named {
     learned: Vec<Arc<str>>,
     choices: Vec<Arc<str>>,
     chains: Vec<Arc<str>>,
@@ -54,16 +75,25 @@ struct Footprint {
 
 impl Footprint {
     fn is_empty(&self) -> bool {
-        let names = [&self.learned, &self.choices, &self.chains];
-        self.elements.is_empty() && self.slots.is_empty() && names.into_iter().all(Vec::is_empty)
+        self.keys.is_empty() && self.named.is_none()
+    }
+
+    fn elements(&self) -> &[Place] {
+        &self.keys[..self.elements]
+    }
+
+    fn slots(&self) -> &[Place] {
+        &self.keys[self.elements..]
     }
 }
 
 /// What changed since the last [`Desired::settle`]: sets and keys, and names.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    pub(super) elements: HashSet<(usize, Data)>,
-    pub(super) slots: HashSet<(usize, Data)>,
+    /// Nothing was ever settled: everything counts as touched, and elements and slots are not listed.
+    pub(super) everything: bool,
+    pub(super) elements: HashSet<Place>,
+    pub(super) slots: HashSet<Place>,
     pub(super) learned: BTreeSet<Arc<str>>,
     pub(super) choices: BTreeSet<Arc<str>>,
     pub(super) chains: BTreeSet<Arc<str>>,
@@ -74,16 +104,16 @@ impl<Owner: Eq + Hash> Desired<Owner> {
     #[must_use]
     pub fn new(program: Program) -> Self {
         let sets = program.sets.iter().map(|_| DesiredSet::default()).collect();
-        let index = program.sets.iter().enumerate().map(|(i, set)| (SetName::Owned(set.name.to_string()), i)).collect();
+        let index = program.sets.iter().zip(0..).map(|(set, i)| (SetName::Owned(set.name.to_string()), i)).collect();
         Self {
             program,
             sets,
             index,
-            learned: HashMap::new(),
-            choices: HashMap::new(),
-            chains: HashMap::new(),
-            parts: HashMap::new(),
-            touched: Touched::default(),
+            learned: HashMap::default(),
+            choices: HashMap::default(),
+            chains: HashMap::default(),
+            parts: HashMap::default(),
+            touched: Touched { everything: true, ..Touched::default() },
         }
     }
 
@@ -92,50 +122,66 @@ impl<Owner: Eq + Hash> Desired<Owner> {
     /// # Panics
     /// When the fragment names a set that the program does not have.
     pub fn replace(&mut self, owner: Owner, fragment: Fragment) {
-        let mut footprint = Footprint::default();
+        let mut keys = Vec::with_capacity(fragment.elements.len() + fragment.slots.len());
+        let elements = fragment.elements.len();
         for (name, element) in fragment.elements {
             let set = self.set_index(&name);
-            footprint.elements.push((set, element.key));
-            let key = element.key;
-            if insert(&mut self.sets[set].elements, key, element) {
-                self.touched.elements.insert((set, key));
+            let (key, stored) = Stored::split(element);
+            let place = Place { set, key };
+            if insert(&mut self.content_of(set).elements, key, stored) {
+                self.touched.element(place);
             }
+            keys.push(place);
         }
         for slots in fragment.slots {
             let set = self.set_index(&slots.set);
-            footprint.slots.push((set, slots.prefix));
-            if insert(&mut self.sets[set].slots, slots.prefix, slots.values) {
-                self.touched.slots.insert((set, slots.prefix));
+            let place = Place { set, key: slots.prefix };
+            if self.content_of(set).insert_slots(slots.prefix, slots.values) {
+                self.touched.group(place);
             }
+            keys.push(place);
         }
-        let learned = fragment.learned.into_iter().map(|map| (Arc::clone(&map.set.name), map));
-        footprint.learned = insert_named(&mut self.learned, learned, &mut self.touched.learned);
-        let choices = fragment.choices.into_iter().map(|choice| (Arc::clone(&choice.set.name), choice));
-        footprint.choices = insert_named(&mut self.choices, choices, &mut self.touched.choices);
-        let chains = fragment.chains.into_iter().map(|content| (Arc::clone(&content.chain.name), content));
-        footprint.chains = insert_named(&mut self.chains, chains, &mut self.touched.chains);
+        let named = [fragment.learned.len(), fragment.choices.len(), fragment.chains.len()];
+        let named = (named != [0; 3]).then(|| {
+            let learned = fragment.learned.into_iter().map(|map| (Arc::clone(&map.set.name), map));
+            let choices = fragment.choices.into_iter().map(|choice| (Arc::clone(&choice.set.name), choice));
+            let chains = fragment.chains.into_iter().map(|content| (Arc::clone(&content.chain.name), content));
+            Box::new(Named {
+                learned: insert_named(&mut self.learned, learned, &mut self.touched.learned),
+                choices: insert_named(&mut self.choices, choices, &mut self.touched.choices),
+                chains: insert_named(&mut self.chains, chains, &mut self.touched.chains),
+            })
+        });
+        let footprint = Footprint { keys: keys.into(), elements, named };
         let former = if footprint.is_empty() { self.parts.remove(&owner) } else { self.parts.insert(owner, footprint) };
-        self.withdraw(former.unwrap_or_default());
+        if let Some(former) = former {
+            self.withdraw(former);
+        }
     }
 
     fn withdraw(&mut self, footprint: Footprint) {
-        for (set, key) in footprint.elements {
-            if release(&mut self.sets[set].elements, &key) {
-                self.touched.elements.insert((set, key));
+        for place in footprint.elements() {
+            if release(&mut self.content_of(place.set).elements, &place.key).is_some() {
+                self.touched.element(*place);
             }
         }
-        for (set, prefix) in footprint.slots {
-            if release(&mut self.sets[set].slots, &prefix) {
-                self.touched.slots.insert((set, prefix));
+        for place in footprint.slots() {
+            if self.content_of(place.set).release_slots(&place.key) {
+                self.touched.group(*place);
             }
         }
-        release_named(&mut self.learned, footprint.learned, &mut self.touched.learned);
-        release_named(&mut self.choices, footprint.choices, &mut self.touched.choices);
-        release_named(&mut self.chains, footprint.chains, &mut self.touched.chains);
+        let Some(named) = footprint.named else { return };
+        release_named(&mut self.learned, named.learned, &mut self.touched.learned);
+        release_named(&mut self.choices, named.choices, &mut self.touched.choices);
+        release_named(&mut self.chains, named.chains, &mut self.touched.chains);
     }
 
-    fn set_index(&self, name: &SetName) -> usize {
+    fn set_index(&self, name: &SetName) -> u16 {
         *self.index.get(name).unwrap_or_else(|| panic!("the program has no set {name}"))
+    }
+
+    fn content_of(&mut self, set: u16) -> &mut DesiredSet {
+        &mut self.sets[usize::from(set)]
     }
 
     /// Changes the fixed part. The sets must stay the same.
@@ -169,7 +215,7 @@ impl<Owner: Eq + Hash> Desired<Owner> {
 
     /// A set or map by name.
     pub(super) fn wanted_set(&self, name: &str) -> Option<&Set> {
-        let fixed = self.index.get(name).map(|index| &*self.program.sets[*index]);
+        let fixed = self.index.get(name).map(|index| &*self.program.sets[usize::from(*index)]);
         let own = || self.learned(name).map(|map| &*map.set).or_else(|| self.choice(name).map(|choice| &*choice.set));
         fixed.or_else(own)
     }
@@ -211,15 +257,14 @@ impl<Owner: Eq + Hash> Desired<Owner> {
         self.program.sets.iter().zip(&self.sets)
     }
 
-    pub(super) fn set(&self, index: usize) -> (&Arc<Set>, &DesiredSet) {
+    pub(super) fn set(&self, index: u16) -> (&Arc<Set>, &DesiredSet) {
+        let index = usize::from(index);
         (&self.program.sets[index], &self.sets[index])
     }
 
     /// Number of wanted elements by set, for metrics.
     pub fn counts(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.sets().map(|(set, content)| {
-            (&*set.name, content.elements.len() + content.slots.values().map(|w| w.value.len()).sum::<usize>())
-        })
+        self.sets().map(|(set, content)| (&*set.name, content.len()))
     }
 
     /// Everything, as nft text wants it: sets with their elements, and chains, each in a fixed order.
@@ -231,7 +276,7 @@ impl<Owner: Eq + Hash> Desired<Owner> {
             let mut elements = content.all_elements();
             elements.sort_by_key(|element| element.key);
             chains_of(&elements, &self.program, &mut chains);
-            sets.push((Arc::clone(set), elements));
+            sets.push((room::roomy(set, elements.len()), elements));
         }
         sets.extend(self.all_learned().map(|map| (Arc::clone(&map.set), Vec::new())));
         sets.extend(self.choices().map(|choice| (Arc::clone(&choice.set), choice.elements())));
@@ -262,7 +307,7 @@ fn add_chains(mut targets: Vec<Arc<str>>, program: &Program, chains: &mut Vec<Ch
 }
 
 /// The chain that an element leads to.
-pub(super) fn element_target(element: &Element) -> Option<&Arc<str>> {
+fn element_target(element: &Element) -> Option<&Arc<str>> {
     match &element.value {
         nft::Value::Verdict(verdict) => verdict.chain(),
         nft::Value::None | nft::Value::Data(_) => None,
@@ -286,36 +331,75 @@ impl ChainContent {
 }
 
 impl DesiredSet {
-    pub(super) fn element(&self, key: &Data) -> Option<&Element> {
+    /// Number of elements, those in slots included.
+    pub(super) fn len(&self) -> usize {
+        self.elements.len() + self.slotted
+    }
+
+    pub(super) fn element(&self, key: &Data) -> Option<&Stored> {
         self.elements.get(key).map(|wanted| &wanted.value)
     }
 
-    pub(super) fn elements(&self) -> impl Iterator<Item = &Element> {
-        self.elements.values().map(|wanted| &wanted.value)
+    pub(super) fn elements(&self) -> impl Iterator<Item = (&Data, &Stored)> {
+        self.elements.iter().map(|(key, wanted)| (key, &wanted.value))
     }
 
     /// The wanted values of a group of slots.
-    pub(super) fn slots(&self, prefix: &Data) -> &[Data] {
-        self.slots.get(prefix).map_or(&[], |wanted| &wanted.value)
+    pub(super) fn slots(&self, prefix: &Data) -> Option<&Values> {
+        self.slots.get(prefix).map(|wanted| &wanted.value)
     }
 
-    pub(super) fn slot_prefixes(&self) -> impl Iterator<Item = &Data> {
-        self.slots.keys()
+    /// Every group of slots.
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&Data, &Values)> {
+        self.slots.iter().map(|(prefix, wanted)| (prefix, &wanted.value))
+    }
+
+    /// Adds an owner of a group of slots; says whether its values changed.
+    fn insert_slots(&mut self, prefix: Data, values: Values) -> bool {
+        let former = self.slots.get(&prefix).map_or(0, |wanted| wanted.value.len());
+        let now = values.len();
+        let changed = insert(&mut self.slots, prefix, values);
+        if changed {
+            self.slotted = self.slotted - former + now;
+        }
+        changed
+    }
+
+    /// Takes an owner of a group of slots away; says whether nobody wants it any more.
+    fn release_slots(&mut self, prefix: &Data) -> bool {
+        let gone = release(&mut self.slots, prefix);
+        self.slotted -= gone.as_ref().map_or(0, Values::len);
+        gone.is_some()
     }
 
     fn all_elements(&self) -> Vec<Element> {
-        let slots = self.slots.iter().flat_map(|(prefix, wanted)| {
-            let numbered = wanted.value.iter().enumerate();
-            numbered.map(|(i, value)| Element::mapping(super::slot_key(prefix, i), nft::Value::Data(*value)))
+        let slots = self.groups().flat_map(|(prefix, values)| {
+            let numbered = values.data().enumerate();
+            numbered.map(|(i, value)| Element::mapping(super::slot_key(prefix, i), nft::Value::Data(value)))
         });
-        self.elements().cloned().chain(slots).collect()
+        self.elements().map(|(key, stored)| stored.element(key)).chain(slots).collect()
+    }
+}
+
+impl Touched {
+    fn element(&mut self, place: Place) {
+        if !self.everything {
+            self.elements.insert(place);
+        }
+    }
+
+    fn group(&mut self, place: Place) {
+        if !self.everything {
+            self.slots.insert(place);
+        }
     }
 }
 
 /// Adds an owner; says whether the wanted value changed.
 fn insert<K: Eq + Hash, T: PartialEq>(map: &mut HashMap<K, Wanted<T>>, key: K, value: T) -> bool {
-    match map.get_mut(&key) {
-        Some(wanted) => {
+    match map.entry(key) {
+        Entry::Occupied(mut entry) => {
+            let wanted = entry.get_mut();
             wanted.owners += 1;
             let changed = wanted.value != value;
             if changed {
@@ -323,22 +407,21 @@ fn insert<K: Eq + Hash, T: PartialEq>(map: &mut HashMap<K, Wanted<T>>, key: K, v
             }
             changed
         }
-        None => {
-            map.insert(key, Wanted { value, owners: 1 });
+        Entry::Vacant(entry) => {
+            entry.insert(Wanted { value, owners: 1 });
             true
         }
     }
 }
 
-/// Takes an owner away; says whether nobody wants the key any more.
-fn release<K: Eq + Hash, T>(map: &mut HashMap<K, Wanted<T>>, key: &K) -> bool {
-    let Some(wanted) = map.get_mut(key) else { return false };
+/// Takes an owner away; gives what nobody wants any more.
+fn release<K: Eq + Hash, T>(map: &mut HashMap<K, Wanted<T>>, key: &K) -> Option<T> {
+    let wanted = map.get_mut(key)?;
     wanted.owners -= 1;
-    let gone = wanted.owners == 0;
-    if gone {
-        map.remove(key);
+    if wanted.owners > 0 {
+        return None;
     }
-    gone
+    map.remove(key).map(|wanted| wanted.value)
 }
 
 /// [`insert`] for named objects of a part; gives their names.
@@ -358,5 +441,5 @@ fn insert_named<T: PartialEq>(
 
 /// [`release`] for named objects of a part.
 fn release_named<T>(map: &mut HashMap<Arc<str>, Wanted<T>>, names: Vec<Arc<str>>, touched: &mut BTreeSet<Arc<str>>) {
-    touched.extend(names.into_iter().filter(|name| release(map, name)));
+    touched.extend(names.into_iter().filter(|name| release(map, name).is_some()));
 }

@@ -10,10 +10,14 @@
 //! Which value of a group of [`Slots`], or of a [`Choice`], has which number is no part of what is wanted: it is chosen so that
 //! least changes.
 
+mod changes;
 mod desired;
 mod realised;
+mod room;
 mod slots;
+mod stored;
 mod transaction;
+mod values;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,6 +27,7 @@ use nft::{Chain, Data, Element, Rule, Set, Table, Value, Verdict};
 pub use desired::{Desired, Objects};
 pub use realised::Realised;
 pub use transaction::{Collect, Scope, emptied_chains, has_garbage, transaction};
+pub use values::Values;
 
 /// The name of a set or map.
 pub type SetName = Cow<'static, str>;
@@ -92,6 +97,12 @@ impl LearnedMap {
 }
 
 impl Fragment {
+    /// Whether it adds nothing to a table.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Adds elements of a set.
     pub fn extend(&mut self, set: &'static str, elements: impl IntoIterator<Item = Element>) {
         self.elements.extend(elements.into_iter().map(|element| (SetName::Borrowed(set), element)));
@@ -106,7 +117,7 @@ pub struct Slots {
     /// The key without the slot number.
     pub prefix: Data,
     /// The values, all different.
-    pub values: Vec<Data>,
+    pub values: Values,
 }
 
 /// A map whose keys are the numbers 0 to n-1 and whose values are verdicts, in any order.

@@ -1,10 +1,13 @@
 //! What the kernel holds, as far as we know.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, Table, TableDump, TableName, Value};
 
+use super::stored::Stored;
+use super::values::Values;
 use super::{Program, SetName, slot_key, split_slot_key};
 
 /// The present content of one table. Changed by commands that the kernel acknowledged, and made anew by reading back.
@@ -26,11 +29,11 @@ pub struct Realised {
 #[derive(Debug)]
 pub(super) struct RealisedSet {
     pub(super) set: Set,
-    pub(super) elements: HashMap<Data, Element>,
+    elements: HashMap<Data, Stored>,
     /// Slots that hold a value.
     slotted: usize,
-    /// Values by prefix and slot; a hole is [`Data::EMPTY`].
-    slots: Option<HashMap<Data, Vec<Data>>>,
+    /// Values by prefix and slot.
+    slots: Option<HashMap<Data, Values>>,
 }
 
 /// Slots above this number are not ours, and are kept as plain elements: a foreign slot number must not make us allocate.
@@ -56,7 +59,7 @@ impl Realised {
         realised.empty = empty.map(|(name, _)| Arc::clone(name)).collect();
         for (name, (set, elements)) in dump.sets {
             let mut content = realised.new_set(set);
-            elements.into_iter().for_each(|element| content.add(element));
+            content.add_all(&elements);
             realised.sets.insert(name, content);
         }
         realised
@@ -112,7 +115,7 @@ impl Realised {
             }
             Command::AddElements(_, set, elements) => {
                 if let Some(content) = self.sets.get_mut(&set.name) {
-                    elements.iter().for_each(|element| content.add(element.clone()));
+                    content.add_all(elements);
                 }
             }
             Command::DeleteElements(_, set, elements) => {
@@ -125,7 +128,7 @@ impl Realised {
 
     fn new_set(&self, set: Set) -> RealisedSet {
         let slotted = self.slotted.iter().any(|name| *name == *set.name);
-        RealisedSet { set, elements: HashMap::new(), slotted: 0, slots: slotted.then(HashMap::new) }
+        RealisedSet { set, elements: HashMap::default(), slotted: 0, slots: slotted.then(HashMap::default) }
     }
 
     /// Whether the table holds something that is not ours.
@@ -176,27 +179,56 @@ impl Realised {
 }
 
 impl RealisedSet {
-    /// The values of a group of slots.
-    pub(super) fn slots(&self, prefix: &Data) -> &[Data] {
-        self.slots.as_ref().and_then(|slots| slots.get(prefix)).map_or(&[], Vec::as_slice)
+    pub(super) fn element(&self, key: &Data) -> Option<&Stored> {
+        self.elements.get(key)
     }
 
-    pub(super) fn slot_prefixes(&self) -> impl Iterator<Item = &Data> {
+    /// Every element that is in no slot.
+    pub(super) fn elements(&self) -> impl ExactSizeIterator<Item = (&Data, &Stored)> {
+        self.elements.iter()
+    }
+
+    /// The values of a group of slots.
+    pub(super) fn slots(&self, prefix: &Data) -> Option<&Values> {
+        self.slots.as_ref()?.get(prefix)
+    }
+
+    /// Every group of slots.
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = &Data> {
         self.slots.iter().flat_map(HashMap::keys)
     }
 
-    fn add(&mut self, element: Element) {
-        match (&mut self.slots, slot(&element.key), &element.value) {
-            (Some(slots), Some((prefix, slot)), Value::Data(value)) => {
-                let values = slots.entry(prefix).or_default();
-                if values.len() <= slot {
-                    values.resize(slot + 1, Data::EMPTY);
+    /// Adds elements. Neighbours of one group of slots cost one look-up together.
+    fn add_all(&mut self, elements: &[Element]) {
+        let Some(slots) = &mut self.slots else {
+            self.elements.reserve(elements.len());
+            self.elements.extend(elements.iter().cloned().map(Stored::split));
+            return;
+        };
+        let mut rest = elements;
+        while let Some((first, others)) = rest.split_first() {
+            let Some((prefix, _)) = slot(&first.key) else {
+                self.elements.extend([Stored::split(first.clone())]);
+                rest = others;
+                continue;
+            };
+            let len = 1 + others.iter().take_while(|other| is_of_group(&prefix, &other.key)).count();
+            let (group, others) = rest.split_at(len);
+            rest = others;
+            let values = slots.entry(prefix).or_default();
+            for element in group {
+                match (slot(&element.key), &element.value) {
+                    (Some((_, slot)), Value::Data(value)) if values.can_hold(value) => {
+                        if slot == 0 {
+                            values.reserve(len, value);
+                        }
+                        self.slotted += usize::from(values.set(slot, value));
+                    }
+                    _ => self.elements.extend([Stored::split(element.clone())]),
                 }
-                let before = std::mem::replace(&mut values[slot], *value);
-                self.slotted += usize::from(before.is_empty());
             }
-            _ => {
-                self.elements.insert(element.key, element);
+            if values.is_empty() {
+                slots.remove(&prefix);
             }
         }
     }
@@ -207,13 +239,7 @@ impl RealisedSet {
         }
         let (Some(slots), Some((prefix, slot))) = (&mut self.slots, slot(key)) else { return };
         let Some(values) = slots.get_mut(&prefix) else { return };
-        if let Some(value) = values.get_mut(slot) {
-            let before = std::mem::replace(value, Data::EMPTY);
-            self.slotted -= usize::from(!before.is_empty());
-        }
-        while values.last().is_some_and(Data::is_empty) {
-            values.pop();
-        }
+        self.slotted -= usize::from(values.clear(slot));
         if values.is_empty() {
             slots.remove(&prefix);
         }
@@ -223,4 +249,9 @@ impl RealisedSet {
 /// Prefix and slot of a key that can be one of ours.
 fn slot(key: &Data) -> Option<(Data, usize)> {
     split_slot_key(key).filter(|(prefix, slot)| *slot <= MAX_SLOT && slot_key(prefix, *slot) == *key)
+}
+
+/// Whether a key is that of a slot of a group.
+fn is_of_group(prefix: &Data, key: &Data) -> bool {
+    key.as_slice().split_last_chunk::<4>().is_some_and(|(start, _)| start == prefix.as_slice())
 }

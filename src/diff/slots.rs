@@ -1,9 +1,11 @@
 //! Which value goes into which slot, so that least changes.
 
-use std::collections::HashSet;
 use std::hash::Hash;
 
-use nft::{Data, Verdict};
+use foldhash::HashSet;
+use nft::Verdict;
+
+use super::values;
 
 /// A value of a slot.
 pub(super) trait SlotValue: Clone + Eq + Hash {
@@ -11,9 +13,9 @@ pub(super) trait SlotValue: Clone + Eq + Hash {
     fn is_hole(&self) -> bool;
 }
 
-impl SlotValue for Data {
+impl SlotValue for &[u8] {
     fn is_hole(&self) -> bool {
-        self.is_empty()
+        values::is_hole(self)
     }
 }
 
@@ -59,21 +61,24 @@ pub(super) fn changes<T: SlotValue>(present: &[T], wanted: &[T]) -> SlotChanges<
 mod tests {
     use super::*;
 
-    fn data(list: &[u32]) -> Vec<Data> {
-        list.iter().map(|n| Data::from(*n)).collect()
+    /// 0 is a hole.
+    impl SlotValue for u32 {
+        fn is_hole(&self) -> bool {
+            *self == 0
+        }
     }
 
-    fn apply(present: &[Data], changes: &SlotChanges<Data>) -> Vec<Data> {
+    fn apply(present: &[u32], changes: &SlotChanges<u32>) -> Vec<u32> {
         let mut slots = present.to_vec();
-        slots.resize(slots.len().max(changes.add.iter().map(|(slot, _)| slot + 1).max().unwrap_or(0)), Data::EMPTY);
+        slots.resize(slots.len().max(changes.add.iter().map(|(slot, _)| slot + 1).max().unwrap_or(0)), 0);
         for slot in &changes.delete {
-            slots[*slot] = Data::EMPTY;
+            slots[*slot] = 0;
         }
         for (slot, value) in &changes.add {
-            assert!(slots[*slot].is_empty(), "slot {slot} was not emptied");
+            assert!(slots[*slot].is_hole(), "slot {slot} was not emptied");
             slots[*slot] = *value;
         }
-        while slots.last().is_some_and(Data::is_empty) {
+        while slots.last().is_some_and(u32::is_hole) {
             slots.pop();
         }
         slots
@@ -81,23 +86,23 @@ mod tests {
 
     #[test]
     fn one_value_replaced_is_one_slot() {
-        let result = changes(&data(&[1, 2, 3]), &data(&[1, 3, 9]));
-        assert_eq!(result, SlotChanges { delete: vec![1], add: vec![(1, Data::from(9_u32))] });
+        let result = changes(&[1, 2, 3], &[1, 3, 9]);
+        assert_eq!(result, SlotChanges { delete: vec![1], add: vec![(1, 9)] });
     }
 
     #[test]
     fn one_of_many_removed_moves_at_most_one() {
         let present: Vec<u32> = (1..=5000).collect();
         let wanted: Vec<u32> = (1..=5000).filter(|n| *n != 17).collect();
-        let result = changes(&data(&present), &data(&wanted));
+        let result = changes(&present, &wanted);
         assert_eq!(result.delete, [16, 4999]);
-        assert_eq!(result.add, [(16, Data::from(5000_u32))]);
+        assert_eq!(result.add, [(16, 5000)]);
     }
 
     #[test]
     fn one_added_is_one_slot_and_nothing_changed_is_nothing() {
-        assert_eq!(changes(&data(&[1, 2]), &data(&[3, 2, 1])).add, [(2, Data::from(3_u32))]);
-        assert_eq!(changes(&data(&[2, 1]), &data(&[1, 2])), SlotChanges { delete: vec![], add: vec![] });
+        assert_eq!(changes(&[1, 2], &[3, 2, 1]).add, [(2, 3)]);
+        assert_eq!(changes(&[2, 1], &[1, 2]), SlotChanges { delete: vec![], add: vec![] });
     }
 
     proptest::proptest! {
@@ -106,10 +111,8 @@ mod tests {
             present in proptest::collection::vec(0_u32..12, 0..10),
             wanted in proptest::collection::btree_set(1_u32..12, 0..10),
         ) {
-            // 0 stands for a hole; a value may be present twice when somebody else wrote.
-            let present: Vec<Data> =
-                present.into_iter().map(|n| if n == 0 { Data::EMPTY } else { Data::from(n) }).collect();
-            let wanted: Vec<Data> = wanted.into_iter().map(Data::from).collect();
+            // A value may be present twice when somebody else wrote.
+            let wanted: Vec<u32> = wanted.into_iter().collect();
             let result = changes(&present, &wanted);
             let mut after = apply(&present, &result);
             proptest::prop_assert_eq!(after.len(), wanted.len());

@@ -7,15 +7,15 @@
 //! Chains that nobody wants any more are emptied at once, and deleted by a later transaction: kernels before 6.2 keep an element's
 //! reference to its chain for a moment after the element is gone (F8).
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, TableName, Value, Verdict};
+use nft::{Chain, Command, Expr, Ownership, RuleDump, Set, TableName, Verdict};
 
-use super::desired::{DesiredSet, element_target};
+use super::changes::ElementChanges;
 use super::realised::RealisedSet;
-use super::{ChainContent, Choice, Desired, LearnedMap, Program, Realised, slot_key, slots};
+use super::{ChainContent, Choice, Desired, LearnedMap, Program, Realised, room};
 
 /// How much is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub fn transaction<Owner: Eq + Hash>(
 ) -> Vec<Command> {
     let program = desired.program();
     let mut plan = Plan::new(program);
+    let scope = if desired.touched().everything { Scope::Everything } else { scope };
     let fresh = Realised::absent(program);
     let mut realised = realised;
     if scope == Scope::Everything && !is_compatible(desired, realised) {
@@ -49,6 +50,7 @@ pub fn transaction<Owner: Eq + Hash>(
         Collect::Emptied => plan.collect(emptied_chains(desired, realised)),
         Collect::Of(names) => plan.collect(emptied_chains(desired, realised).filter(|name| names.contains(name))),
     }
+    plan.outgrow(desired, realised);
     match scope {
         Scope::Everything => plan.everything(desired, realised),
         Scope::Touched => plan.touched(desired, realised),
@@ -93,7 +95,7 @@ fn is_compatible<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realised
     let program = desired.program();
     // A set of a part that nobody wants can be deleted; another kind of set under a wanted name cannot be changed.
     let fits = |present: &RealisedSet| match desired.wanted_set(&present.set.name) {
-        Some(wanted) => *wanted == present.set,
+        Some(wanted) => room::is_same_kind(wanted, &present.set),
         None => present.set.flags.dynamic || Choice::can_be(&present.set),
     };
     let known = |(present, _): &(Chain, Vec<RuleDump>)| match desired.chain(&present.name) {
@@ -112,6 +114,8 @@ struct Plan<'a> {
     program: &'a Program,
     table: TableName,
     tables: Vec<Command>,
+    /// What makes way for sets that are made anew.
+    detachments: Vec<Command>,
     sets: Vec<Command>,
     chains: Vec<Command>,
     rules: Vec<Command>,
@@ -121,6 +125,10 @@ struct Plan<'a> {
     removals: Vec<Command>,
     /// Chains on demand that elements of this plan, or of the wanted table, lead to.
     demanded: BTreeSet<Arc<str>>,
+    /// Numbers of the sets of the program that are made anew because they became too small.
+    outgrown: BTreeSet<u16>,
+    /// Chains whose rules were deleted because they use such a set, and have not been written again.
+    detached: BTreeSet<Arc<str>>,
 }
 
 impl<'a> Plan<'a> {
@@ -129,6 +137,7 @@ impl<'a> Plan<'a> {
             program,
             table: program.table.name.clone(),
             tables: Vec::new(),
+            detachments: Vec::new(),
             sets: Vec::new(),
             chains: Vec::new(),
             rules: Vec::new(),
@@ -136,11 +145,14 @@ impl<'a> Plan<'a> {
             additions: Vec::new(),
             removals: Vec::new(),
             demanded: BTreeSet::new(),
+            outgrown: BTreeSet::new(),
+            detached: BTreeSet::new(),
         }
     }
 
     fn into_commands(self) -> Vec<Command> {
-        [self.tables, self.sets, self.chains, self.rules, self.deletions, self.additions, self.removals].concat()
+        let tables = [self.tables, self.detachments, self.sets, self.chains];
+        tables.into_iter().chain([self.rules, self.deletions, self.additions, self.removals]).flatten().collect()
     }
 
     fn rebuild(&mut self, exists: bool) {
@@ -175,20 +187,18 @@ impl<'a> Plan<'a> {
             realised.sets().filter(|present| desired.wanted_set(&present.set.name).is_none()).collect();
         unwanted.sort_by(|a, b| a.set.name.cmp(&b.set.name));
         unwanted.into_iter().for_each(|present| self.remove(present));
-        for (set, wanted) in desired.sets() {
-            let present = realised.set(&set.name);
+        for ((set, wanted), index) in desired.sets().zip(0..) {
+            let present = realised.set(&set.name).filter(|_| !self.outgrown.contains(&index));
             if present.is_none() {
-                self.sets.push(Command::AddSet(self.table.clone(), Arc::clone(set)));
+                self.sets.push(Command::AddSet(self.table.clone(), room::roomy(set, wanted.len())));
             }
-            let mut changes = ElementChanges::default();
-            changes.whole_set(set, wanted, present);
-            self.demanded.extend(wanted.elements().filter_map(element_target).cloned());
-            self.elements(set, changes);
+            wanted.elements().filter_map(|(_, stored)| stored.target()).for_each(|target| self.demand(target));
+            self.elements(set, ElementChanges::of_set(set, wanted, present));
         }
     }
 
     fn touched<Owner: Eq + Hash>(&mut self, desired: &Desired<Owner>, realised: &Realised) {
-        let mut by_set: HashMap<usize, ElementChanges> = HashMap::new();
+        let mut by_set: BTreeMap<u16, ElementChanges> = BTreeMap::new();
         let touched = desired.touched();
         for name in &touched.chains {
             match desired.chain(name) {
@@ -202,20 +212,56 @@ impl<'a> Plan<'a> {
         for name in &touched.choices {
             self.choice(name, desired.choice(name), realised);
         }
-        for (index, key) in &touched.elements {
-            let (set, wanted) = desired.set(*index);
-            by_set.entry(*index).or_default().element(key, wanted, realised.set(&set.name));
+        for place in touched.elements.iter().filter(|place| !self.outgrown.contains(&place.set)) {
+            let (set, wanted) = desired.set(place.set);
+            by_set.entry(place.set).or_default().element(&place.key, wanted, realised.set(&set.name));
         }
-        for (index, prefix) in &touched.slots {
-            let (set, wanted) = desired.set(*index);
-            by_set.entry(*index).or_default().slots(prefix, wanted, realised.set(&set.name));
+        for place in touched.slots.iter().filter(|place| !self.outgrown.contains(&place.set)) {
+            let (set, wanted) = desired.set(place.set);
+            by_set.entry(place.set).or_default().slots(&place.key, wanted, realised.set(&set.name));
         }
-        let mut by_set: Vec<_> = by_set.into_iter().collect();
-        by_set.sort_by_key(|(index, _)| *index);
-        for (index, mut changes) in by_set {
-            changes.sort();
-            self.demanded.extend(changes.add.iter().filter_map(element_target).cloned());
+        by_set.values_mut().for_each(ElementChanges::sort);
+        for index in &self.outgrown {
+            let (set, wanted) = desired.set(*index);
+            self.sets.push(Command::AddSet(self.table.clone(), room::roomy(set, wanted.len())));
+            by_set.insert(*index, ElementChanges::of_set(set, wanted, None));
+        }
+        for (index, changes) in by_set {
+            changes.targets().for_each(|target| self.demand(target));
             self.elements(desired.set(index).0, changes);
+        }
+    }
+
+    /// Finds the sets that have become too small, and takes them out of the present table: rules that use them go first, and are
+    /// written again once the new sets are there.
+    fn outgrow<Owner: Eq + Hash>(&mut self, desired: &Desired<Owner>, realised: &Realised) {
+        let mut too_small: BTreeMap<&str, &Set> = BTreeMap::new();
+        for ((set, wanted), index) in desired.sets().zip(0..) {
+            let present = realised.set(&set.name).map(|present| &present.set);
+            if let Some(present) = present.filter(|present| room::is_outgrown(set, present, wanted.len())) {
+                self.outgrown.insert(index);
+                too_small.insert(&set.name, present);
+            }
+        }
+        if too_small.is_empty() {
+            return;
+        }
+        let uses = |rule: &RuleDump| rule.exprs.iter().filter_map(Expr::set).any(|set| too_small.contains_key(&**set));
+        let users = realised.chains().filter(|(_, rules)| rules.iter().any(uses));
+        self.detached = users.map(|(chain, _)| Arc::clone(&chain.name)).collect();
+        let flush = self.detached.iter().map(|name| Command::FlushChain(self.table.clone(), Arc::clone(name)));
+        let delete = |set: &Set| Command::DeleteSet(self.table.clone(), Arc::new(set.clone()));
+        self.detachments = flush.chain(too_small.into_values().map(delete)).collect();
+        for name in self.detached.clone() {
+            if let Some(content) = desired.chain(&name).cloned().or_else(|| (self.program.on_demand)(&name)) {
+                self.chain(&content, realised);
+            }
+        }
+    }
+
+    fn demand(&mut self, target: &Arc<str>) {
+        if !self.demanded.contains(target) {
+            self.demanded.insert(Arc::clone(target));
         }
     }
 
@@ -253,10 +299,8 @@ impl<'a> Plan<'a> {
         if present.is_none() {
             self.sets.push(Command::AddSet(self.table.clone(), Arc::clone(&choice.set)));
         }
-        self.demanded.extend(choice.verdicts.iter().filter_map(Verdict::chain).cloned());
-        let mut changes = ElementChanges::default();
-        changes.choice(choice, present);
-        self.elements(&choice.set, changes);
+        choice.verdicts.iter().filter_map(Verdict::chain).for_each(|target| self.demand(target));
+        self.elements(&choice.set, ElementChanges::of_choice(choice, present));
     }
 
     /// Deletes the rules of a chain that nobody wants.
@@ -278,6 +322,7 @@ impl<'a> Plan<'a> {
         self.demanded.extend(wanted.targets().cloned());
         let rules = || -> Vec<RuleDump> { wanted.rules.iter().map(|r| r.to_dump(self.table.family)).collect() };
         match realised.chain(name) {
+            Some(_) if self.detached.remove(name) => {}
             Some((_, present)) if *present == rules() => return,
             Some(_) => self.rules.push(Command::FlushChain(self.table.clone(), Arc::clone(name))),
             None => self.chains.push(Command::AddChain(self.table.clone(), wanted.chain.clone())),
@@ -301,83 +346,5 @@ impl<'a> Plan<'a> {
                 open.extend(content.targets().cloned());
             }
         }
-    }
-}
-
-/// What to delete from and add to one set. An element in both lists changes its value.
-#[derive(Default)]
-struct ElementChanges {
-    delete: Vec<Element>,
-    add: Vec<Element>,
-}
-
-impl ElementChanges {
-    fn whole_set(&mut self, set: &Set, wanted: &DesiredSet, present: Option<&RealisedSet>) {
-        // What rules put into a dynamic set is theirs.
-        if set.flags.dynamic {
-            return;
-        }
-        for element in wanted.elements() {
-            self.element(&element.key, wanted, present);
-        }
-        for prefix in wanted.slot_prefixes() {
-            self.slots(prefix, wanted, present);
-        }
-        if let Some(present) = present {
-            let surplus = present.elements.keys().filter(|key| wanted.element(key).is_none());
-            surplus.for_each(|key| self.element(key, wanted, Some(present)));
-            let surplus = present.slot_prefixes().filter(|prefix| wanted.slots(prefix).is_empty());
-            surplus.for_each(|prefix| self.slots(prefix, wanted, Some(present)));
-        }
-        self.sort();
-    }
-
-    fn element(&mut self, key: &Data, wanted: &DesiredSet, present: Option<&RealisedSet>) {
-        let wanted = wanted.element(key);
-        let present = present.and_then(|set| set.elements.get(key));
-        if wanted != present {
-            self.delete.extend(present.cloned());
-            self.add.extend(wanted.cloned());
-        }
-    }
-
-    fn slots(&mut self, prefix: &Data, wanted: &DesiredSet, present: Option<&RealisedSet>) {
-        let present = present.map_or(&[][..], |set| set.slots(prefix));
-        let changes = slots::changes(present, wanted.slots(prefix));
-        self.delete.extend(changes.delete.into_iter().map(|slot| Element::new(slot_key(prefix, slot))));
-        let add = |(slot, value)| Element::mapping(slot_key(prefix, slot), Value::Data(value));
-        self.add.extend(changes.add.into_iter().map(add));
-    }
-
-    fn choice(&mut self, choice: &Choice, present: Option<&RealisedSet>) {
-        let present = present.map(|set| &set.elements);
-        // Numbers from 0 up without a gap, whatever else is there is somebody else's and goes.
-        let count = present.map_or(0, HashMap::len).max(choice.verdicts.len());
-        let numbers: Vec<Data> = (0..count).map(|number| slot_key(&Data::EMPTY, number)).collect();
-        let by_number: Vec<Option<Verdict>> = numbers.iter().map(|key| verdict(present?.get(key)?)).collect();
-        let wanted: Vec<Option<Verdict>> = choice.verdicts.iter().cloned().map(Some).collect();
-        let changes = slots::changes(&by_number, &wanted);
-        self.delete.extend(changes.delete.into_iter().map(|number| Element::new(numbers[number])));
-        let add = |(number, verdict): (usize, Option<Verdict>)| Some(Choice::element(number, verdict?));
-        self.add.extend(changes.add.into_iter().filter_map(add));
-        let known: HashSet<&Data> = numbers.iter().collect();
-        let foreign =
-            present.into_iter().flatten().filter(|(key, element)| !known.contains(key) || verdict(element).is_none());
-        self.delete.extend(foreign.map(|(key, _)| Element::new(*key)));
-        self.sort();
-    }
-
-    /// Equal inputs give equal transactions, whatever the order of the hash maps.
-    fn sort(&mut self) {
-        self.delete.sort_by_key(|element| element.key);
-        self.add.sort_by_key(|element| element.key);
-    }
-}
-
-/// The verdict of an element that is as one of ours: without comment and time-out.
-fn verdict(element: &Element) -> Option<Verdict> {
-    match &element.value {
-        Value::Verdict(verdict) if element.comment.is_none() => Some(verdict.clone()),
-        Value::Verdict(_) | Value::None | Value::Data(_) => None,
     }
 }

@@ -6,9 +6,11 @@
 //! Invariants: a front is owned by the smallest of its claims in the order (creation time, Service name, port index),
 //! whatever the order in which the Services came; a contested front is one with an entry in `losers`.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+
+use foldhash::HashMap;
 
 use super::names::{Family, Front, ObjectName};
 use super::service::Service;
@@ -55,23 +57,27 @@ pub(super) struct Claims {
 impl Claims {
     /// Replaces the claims of one Service by those of its new content; `None` is a Service that does not exist.
     ///
-    /// Gives the Services that gained or lost a front.
-    pub(super) fn replace(&mut self, old: Option<&Service>, new: Option<&Service>) -> BTreeSet<ObjectName> {
+    /// Gives the Services that gained or lost a front; one may be named more than once.
+    pub(super) fn replace(&mut self, old: Option<&Service>, new: Option<&Service>) -> Vec<ObjectName> {
         let (old, new) = (claims_of(old), claims_of(new));
-        let touched: BTreeSet<Front> = old.symmetric_difference(&new).map(|(front, _)| *front).collect();
+        let gone: Vec<_> = old.iter().filter(|claim| new.binary_search(claim).is_err()).collect();
+        let entered: Vec<_> = new.iter().filter(|claim| old.binary_search(claim).is_err()).collect();
+        let mut touched: Vec<Front> = gone.iter().chain(&entered).map(|(front, _)| *front).collect();
+        touched.sort_unstable();
+        touched.dedup();
         let before: Vec<_> = touched
             .into_iter()
             .map(|front| (front, self.owners.get(&front).cloned(), self.conflicts_at(front)))
             .collect();
 
-        for (front, claim) in old.difference(&new) {
+        for (front, claim) in gone {
             self.withdraw(*front, claim);
         }
-        for (front, claim) in new.difference(&old) {
+        for (front, claim) in entered {
             self.enter(*front, claim.clone());
         }
 
-        let mut changed = BTreeSet::new();
+        let mut changed = Vec::new();
         for (front, owner, conflicts) in before {
             let now = self.owners.get(&front);
             if owner.as_ref() != now {
@@ -130,13 +136,16 @@ impl Claims {
     }
 }
 
-fn claims_of(service: Option<&Service>) -> BTreeSet<(Front, Claim)> {
-    let Some(service) = service else { return BTreeSet::new() };
-    let mut claims = BTreeSet::new();
+/// The claims of a Service, sorted, each once.
+fn claims_of(service: Option<&Service>) -> Vec<(Front, Claim)> {
+    let Some(service) = service else { return Vec::new() };
+    let mut claims = Vec::new();
     for (index, port) in service.ports.iter().enumerate() {
         let claim = Claim { created: service.created, service: service.name.clone(), port: index };
         let fronts = Family::BOTH.into_iter().flat_map(|family| service.fronts(port, family));
         claims.extend(fronts.map(|(_, front)| (front, claim.clone())));
     }
+    claims.sort_unstable();
+    claims.dedup();
     claims
 }

@@ -5,8 +5,9 @@
 //! Invariants: a front is listed once; every front is of the family asked for; a family without a cluster IP has none
 //! (A4).
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+use foldhash::HashSet;
 
 use super::names::{Destination, Family, Front};
 use super::service::{Service, ServicePort};
@@ -38,7 +39,10 @@ impl Service {
         let node_port =
             port.node_port.map(|number| (FrontKind::NodePort, front(Destination::NodePort(family), number)));
 
-        let mut seen = BTreeSet::new();
+        if self.external_ips.is_empty() && self.load_balancer_ips.is_empty() {
+            return addresses.chain(node_port).collect();
+        }
+        let mut seen = HashSet::default();
         addresses.chain(node_port).filter(|(_, front)| seen.insert(*front)).collect()
     }
 

@@ -4,9 +4,10 @@
 //! an event that leaves its object equal dirties nothing; what `select` gives for a Service changes only if that
 //! Service became dirty.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use ipnet::IpNet;
 
 use super::claims::{Claims, Conflict};
@@ -20,7 +21,7 @@ use super::service::Service;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {
     /// Services to select again; a Service that is gone, or not known yet, may be among them.
-    pub services: BTreeSet<ObjectName>,
+    pub services: HashSet<ObjectName>,
     /// Some fact of this node changed.
     pub node: bool,
     /// Some ServiceCIDR changed.
@@ -39,7 +40,7 @@ impl Dirty {
 #[derive(Debug)]
 pub struct State {
     node_name: Arc<str>,
-    services: BTreeMap<ObjectName, Service>,
+    services: HashMap<ObjectName, Service>,
     /// By Service, known or not (B13), in order of slice name. Not a map within a map: most Services have one slice.
     slices: HashMap<ObjectName, Vec<EndpointSlice>>,
     /// The Service under which each slice is kept.
@@ -57,9 +58,9 @@ impl State {
     pub fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.into(),
-            services: BTreeMap::new(),
-            slices: HashMap::new(),
-            slice_services: HashMap::new(),
+            services: HashMap::default(),
+            slices: HashMap::default(),
+            slice_services: HashMap::default(),
             node: None,
             service_cidrs: BTreeMap::new(),
             claims: Claims::default(),
@@ -114,7 +115,15 @@ impl State {
 
     /// All Services, in order of name.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.values()
+        let mut services: Vec<&Service> = self.services.values().collect();
+        services.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        services.into_iter()
+    }
+
+    /// The number of Services.
+    #[must_use]
+    pub fn service_count(&self) -> usize {
+        self.services.len()
     }
 
     /// The slices of a Service, known or not (B13), in order of slice name.
@@ -161,7 +170,10 @@ impl State {
         if self.services.get(&name) == new.as_ref() {
             return;
         }
-        let old = put(&mut self.services, name.clone(), new);
+        let old = match new {
+            Some(new) => self.services.insert(name.clone(), new),
+            None => self.services.remove(&name),
+        };
         let others = self.claims.replace(old.as_ref(), self.services.get(&name));
         self.dirty.services.extend(others);
         self.dirty.services.insert(name);
@@ -220,16 +232,11 @@ impl State {
 
     fn set_service_cidr(&mut self, name: Arc<str>, new: Option<Vec<IpNet>>) {
         if self.service_cidrs.get(&name) != new.as_ref() {
-            put(&mut self.service_cidrs, name, new);
+            match new {
+                Some(new) => self.service_cidrs.insert(name, new),
+                None => self.service_cidrs.remove(&name),
+            };
             self.dirty.service_cidrs = true;
         }
-    }
-}
-
-/// Sets or removes an entry and gives the one that was there.
-fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> Option<V> {
-    match value {
-        Some(value) => map.insert(key, value),
-        None => map.remove(&key),
     }
 }

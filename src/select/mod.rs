@@ -150,5 +150,8 @@ fn action(kind: FrontKind, service: &Service, lists: &Lists) -> Action {
 }
 
 fn label(service: &ObjectName, port: &ServicePort) -> Arc<str> {
-    if port.name.is_empty() { service.to_string().into() } else { format!("{service}:{}", port.name).into() }
+    let ObjectName { namespace, name } = service;
+    let parts: &[&str] =
+        if port.name.is_empty() { &[namespace, "/", name] } else { &[namespace, "/", name, ":", &port.name] };
+    parts.concat().into()
 }

@@ -223,7 +223,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             self.quarantine.release(&service.name);
             self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
         }
-        self.state.services().count()
+        self.state.service_count()
     }
 
     /// Takes over the node's facts and addresses.

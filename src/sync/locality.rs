@@ -1,6 +1,6 @@
 //! Counts the service ports that have endpoints in the cluster, but none that their policy Local allows here.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::model::{Family, FrontKind, ObjectName};
 use crate::select::{Action, PortSelection, ServiceSelection};
@@ -28,11 +28,10 @@ impl NoLocalEndpoints {
                 internal: of_family().filter(|port| lacks_internal(port)).count(),
                 external: of_family().filter(|port| lacks_external(port)).count(),
             };
-            let key = (name.clone(), family);
-            if counts == Counts::default() {
-                self.0.remove(&key);
-            } else {
-                self.0.insert(key, counts);
+            if counts != Counts::default() {
+                self.0.insert((name.clone(), family), counts);
+            } else if !self.0.is_empty() {
+                self.0.remove(&(name.clone(), family));
             }
         }
     }

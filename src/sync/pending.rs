@@ -2,8 +2,9 @@
 //!
 //! Takes each event before the state does. Nothing here has an influence on what is written.
 
-use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use foldhash::{HashMap, HashSet};
 
 use crate::model::{Event, Family, ObjectName, State};
 
@@ -17,7 +18,7 @@ pub(super) struct Pending {
     start: i64,
     families: Vec<Family>,
     slices: usize,
-    services: BTreeSet<ObjectName>,
+    services: HashSet<ObjectName>,
     /// When the changes were triggered that no successful sync has taken over yet.
     triggers: HashMap<(ObjectName, Family), Vec<i64>>,
     samples: usize,
@@ -28,7 +29,7 @@ impl Pending {
     pub(super) fn new(families: &[Family], start: SystemTime) -> Self {
         let families = families.to_vec();
         let start = nanoseconds(start);
-        Self { start, families, slices: 0, services: BTreeSet::new(), triggers: HashMap::new(), samples: 0 }
+        Self { start, families, slices: 0, services: HashSet::default(), triggers: HashMap::default(), samples: 0 }
     }
 
     /// Compares an event with the state that does not know of it yet.

@@ -1,9 +1,10 @@
 //! The tables of both families: what they should hold and what they hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use nft::{Command, Refusal};
 
 use crate::config::Config;
@@ -46,8 +47,8 @@ pub(super) struct Tables<L> {
     outdated: bool,
     /// At least a second has passed since the last tick that a sync took into account.
     tick: bool,
-    /// The parts, as of the last commit, of Services that were written since.
-    former: BTreeMap<ObjectName, Parts>,
+    /// The parts, as of the last commit, of Services that were written since; no parts where there was nothing.
+    former: HashMap<ObjectName, Parts>,
 }
 
 /// The parts of a Service in each table, in order.
@@ -120,7 +121,7 @@ impl<L: Layout> Tables<L> {
             known: false,
             outdated: false,
             tick: false,
-            former: BTreeMap::new(),
+            former: HashMap::default(),
         }
     }
 
@@ -160,7 +161,9 @@ impl<L: Layout> Tables<L> {
     /// Puts these parts in the place of a Service's present ones.
     pub(super) fn put(&mut self, name: &ObjectName, parts: Parts) {
         if !self.former.contains_key(name) {
-            self.former.insert(name.clone(), self.parts(name));
+            let parts = self.parts(name);
+            let nothing = parts.iter().all(Fragment::is_empty);
+            self.former.insert(name.clone(), if nothing { Parts::new() } else { parts });
         }
         for (table, part) in self.tables.iter_mut().zip(parts) {
             table.desired.replace(Part::Service(name.clone()), part);
@@ -175,7 +178,7 @@ impl<L: Layout> Tables<L> {
 
     /// The parts of a Service as of the last commit; nothing of one that was not written since.
     pub(super) fn former(&self, name: &ObjectName) -> Parts {
-        self.former.get(name).cloned().unwrap_or_else(|| self.nothing())
+        self.former.get(name).filter(|parts| !parts.is_empty()).cloned().unwrap_or_else(|| self.nothing())
     }
 
     /// The parts of a Service that contributes nothing.
@@ -306,7 +309,7 @@ impl<L: Layout> Tables<L> {
             table.desired.settle();
         }
         self.tick = false;
-        self.former = BTreeMap::new();
+        self.former = HashMap::default();
     }
 
     /// The sets of each family's table, as far as we know, with their numbers of elements; without those that rules fill.

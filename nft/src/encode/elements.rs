@@ -44,6 +44,8 @@ mod number {
 
 /// Room left in a nested attribute below which a message is closed: more than the largest element takes.
 const HEADROOM: usize = 1024;
+/// About what a long element takes, in bytes.
+const ROOM_PER_ELEMENT: usize = 192;
 
 pub(super) fn messages(
     encoder: &Encoder,
@@ -65,7 +67,8 @@ pub(super) fn messages(
 
 /// One message with as many of the elements as fit, and their number.
 fn message(encoder: &Encoder, table: &TableName, set: &Set, elements: &[Element], kind: MsgType) -> (Vec<u8>, usize) {
-    let mut writer = Writer::default();
+    let room = elements.len().saturating_mul(ROOM_PER_ELEMENT).min(usize::from(u16::MAX)) + HEADROOM;
+    let mut writer = Writer::with_capacity(room);
     header(&mut writer, table, kind);
     let (name, id) = encoder.set_reference(table, set);
     writer.str(number::LIST_TABLE, &table.name);

@@ -3,14 +3,14 @@
 //! Takes commands, gives owners. Needed only when the kernel refused something, so nothing is kept for it: each question walks
 //! through all parts.
 
-use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use nft::{Command, Data};
 
 use super::super::{Fragment, Slots, split_slot_key};
-use super::{Desired, Footprint};
+use super::{Desired, Footprint, Named, Place};
 
 /// Objects of a table: elements by set and key, and sets and chains by name.
 #[derive(Debug, Default)]
@@ -73,32 +73,38 @@ impl<Owner: Eq + Hash> Desired<Owner> {
     }
 
     fn meet(&self, objects: &Objects, footprint: &Footprint) -> bool {
-        let name = |set: &usize| &*self.program.sets[*set].name;
-        let Footprint { elements, slots, learned, choices, chains } = footprint;
-        elements.iter().any(|(set, key)| has(&objects.keys, name(set), key))
-            || slots.iter().any(|(set, prefix)| has(&objects.prefixes, name(set), prefix))
-            || [learned, choices, chains].into_iter().flatten().any(|name| objects.names.contains(name))
+        let is_among =
+            |map: &HashMap<Arc<str>, HashSet<Data>>, place: &Place| has(map, &self.set(place.set).0.name, &place.key);
+        let names = footprint.named.iter().flat_map(|named| [&named.learned, &named.choices, &named.chains]);
+        footprint.elements().iter().any(|place| is_among(&objects.keys, place))
+            || footprint.slots().iter().any(|place| is_among(&objects.prefixes, place))
+            || names.flatten().any(|name| objects.names.contains(name))
     }
 
     /// An owner's present part: what was given to [`Desired::replace`], as far as no other owner changed its values since.
     #[must_use]
     pub fn fragment(&self, owner: &Owner) -> Fragment {
-        let Some(Footprint { elements, slots, learned, choices, chains }) = self.parts.get(owner) else {
-            return Fragment::default();
+        let Some(footprint) = self.parts.get(owner) else { return Fragment::default() };
+        let element = |place: &Place| {
+            let (set, content) = self.set(place.set);
+            Some((set.name.to_string().into(), content.element(&place.key)?.element(&place.key)))
         };
-        let name = |set: usize| self.program.sets[set].name.to_string().into();
-        let element = |(set, key): &(usize, Data)| Some((name(*set), self.sets[*set].element(key)?.clone()));
-        let slots_of = |(set, prefix): &(usize, Data)| Slots {
-            set: name(*set),
-            prefix: *prefix,
-            values: self.sets[*set].slots(prefix).to_vec(),
+        let slots = |place: &Place| {
+            let (set, content) = self.set(place.set);
+            let values = content.slots(&place.key)?.clone();
+            Some(Slots { set: set.name.to_string().into(), prefix: place.key, values })
         };
-        Fragment {
-            elements: elements.iter().filter_map(element).collect(),
-            slots: slots.iter().map(slots_of).collect(),
-            learned: learned.iter().filter_map(|name| self.learned(name)).cloned().collect(),
-            choices: choices.iter().filter_map(|name| self.choice(name)).cloned().collect(),
-            chains: chains.iter().filter_map(|name| self.chains.get(name)).map(|wanted| wanted.value.clone()).collect(),
+        let mut fragment = Fragment {
+            elements: footprint.elements().iter().filter_map(element).collect(),
+            slots: footprint.slots().iter().filter_map(slots).collect(),
+            ..Fragment::default()
+        };
+        if let Some(Named { learned, choices, chains }) = footprint.named.as_deref() {
+            fragment.learned = learned.iter().filter_map(|name| self.learned(name)).cloned().collect();
+            fragment.choices = choices.iter().filter_map(|name| self.choice(name)).cloned().collect();
+            let contents = chains.iter().filter_map(|name| self.chains.get(name));
+            fragment.chains = contents.map(|wanted| wanted.value.clone()).collect();
         }
+        fragment
     }
 }

@@ -70,8 +70,11 @@ impl Converter {
     }
 
     fn slice_endpoints(&mut self, object: &objects::EndpointSlice, family: Family, scope: &mut Scope) -> Vec<Endpoint> {
-        let endpoints = object.endpoints.iter().enumerate();
-        endpoints.filter_map(|(index, endpoint)| self.endpoint(endpoint, index, family, scope)).collect()
+        // Kept for as long as the slice exists: no room beyond what is needed.
+        let mut endpoints = Vec::with_capacity(object.endpoints.len());
+        let decoded = object.endpoints.iter().enumerate();
+        endpoints.extend(decoded.filter_map(|(index, endpoint)| self.endpoint(endpoint, index, family, scope)));
+        endpoints
     }
 
     fn endpoint(

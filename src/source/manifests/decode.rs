@@ -3,12 +3,15 @@
 //! Takes the bytes of a file, gives [`Content`]: an event for each object of a kind that the proxy reads, and the problems of
 //! the rest. Pure. A document that does not parse marks the file as broken and hides nothing else.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_ignored::Path as Ignored;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::document::{Document, documents};
@@ -93,12 +96,32 @@ impl Decoder<'_> {
 
     /// JSON values, one after the other; after one that is broken nothing can be found.
     fn json(&mut self, text: &str) {
-        for (index, value) in serde_json::Deserializer::from_str(text).into_iter().enumerate() {
+        for (index, value) in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>().enumerate() {
             self.document = Some(index + 1);
             match value {
-                Ok(value) => self.value(value, "", None),
+                Ok(value) => self.json_document(value),
                 Err(error) => self.error(error.to_string()),
             }
+        }
+    }
+
+    /// Reads a list item by item: its values as a whole would take many times the memory of the text.
+    fn json_document(&mut self, text: &RawValue) {
+        let Ok(list) = serde_json::from_str::<RawList<'_>>(text.get()) else { return self.json_value(text, "", None) };
+        match kind_of(|field| list.text(field), None) {
+            Ok(Kind::List(kind)) => {
+                for (index, item) in list.items.iter().enumerate() {
+                    self.json_value(item, &format!("items[{index}]"), kind.map(ItemKind::kind));
+                }
+            }
+            _ => self.json_value(text, "", None),
+        }
+    }
+
+    fn json_value(&mut self, text: &RawValue, path: &str, list: Option<Kind>) {
+        match serde_json::from_str(text.get()) {
+            Ok(value) => self.value(value, path, list),
+            Err(error) => self.error(format!("{}{error}", prefix(path))),
         }
     }
 
@@ -109,7 +132,7 @@ impl Decoder<'_> {
             Value::Null => return,
             _ => return self.error(format!("{}not an object", prefix(path))),
         };
-        match kind_of(&object, list) {
+        match kind_of(|field| object.get(field)?.as_str(), list) {
             Ok(Kind::List(item)) => self.items(object, path, item.map(ItemKind::kind)),
             Ok(Kind::Item(kind)) => self.item(kind, object, path),
             Ok(Kind::Other) => {}
@@ -217,9 +240,30 @@ impl ItemKind {
     }
 }
 
+/// A list whose items have not been read yet.
+#[derive(Deserialize)]
+struct RawList<'a> {
+    #[serde(borrow, rename = "apiVersion")]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
+impl RawList<'_> {
+    fn text(&self, field: &str) -> Option<&str> {
+        match field {
+            "apiVersion" => Some(&self.api_version),
+            "kind" => Some(&self.kind),
+            _ => None,
+        }
+    }
+}
+
 /// The kind of an object. Items of typed lists may leave it out; elsewhere the missing field's name is the error.
-fn kind_of(object: &Map<String, Value>, list: Option<Kind>) -> Result<Kind, &'static str> {
-    let text = |field| object.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> Result<Kind, &'static str> {
+    let text = |name| field(name).filter(|text| !text.is_empty());
     let (api_version, kind) = match (text("apiVersion"), text("kind"), list) {
         (Some(api_version), Some(kind), _) => (api_version, kind),
         (_, _, Some(list)) => return Ok(list),

@@ -132,6 +132,7 @@ impl Directory {
         let problems = match read(file) {
             Ok((bytes, stamp)) => {
                 let content = decode(file, &bytes, &mut self.converter);
+                drop(bytes);
                 update.add(self.store.replace(file, content.objects, content.broken));
                 self.stamps.extend(stamp.map(|stamp| (Arc::clone(file), stamp)));
                 self.unreadable.remove(file);

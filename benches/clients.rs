@@ -1,0 +1,53 @@
+//! Session affinity with many remembered clients: what a change of endpoints costs that has to look through them.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube_proxy::ruleset::AnyLayout;
+use nft::{Command, Connection, Data, Element, Value};
+
+use crate::cluster::{Shape, address};
+use crate::measure::permille;
+use crate::table::Table;
+use crate::{fresh, plain};
+
+const SERVICES: u32 = 500;
+const ENDPOINTS: u32 = 10;
+
+/// Rows for 100,000 clients, and for twice as many.
+pub(crate) fn rows(table: &mut Table) {
+    let once = fresh(|| replaced(100_000 / SERVICES));
+    let twice = fresh(|| replaced(200_000 / SERVICES));
+    table.time(&format!("one endpoint replaced, {SERVICES} Services with affinity, 100,000 clients, median"), once, "");
+    table.ratio("  twice as many against that", twice, once, "2.5");
+}
+
+/// The number of the Service that a map's comment names.
+fn number_in(comment: &str) -> u32 {
+    let digits: String = comment.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("no Service in {comment:?}"))
+}
+
+/// The median of replacing an endpoint when each Service remembers so many clients.
+fn replaced(clients: u32) -> Duration {
+    let shape = Shape { affinity: true, ..Shape::plain(SERVICES, ENDPOINTS) };
+    let mut bench = plain(AnyLayout::Maps, shape);
+    let mut connection = Connection::open().expect("a netlink socket");
+    for content in bench.content().tables {
+        let learned = content.sets.iter().filter(|(set, _)| set.flags.dynamic && set.value.is_some());
+        for (set, _) in learned {
+            let service = number_in(set.comment.as_deref().unwrap_or_default());
+            let client = |n: u32| {
+                let endpoint = address(service, n % ENDPOINTS);
+                let client = Ipv4Addr::from(0xc612_0000 + service * clients + n);
+                let value = Value::Data(Data::from(std::net::IpAddr::V4(endpoint)));
+                Element::mapping(Data::from(std::net::IpAddr::V4(client)), value)
+            };
+            let elements = (0..clients).map(client).collect();
+            let command = Command::AddElements(content.table.name.clone(), Arc::clone(set), elements);
+            connection.commit(&[command]).expect("the kernel takes it");
+        }
+    }
+    permille(&bench.replacements(shape, 200), 500)
+}

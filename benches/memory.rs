@@ -1,0 +1,99 @@
+//! What a table takes of the kernel's memory.
+//!
+//! The kernel charges elements to the control group of the process that adds them; the bench moves into one of its own, fills a
+//! table and looks. Needs control groups of version 1 with the memory controller, or of version 2; says so where neither is there.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, process, thread};
+
+use kube_proxy::ruleset::AnyLayout;
+use nft::{Element, Value};
+
+use crate::cluster::Shape;
+use crate::table::Table;
+use crate::{fresh, plain};
+
+/// What no element does without, beside its key, value and comment: links of the hash table, and where each part lies.
+const ELEMENT_HEAD: usize = 32;
+
+/// Rows for a plain cluster.
+pub(crate) fn rows(table: &mut Table, shape: Shape) {
+    let Some(group) = Group::new() else {
+        table.text("kernel memory of the table", "no memory control group", "");
+        return;
+    };
+    let (bytes, elements, least) = fresh(|| {
+        let before = group.used();
+        let mut bench = plain(AnyLayout::Maps, shape);
+        // The kernel frees what a transaction took a moment after it.
+        thread::sleep(Duration::from_secs(2));
+        let bytes = group.used().saturating_sub(before);
+        let sets = bench.content().tables.into_iter().flat_map(|table| table.sets);
+        let sizes: Vec<usize> = sets.flat_map(|(_, elements)| elements).map(|element| least(&element)).collect();
+        (bytes, sizes.len(), sizes.iter().sum::<usize>())
+    });
+    let size = format!("{} x {}", shape.services, shape.endpoints);
+    table.text(&format!("kernel memory of the table, {size}"), &format!("{} MB", bytes / 1_000_000), "");
+    table.text("  bytes an element, hash tables included", &(bytes / elements.max(1)).to_string(), "");
+    table.number("  against elements x their minimal size", ratio(bytes, least), "1.2");
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a ratio for people to read")]
+fn ratio(bytes: usize, least: usize) -> f64 {
+    bytes as f64 / least as f64
+}
+
+/// The least that an element takes: its parts, in the size class of the kernel's allocator that holds them.
+fn least(element: &Element) -> usize {
+    let value = match &element.value {
+        Value::None => 0,
+        Value::Data(data) => data.len().next_multiple_of(8),
+        Value::Verdict(_) => 16,
+    };
+    let comment = element.comment.as_ref().map_or(0, |comment| comment.len() + 5);
+    let bytes = ELEMENT_HEAD + element.key.len().next_multiple_of(8) + value + comment;
+    [64, 96, 128, 192, 256].into_iter().find(|class| bytes <= *class).unwrap_or(bytes)
+}
+
+/// A control group with this process in it; left and removed at the end.
+struct Group {
+    directory: PathBuf,
+    /// What the kernel's own memory charged to the group is called.
+    file: &'static str,
+}
+
+impl Group {
+    fn new() -> Option<Self> {
+        [("/sys/fs/cgroup/memory", "memory.kmem.usage_in_bytes"), ("/sys/fs/cgroup", "memory.stat")]
+            .into_iter()
+            .find_map(|(root, file)| Self::below(Path::new(root), file))
+    }
+
+    fn below(root: &Path, file: &'static str) -> Option<Self> {
+        let directory = root.join(format!("kpn-bench-{}", process::id()));
+        fs::create_dir(&directory).ok()?;
+        let group = Self { directory, file };
+        let is_usable = group.directory.join(file).exists()
+            && fs::write(group.directory.join("cgroup.procs"), process::id().to_string()).is_ok();
+        is_usable.then_some(group)
+    }
+
+    /// Bytes of the kernel's memory.
+    fn used(&self) -> usize {
+        let text = fs::read_to_string(self.directory.join(self.file)).unwrap_or_default();
+        let plain = text.trim().parse().ok();
+        let line = || text.lines().find_map(|line| line.strip_prefix("kernel ")?.trim().parse().ok());
+        plain.or_else(line).unwrap_or(0)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(root) = self.directory.parent() {
+            let _back = fs::write(root.join("cgroup.procs"), process::id().to_string());
+        }
+        // Fails while something is still charged to it; an empty group costs nothing.
+        let _gone = fs::remove_dir(&self.directory);
+    }
+}

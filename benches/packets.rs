@@ -1,0 +1,203 @@
+//! What packets pay: new connections through the rules against connections without them, and how many rules of ours a packet of an
+//! established connection meets.
+//!
+//! A pod's client connects to a pod of another node, over the node under test: directly, and through the cluster IP of the last
+//! Service of a cluster.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kube_proxy::ruleset::AnyLayout;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::SockRef;
+
+use crate::baseline;
+use crate::cluster::{Shape, address};
+use crate::measure::Bench;
+use crate::support::world::World;
+use crate::support::{cluster, nft};
+use crate::table::Table;
+
+/// Connections of one measurement.
+const CONNECTIONS: u32 = 2_000;
+/// Measurements; the best counts.
+const ROUNDS: u32 = 5;
+const ENDPOINTS: u32 = 10;
+/// Round trips over an established connection.
+const ROUND_TRIPS: u32 = 5_000;
+const PORT: u16 = 8080;
+
+/// What is between client and pod.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    None,
+    Layout(AnyLayout),
+    Upstream,
+}
+
+/// Rows for small and large clusters, both layouts and upstream's shape; the quick ones without what takes long to fill.
+pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
+    let (direct, direct_trip) = measure(Rules::None, 10);
+    table.text("new connections, directly to the pod", &rate(direct), "");
+    let mut plans = vec![
+        ("layout maps", Rules::Layout(AnyLayout::Maps), 10),
+        ("layout maps", Rules::Layout(AnyLayout::Maps), large),
+        ("layout chains", Rules::Layout(AnyLayout::Chains), 10),
+        ("upstream's shape", Rules::Upstream, 10),
+    ];
+    if !quick {
+        plans.push(("layout chains", Rules::Layout(AnyLayout::Chains), large / 4));
+        plans.push(("upstream's shape", Rules::Upstream, large / 4));
+    }
+    for (what, rules, services) in plans {
+        let (time, trip) = measure(rules, services);
+        table.text(&format!("new connections, {what}, {services} Services"), &rate(time), "");
+        table.ratio("  time against directly", time, direct, "");
+        table.ratio("  round trips of an established one against directly", trip, direct_trip, "");
+    }
+    for (what, layout) in [("maps", AnyLayout::Maps), ("chains", AnyLayout::Chains)] {
+        let rules = Path::new(Rules::Layout(layout), 10).rules_met();
+        table.text(&format!("rules of ours for a forwarded packet of an established connection, {what}"), &rules, "");
+    }
+}
+
+fn rate(time: Duration) -> String {
+    format!("{:.0} /s", f64::from(CONNECTIONS) / time.as_secs_f64())
+}
+
+/// The time of [`CONNECTIONS`], and that of [`ROUND_TRIPS`].
+fn measure(rules: Rules, services: u32) -> (Duration, Duration) {
+    let path = Path::new(rules, services);
+    path.serving(|| {
+        let best = |time: fn(SocketAddr) -> Duration| (0..ROUNDS).map(|_| time(path.target)).min().unwrap_or_default();
+        path.world.shell.enter(|| (best(connections), best(round_trips)))
+    })
+}
+
+/// A cluster whose last Service leads to a pod that accepts.
+struct Path {
+    world: World,
+    services: u32,
+    target: SocketAddr,
+}
+
+impl Path {
+    fn new(rules: Rules, services: u32) -> Self {
+        let world = World::new();
+        let endpoints = || (0..ENDPOINTS).map(|i| address(services - 1, i));
+        world.remote.ip(&endpoints().map(|ip| format!("addr add {ip}/32 dev eth0")).collect::<Vec<_>>());
+        let route = |ip| format!("route add {ip}/32 via 169.254.3.2 dev to-remote");
+        world.node.ip(&endpoints().map(route).collect::<Vec<_>>());
+        let shape = Shape::plain(services, ENDPOINTS);
+        match rules {
+            Rules::None => {}
+            Rules::Layout(layout) => world.node.enter(|| drop(Bench::new(&cluster::config(), layout, shape))),
+            Rules::Upstream => nft::load(&world.node, &baseline::chains(services, ENDPOINTS)),
+        }
+        let target = match rules {
+            Rules::None => (address(services - 1, 0), PORT).into(),
+            Rules::Layout(_) | Rules::Upstream => (Ipv4Addr::from(0x0a60_0001 + services - 1), 80).into(),
+        };
+        Self { world, services, target }
+    }
+
+    /// Does something while the pod accepts connections, and sends back what it gets on them.
+    fn serving<T>(&self, work: impl FnOnce() -> T) -> T {
+        let bind = || (0..ENDPOINTS).map(|i| TcpListener::bind((address(self.services - 1, i), PORT))).collect();
+        let listeners: Result<Vec<TcpListener>, _> = self.world.remote.enter(bind);
+        let listeners = listeners.expect("the pod listens");
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| accept_all(&listeners, &over));
+            let result = work();
+            over.store(true, Ordering::Relaxed);
+            result
+        })
+    }
+
+    /// How many rules of our tables one packet of an established connection meets on its way through the node, as nft traces it.
+    fn rules_met(&self) -> String {
+        nft::load(
+            &self.world.node,
+            "table ip trace { chain prerouting { type filter hook prerouting priority -350;
+             tcp flags & (syn | fin | rst) == 0 ct direction original meta length > 100 meta nftrace set 1; }; }",
+        );
+        let mut monitor = self.world.node.command("stdbuf");
+        monitor.args(["-oL", "nft", "monitor", "trace"]).stdout(Stdio::piped());
+        let mut monitor = monitor.spawn().expect("nft runs");
+        let mut output = monitor.stdout.take().expect("standard output was piped");
+        thread::sleep(Duration::from_secs(1));
+        self.serving(|| {
+            self.world.shell.enter(|| {
+                let mut stream = TcpStream::connect(self.target).expect("the pod accepts");
+                // Large enough to be told from acknowledgements.
+                stream.write_all(&[7; 200]).and_then(|()| stream.read_exact(&mut [0; 200])).expect("the pod answers");
+            });
+        });
+        thread::sleep(Duration::from_secs(1));
+        monitor.kill().and_then(|()| monitor.wait()).expect("nft can be ended");
+        let mut text = String::new();
+        output.read_to_string(&mut text).expect("nft prints text");
+        let packets = text.lines().filter(|line| line.contains(" packet: ") && line.contains("kube-proxy")).count();
+        let rules = text.lines().filter(|line| line.contains("kube-proxy") && line.contains(" rule ")).count();
+        let policies = text.lines().filter(|line| line.contains("kube-proxy") && line.contains(" policy ")).count();
+        assert!(packets > 0 && packets == policies, "the trace is not that of one accepted packet:\n{text}");
+        format!("{rules} match, in {packets} chains")
+    }
+}
+
+fn accept_all(listeners: &[TcpListener], over: &AtomicBool) {
+    let tick = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    thread::scope(|scope| {
+        while !over.load(Ordering::Relaxed) {
+            let mut fds: Vec<PollFd<'_>> =
+                listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)).collect();
+            if poll(&mut fds, Some(&tick)).is_err() {
+                continue;
+            }
+            let ready: Vec<usize> = (0..fds.len()).filter(|index| !fds[*index].revents().is_empty()).collect();
+            for index in ready {
+                let Ok((stream, _)) = listeners[index].accept() else { continue };
+                // Whoever says nothing at once only wanted to connect.
+                if SockRef::from(&stream).peek(&mut [std::mem::MaybeUninit::uninit()]).is_ok_and(|read| read > 0) {
+                    scope.spawn(move || echo(stream));
+                }
+            }
+        }
+    });
+}
+
+/// Sends back what comes, to the end.
+fn echo(mut stream: TcpStream) {
+    let mut buffer = [0; 4096];
+    while let Ok(read) = stream.read(&mut buffer) {
+        if read == 0 || stream.write_all(&buffer[..read]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Connects and resets, again and again: nothing is left in TIME_WAIT.
+fn connections(target: SocketAddr) -> Duration {
+    let start = Instant::now();
+    for _ in 0..CONNECTIONS {
+        let stream = TcpStream::connect(target).expect("the pod accepts");
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket option");
+    }
+    start.elapsed()
+}
+
+fn round_trips(target: SocketAddr) -> Duration {
+    let mut stream = TcpStream::connect(target).expect("the pod accepts");
+    stream.set_nodelay(true).expect("a socket option");
+    let mut trip = || stream.write_all(&[1]).and_then(|()| stream.read_exact(&mut [0])).expect("the pod answers");
+    trip();
+    let start = Instant::now();
+    (0..ROUND_TRIPS).for_each(|_| trip());
+    start.elapsed()
+}

@@ -1,0 +1,107 @@
+//! The parts of a first sync: where the time goes, and how much of it is the kernel's.
+//!
+//! Does what `sync` does, Service by Service, with a clock between the steps; the clock itself costs some milliseconds.
+
+use std::time::{Duration, Instant};
+
+use kube_proxy::diff::{Collect, Desired, Realised, Scope, transaction};
+use kube_proxy::model::{Event, ObjectName, State};
+use kube_proxy::ruleset::{AnyLayout, Layout, NodeFacts, NodePorts, Settings};
+use kube_proxy::select::select;
+use nft::{Batch, Command, Connection};
+
+use crate::cluster::Shape;
+use crate::fresh;
+use crate::table::Table;
+
+/// How long each part took.
+#[derive(Clone, Copy, Default)]
+struct Phases {
+    model: Duration,
+    select: Duration,
+    ruleset: Duration,
+    replace: Duration,
+    diff: Duration,
+    encode: Duration,
+    kernel: Duration,
+    take_over: Duration,
+}
+
+impl Phases {
+    fn own(&self) -> Duration {
+        self.model + self.select + self.ruleset + self.replace + self.diff + self.encode + self.take_over
+    }
+}
+
+/// Rows for a plain cluster: the best of some runs.
+pub(crate) fn rows(table: &mut Table, shape: Shape) {
+    let runs: Vec<Phases> = (0..5).map(|_| fresh(|| run(shape))).collect();
+    let Some(best) = runs.into_iter().min_by_key(|run| run.own() + run.kernel) else { return };
+    let size = format!("{} x {}", shape.services, shape.endpoints);
+    table.time(&format!("first sync, {size}: kernel only, recorded bytes"), best.kernel, "");
+    table.ratio("  the whole first sync against that", best.own() + best.kernel, best.kernel, "1.5");
+    let Phases { model, select, ruleset, replace, diff, encode, take_over, .. } = best;
+    for (what, time) in [
+        ("events into the model", model),
+        ("select endpoints", select),
+        ("write Services as elements", ruleset),
+        ("note what is wanted", replace),
+        ("compare", diff),
+        ("encode only", encode),
+        ("take over what was committed", take_over),
+    ] {
+        table.time(&format!("  {what}"), time, "");
+    }
+}
+
+fn timed<T>(time: &mut Duration, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    *time += start.elapsed();
+    result
+}
+
+fn settings() -> Settings {
+    Settings {
+        family: kube_proxy::model::Family::V4,
+        masquerade_mark: 0x4000,
+        masquerade_all: false,
+        local_traffic: None,
+        node_ports: NodePorts::Everywhere,
+        drop_invalid: false,
+        owned: false,
+    }
+}
+
+fn run(shape: Shape) -> Phases {
+    let mut phases = Phases::default();
+    let (layout, settings) = (AnyLayout::Maps, settings());
+    let events: Vec<Event> = shape.events();
+    let mut state = State::new("node");
+    let dirty = timed(&mut phases.model, || {
+        events.into_iter().for_each(|event| state.apply(event));
+        state.take_dirty()
+    });
+    let program = layout.program(&settings);
+    let name = program.table.name.clone();
+    let mut realised = Realised::absent(&program);
+    let mut desired: Desired<Option<ObjectName>> = Desired::new(program);
+    desired.replace(None, layout.node(&settings, &NodeFacts::default()));
+    for service in dirty.services {
+        let Some(selection) = timed(&mut phases.select, || select(&state, &service)) else { continue };
+        let fragment = timed(&mut phases.ruleset, || layout.service(&settings, &selection));
+        timed(&mut phases.replace, || desired.replace(Some(service), fragment));
+    }
+    let commands: Vec<Command> =
+        timed(&mut phases.diff, || transaction(&desired, &realised, Scope::Everything, Collect::Nothing));
+    let batch = timed(&mut phases.encode, || Batch::encode(&commands)).expect("names without zero bytes");
+    let mut connection = Connection::open().expect("a netlink socket");
+    timed(&mut phases.kernel, || connection.commit_encoded(&batch, &commands)).expect("the kernel takes it");
+    drop(batch);
+    timed(&mut phases.take_over, || {
+        commands.iter().for_each(|command| realised.apply(command, &name));
+        drop(commands);
+        desired.settle();
+    });
+    phases
+}

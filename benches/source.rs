@@ -1,0 +1,46 @@
+//! Decoding what an API server sends: an object of a list, and a line of a watch.
+//!
+//! Allocations of the same are counted, and bounded, by the test `memory`: a counting allocator is no part of a bench.
+
+use std::time::{Duration, Instant};
+
+use kube_proxy::model::State;
+use kube_proxy::source::ConvertOptions;
+use kube_proxy::source::convert::Converter;
+use kube_proxy::source::objects::{EndpointSlice, Service};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::cluster::manifests;
+use crate::table::Table;
+
+/// Rows for a plain cluster.
+pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
+    let list = manifests(services, endpoints);
+    let of_kind = |kind: &str| -> Vec<String> {
+        let items = list["items"].as_array().into_iter().flatten();
+        items.filter(|item| item["kind"] == kind).map(Value::to_string).collect()
+    };
+    let (slices, plain) = (of_kind("EndpointSlice"), of_kind("Service"));
+    let count = u32::try_from(slices.len().max(1)).unwrap_or(u32::MAX);
+    table.time(&format!("decode a slice of {endpoints} endpoints"), decoding::<EndpointSlice>(&slices) / count, "");
+    table.time("decode a Service", decoding::<Service>(&plain) / count, "");
+    let mut converter = Converter::new(ConvertOptions::default());
+    let mut state = State::new("node");
+    let start = Instant::now();
+    for text in &slices {
+        let slice: EndpointSlice = serde_json::from_str(text).expect("a slice");
+        if let Some(event) = converter.endpoint_slice(&slice).event {
+            state.apply(event);
+        }
+    }
+    table.time("  a slice from text into the model", start.elapsed() / count, "");
+}
+
+fn decoding<T: DeserializeOwned>(texts: &[String]) -> Duration {
+    let start = Instant::now();
+    for text in texts {
+        std::hint::black_box(serde_json::from_str::<T>(text).expect("an object"));
+    }
+    start.elapsed()
+}
