@@ -185,10 +185,10 @@ fn survives(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let left = cluster.kernel.orders.borrow().commits.len() + cluster.kernel.orders.borrow().reads.len();
     let tries = (0..=left + 1).position(|_| cluster.sync().is_ok());
     prop_assert!(tries.is_some(), "no end after the faults ended");
+    // Those that met nothing to refuse or to read would be met by the next change, which is to be without.
+    cluster.kernel.orders.borrow_mut().commits.clear();
+    cluster.kernel.orders.borrow_mut().reads.clear();
     (0..6).for_each(|service| cluster.move_endpoints(service, 61));
-    for _ in 0..=left {
-        let _outcome = cluster.sync();
-    }
     prop_assert!(cluster.sync().is_ok());
     prop_assert_eq!(cluster.engine.quarantined().len(), 0);
     cluster.assert_converged(&[]);

@@ -194,6 +194,10 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         };
         let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.tables.committed(&commands, settled);
+        if commands.iter().any(expels) {
+            // Until now, a client that was remembered there could make a flow to an endpoint that is gone.
+            self.udp.all_changed();
+        }
         let programmed = self.pending.succeeded(SystemTime::now());
         let (added, removed) = count(&commands);
         let full = scope == Scope::Everything;
@@ -356,6 +360,11 @@ fn cannot_own(refused: &Refused) -> bool {
     let Refused::Commit(CommitError::Refused(refusals), commands) = refused else { return false };
     let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
     refusals.iter().any(|refusal| refusal.is_unsupported() && matches!(command(refusal), Some(Command::OwnTable(_))))
+}
+
+/// Whether it takes away what rules remembered.
+fn expels(command: &Command) -> bool {
+    matches!(command, Command::DeleteElements(_, set, _) if set.flags.dynamic)
 }
 
 fn count(commands: &[Command]) -> (usize, usize) {

@@ -38,7 +38,7 @@ impl UdpFlows {
         }
     }
 
-    /// The rules were not ours for a while: any flow may have been made under them.
+    /// Flows may have been made under rules that were not ours, or to endpoints that clients were still remembered for.
     pub(super) fn all_changed(&mut self) {
         self.changed.extend(self.known.iter().cloned());
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, rolling};
+use crate::cluster::{Cluster, DRAIN, rolling};
 use crate::load::Load;
 use crate::support::figures::Figures;
 use crate::support::netns::run;
@@ -117,10 +117,10 @@ impl<'world> Changes<'world> {
         let number = *count as usize;
         *count += 1;
         match change {
-            Change::Roll => self.roll(|_| {}),
+            Change::Roll => self.roll(DRAIN, |_| {}),
             Change::Rewrite => self.rewrite(number),
             Change::Restart => self.restart(|_| {}),
-            Change::Kill => self.roll(kill),
+            Change::Kill => self.roll(DRAIN, kill),
             Change::Upgrade => {
                 self.binaries.swap(0, 1);
                 let next = self.binaries[0].clone();
@@ -144,8 +144,8 @@ impl<'world> Changes<'world> {
         figures.row("worst time to a repair", format!("{:.2?}", self.worst_repair()));
     }
 
-    fn roll(&mut self, meanwhile: impl FnOnce(&mut Cluster<'world>)) {
-        self.cluster.roll(self.rolled, meanwhile);
+    fn roll(&mut self, drain: Duration, meanwhile: impl FnOnce(&mut Cluster<'world>)) {
+        self.cluster.roll(self.rolled, drain, meanwhile);
         self.rolled = (self.rolled + 1) % ENDPOINTS;
     }
 
@@ -153,12 +153,8 @@ impl<'world> Changes<'world> {
         let rewrites: [fn() -> Vec<Value>; 5] = [sticky, local, local_inside, guarded, wider];
         let number = number % rewrites.len();
         self.cluster.apply(&rewrites[number]());
-        // With affinity the client's endpoint is remembered, and has to be forgotten in time.
-        self.roll(|_| {
-            if number == 0 {
-                thread::sleep(AFFINITY_SETTLED)
-            }
-        });
+        // With affinity a packet on its way may have had its client remembered once more, for a second.
+        self.roll(if number == 0 { AFFINITY_SETTLED } else { DRAIN }, |_| {});
         let neighbour = neighbour();
         if number == 4 {
             self.cluster.proxy.delete(&neighbour);

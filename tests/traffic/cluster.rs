@@ -25,7 +25,7 @@ const PORT: u16 = 7000;
 const ROLLING: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, PORT), ("dns", Proto::Udp, PORT)];
 const STEADY: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
 /// How long an endpoint that gets no new connections has for those it has.
-const DRAIN: Duration = Duration::from_millis(300);
+pub(crate) const DRAIN: Duration = Duration::from_millis(300);
 /// How long a pod has to end: nobody may be sent to it for longer.
 const GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
@@ -133,11 +133,12 @@ impl<'world> Cluster<'world> {
 
     /// Replaces a pod: it terminates, gets no connections any more, is gone, ends, and another one with its address is ready.
     /// `meanwhile` happens when the proxy has been told that it terminates, and may not know it yet.
-    pub(crate) fn roll(&mut self, n: u8, meanwhile: impl FnOnce(&mut Self)) {
+    /// After `drain` it has no connections any more.
+    pub(crate) fn roll(&mut self, n: u8, drain: Duration, meanwhile: impl FnOnce(&mut Self)) {
         self.tell(n, Phase::Terminating);
         meanwhile(self);
         self.wait("an endpoint that terminates is not used", |rules| !uses(rules, n).contains(&true));
-        thread::sleep(DRAIN);
+        thread::sleep(drain);
         self.tell(n, Phase::Gone);
         self.proxy.wait_until_quiet();
         self.wait_for_flows(n);
@@ -198,12 +199,15 @@ impl<'world> Cluster<'world> {
     }
 }
 
-/// Whether the rules of either layout send connections to an endpoint, in each family and for each Service.
+/// Whether the rules of either layout send connections to an endpoint, in each family and for each Service. A client that is
+/// remembered for an endpoint is sent there, too.
 fn uses(rules: &str, n: u8) -> [bool; 4] {
     [(Family::V4, PORT), (Family::V6, PORT), (Family::V4, STEADY[0].2), (Family::V6, STEADY[0].2)].map(
         |(family, port)| {
             let address = family.endpoint(n);
-            let texts = [format!("{address} . {port}"), format!("dnat to {}", SocketAddr::new(address, port))];
+            let rules_say = [format!("{address} . {port}"), format!("dnat to {}", SocketAddr::new(address, port))];
+            let remembered = [format!(": {address},"), format!(": {address} }}")];
+            let texts = [rules_say, remembered].concat();
             texts.iter().any(|text| rules.contains(text.as_str()))
         },
     )
