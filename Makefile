@@ -41,8 +41,13 @@ test: deps lint ## Everything that must pass: format, lints, documentation, the 
 bench: build ## Measure speed and memory, goals beside values; BENCH_QUICK=1 leaves out what takes minutes (root)
 	cargo bench --bench bench
 
-soak: deps ## Kill the process 200 times while its objects change (root)
-	KUBE_PROXY_KILLS=200 cargo test --test death -- --nocapture
+FIGURES := $(CURDIR)/target/soak-figures
+soak: deps ## 10 minutes of traffic under change and 200 kills, with figures; SOAK_SECONDS=N for another time (root)
+	@mkdir -p target && rm -f $(FIGURES)
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test death whenever
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=3000 cargo test --test faults at_random
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test traffic no_connection
+	@cat $(FIGURES)
 
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo

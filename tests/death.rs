@@ -10,6 +10,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -17,9 +18,11 @@ use std::{env, fs, thread};
 use kube_proxy::kernel::{Kernel, Netfilter};
 use nft::{TableName, Value as NftValue};
 use serde_json::{Value, json};
+use support::figures::Figures;
 use support::objects::{node, service_cidr};
 use support::proxy::{Proxy, config};
 use support::world::World;
+use tempfile::TempDir;
 
 const SERVICES: u8 = 8;
 const ENDPOINTS: u16 = 3;
@@ -141,13 +144,49 @@ fn whenever_the_process_is_killed_the_tables_are_those_of_a_moment() {
         proxy.launch();
         assert!(kill < 1 || proxy.is_running());
     }
-    println!("{kills} kills, {moved} of them after changes; {} different states met", seen.len());
+    let mut figures = Figures::default();
+    figures.row("Death: kills while objects change", kills);
+    figures.row("of them after changes", moved);
+    figures.row("mixtures found", 0);
+    figures.row("different states found", seen.len());
+    figures.publish();
     assert!(moved * 2 > kills, "most kills came before any change: {moved} of {kills}");
+}
+
+/// A kubeconfig for an API server that does not exist.
+fn kubeconfig_of_nobody() -> (TempDir, PathBuf) {
+    // Nothing listens on this port.
+    let directory = TempDir::new().expect("a temporary directory can be made");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let content = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": "http://127.0.0.1:9" } }], "users": [],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "" } }],
+    });
+    fs::write(&kubeconfig, content.to_string()).expect("a file can be written");
+    (directory, kubeconfig)
+}
+
+/// The status of a page of the health server.
+fn health(world: &World, path: &str) -> String {
+    let mut curl = world.node.command("curl");
+    let output =
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"]).arg(format!("http://127.0.0.1:10256{path}"));
+    String::from_utf8(output.output().expect("curl runs").stdout).expect("a number")
+}
+
+/// Waits until the page has this status.
+fn wait_for_health(world: &World, proxy: &mut Proxy<'_>, path: &str, status: &str) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while health(world, path) != status {
+        assert!(Instant::now() < end && proxy.is_running(), "{path} is not {status}: {}", proxy.log());
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
 fn without_an_api_server_a_restart_touches_no_rule_and_serves_health() {
-    // O7 G1
+    // O7 G1 L5
     let world = World::new();
     let mut objects = vec![node(), service_cidr(), all(3)];
     objects.extend((0..SERVICES).map(service));
@@ -156,29 +195,28 @@ fn without_an_api_server_a_restart_touches_no_rule_and_serves_health() {
     drop(proxy);
     let before = support::nft::list_ruleset(&world.node);
     assert!(before.contains("10.200.3.1"), "{before}");
-    // Nothing listens on this port.
-    let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
-    let kubeconfig = directory.path().join("kubeconfig");
-    let content = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{ "name": "c", "cluster": { "server": "http://127.0.0.1:9" } }], "users": [],
-        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "" } }],
-    });
-    fs::write(&kubeconfig, content.to_string()).expect("a file can be written");
+    let (_directory, kubeconfig) = kubeconfig_of_nobody();
     let mut proxy = Proxy::with_api(&world.node, &config(), &kubeconfig);
     proxy.spawn();
-    let end = Instant::now() + Duration::from_secs(10);
-    let health = |path: &str| {
-        let mut curl = world.node.command("curl");
-        let output =
-            curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"]).arg(format!("http://127.0.0.1:10256{path}"));
-        String::from_utf8(output.output().expect("curl runs").stdout).expect("a number")
-    };
-    while health("/livez") != "200" {
-        assert!(Instant::now() < end && proxy.is_running(), "no health: {}", proxy.log());
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_for_health(&world, &mut proxy, "/livez", "200");
+    // The Node is unknown, but the node forwards.
+    wait_for_health(&world, &mut proxy, "/healthz", "200");
     thread::sleep(Duration::from_secs(2));
     assert_eq!(support::nft::list_ruleset(&world.node), before);
     assert!(proxy.is_running());
+}
+
+#[test]
+fn without_an_api_server_and_without_rules_the_node_is_not_eligible() {
+    // L5
+    let world = World::new();
+    let (_directory, kubeconfig) = kubeconfig_of_nobody();
+    let mut proxy = Proxy::with_api(&world.node, &config(), &kubeconfig);
+    proxy.spawn();
+    wait_for_health(&world, &mut proxy, "/livez", "200");
+    // Longer than it takes to look for rules from before.
+    for _ in 0..20 {
+        assert_eq!(health(&world, "/healthz"), "503");
+        thread::sleep(Duration::from_millis(200));
+    }
 }

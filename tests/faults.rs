@@ -6,11 +6,15 @@
 
 mod support;
 
-use std::io;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+use std::{env, io};
 
 use kube_proxy::health;
 use kube_proxy::kernel::Kernel;
@@ -20,9 +24,10 @@ use kube_proxy::ruleset::maps::Maps;
 use kube_proxy::sync::{Culprit, Engine, Report, Schedule, Sync, SyncError};
 use nft::{Element, TableDump, TableName, Value};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
+use proptest::test_runner::{RngSeed, TestRunner};
 use support::cluster::{address, config, endpoint, name, node, served, slice};
 use support::faulty::{EINVAL, Fault, Faulty};
+use support::figures::Figures;
 use support::kernel::Recorder;
 
 const EPERM: i32 = 1;
@@ -128,7 +133,7 @@ fn each_error_in_each_position_leaves_the_old_rules_and_passes() {
             cluster.assert_converged(&[]);
         }
     }
-    assert_eq!(cluster.engine.quarantined(), 0);
+    assert_eq!(cluster.engine.quarantined().len(), 0);
 }
 
 #[test]
@@ -158,36 +163,63 @@ fn a_fault() -> impl Strategy<Value = Fault> {
     ]
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        rng_seed: RngSeed::Fixed(11), failure_persistence: None, ..ProptestConfig::with_cases(60)
-    })]
+/// A change, and what goes wrong with the transactions and the reads that follow.
+type Step = ((u16, u8), Vec<Fault>, Vec<Fault>);
 
-    #[test]
-    fn faults_at_random_change_nothing_of_the_end(
-        steps in prop::collection::vec(
-            ((0..6_u16, 1..60_u8), prop::collection::vec(a_fault(), 0..3), prop::collection::vec(a_fault(), 0..2)), 1..12)
-    ) {
-        let mut cluster = Cluster::new(6);
-        for ((service, block), commits, reads) in steps {
-            cluster.move_endpoints(service, block);
-            cluster.kernel.orders.borrow_mut().commits.extend(commits);
-            cluster.kernel.orders.borrow_mut().reads.extend(reads);
-            // It may fail, and the next change comes before it is tried again.
-            let _outcome = cluster.sync();
-        }
-        // With the faults of all steps waiting, a Service may have been taken to be at fault; it is not for ever.
-        let left = cluster.kernel.orders.borrow().commits.len() + cluster.kernel.orders.borrow().reads.len();
-        let tries = (0..=left + 1).position(|_| cluster.sync().is_ok());
-        prop_assert!(tries.is_some(), "no end after the faults ended");
-        (0..6).for_each(|service| cluster.move_endpoints(service, 61));
-        for _ in 0..=left {
-            let _outcome = cluster.sync();
-        }
-        prop_assert!(cluster.sync().is_ok());
-        prop_assert_eq!(cluster.engine.quarantined(), 0);
-        cluster.assert_converged(&[]);
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let faults = |most: usize| prop::collection::vec(a_fault(), 0..most);
+    prop::collection::vec(((0..6_u16, 1..60_u8), faults(3), faults(2)), 1..12)
+}
+
+/// Whether the end is the same as without the faults.
+fn survives(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut cluster = Cluster::new(6);
+    for ((service, block), commits, reads) in steps {
+        cluster.move_endpoints(service, block);
+        cluster.kernel.orders.borrow_mut().commits.extend(commits);
+        cluster.kernel.orders.borrow_mut().reads.extend(reads);
+        // It may fail, and the next change comes before it is tried again.
+        let _outcome = cluster.sync();
     }
+    // With the faults of all steps waiting, a Service may have been taken to be at fault; it is not for ever.
+    let left = cluster.kernel.orders.borrow().commits.len() + cluster.kernel.orders.borrow().reads.len();
+    let tries = (0..=left + 1).position(|_| cluster.sync().is_ok());
+    prop_assert!(tries.is_some(), "no end after the faults ended");
+    // Those that met nothing to refuse or to read would be met by the next change, which is to be without.
+    cluster.kernel.orders.borrow_mut().commits.clear();
+    cluster.kernel.orders.borrow_mut().reads.clear();
+    (0..6).for_each(|service| cluster.move_endpoints(service, 61));
+    prop_assert!(cluster.sync().is_ok());
+    prop_assert_eq!(cluster.engine.quarantined().len(), 0);
+    cluster.assert_converged(&[]);
+    Ok(())
+}
+
+/// `KUBE_PROXY_FAULTS` is the number of sequences.
+#[test]
+fn faults_at_random_change_nothing_of_the_end() {
+    let cases = env::var("KUBE_PROXY_FAULTS").map_or(60, |text| text.parse().expect("a number of sequences"));
+    let config =
+        ProptestConfig { rng_seed: RngSeed::Fixed(11), failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let counts = RefCell::new(BTreeMap::<&str, u32>::new());
+    let outcome = TestRunner::new(config).run(&steps(), |steps| {
+        for fault in steps.iter().flat_map(|(_, commits, reads)| commits.iter().chain(reads)) {
+            let kind = match fault {
+                Fault::Refuse(..) => "a command refused",
+                Fault::RefuseAll(_) => "a batch refused",
+                Fault::LoseAck => "an acknowledgement lost",
+                Fault::SocketDeath => "a socket dead",
+                Fault::Fine => continue,
+            };
+            *counts.borrow_mut().entry(kind).or_default() += 1;
+        }
+        survives(steps)
+    });
+    let mut figures = Figures::default();
+    figures.row("Kernel faults: sequences of changes and faults", cases);
+    counts.borrow().iter().for_each(|(kind, count)| figures.row(kind, count));
+    figures.publish();
+    outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// A cluster of which one Service was never accepted.
@@ -215,7 +247,7 @@ fn a_service_that_is_always_refused_does_not_stop_the_others() {
         // Others go on with one transaction each.
         cluster.move_endpoints(3, 9);
         cluster.sync().expect("it is not about the culprit");
-        assert_eq!((cluster.tried(), cluster.engine.quarantined()), (1, 1));
+        assert_eq!((cluster.tried(), cluster.engine.quarantined().len()), (1, 1));
         cluster.assert_converged(&[7]);
     }
 }
@@ -230,11 +262,12 @@ fn a_culprit_is_tried_again_when_it_changes() {
     cluster.apply(Event::SliceApplied(slice(7, Family::V4, vec![endpoint(address(Family::V4, 66, 700))])));
     cluster.sync().expect("the others are not stopped");
     assert!(cluster.tried() > 1, "it was tried");
-    assert_eq!((cluster.engine.quarantined(), cluster.engine.take_culprits()), (1, Vec::new()), "said once");
+    assert_eq!(cluster.engine.quarantined().len(), 1);
+    assert_eq!(cluster.engine.take_culprits(), Vec::new(), "said once");
     // Good now.
     cluster.move_endpoints(7, 8);
     cluster.sync().expect("nothing is wrong any more");
-    assert_eq!(cluster.engine.quarantined(), 0);
+    assert_eq!(cluster.engine.quarantined().len(), 0);
     cluster.assert_converged(&[]);
 }
 
@@ -246,7 +279,7 @@ fn what_a_culprit_had_before_stays() {
     cluster.move_endpoints(7, 66);
     cluster.sync().expect_err("at first nobody is blamed");
     cluster.sync().expect("there is nothing else to do");
-    assert_eq!((cluster.tables(), cluster.engine.quarantined()), (before, 1));
+    assert_eq!((cluster.tables(), cluster.engine.quarantined().len()), (before, 1));
 }
 
 #[test]
@@ -275,7 +308,7 @@ fn a_kernel_that_takes_nothing_says_nothing_about_services() {
             cluster.sync().expect_err("it takes nothing");
             assert!(cluster.tried() <= MOST_TRIES);
         }
-        assert_eq!(cluster.engine.quarantined(), 0);
+        assert_eq!(cluster.engine.quarantined().len(), 0);
         cluster.kernel.orders.borrow_mut().commits.clear();
         cluster.sync().expect("it takes all");
         cluster.assert_converged(&[]);
@@ -296,8 +329,32 @@ impl io::Write for Log {
     }
 }
 
+struct Nobody;
+
+impl health::Observer for Nobody {
+    fn answered(&self, _: health::Page, _: u16) {}
+    fn listen_failed(&self, _: &health::ListenFailure) {}
+}
+
+/// Serves the proxy's health on loopback until the test ends; gives the address.
+fn serve(servers: health::Servers) -> SocketAddr {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free");
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let listen = health::Listen { healthz: Some(free), hard_fail: true };
+        runtime.block_on(servers.run(listen, Arc::new(Nobody))).expect("it can listen");
+    });
+    free
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("somebody serves");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request can be sent");
+    io::read_to_string(stream).expect("an answer")
+}
+
 #[test]
-fn a_culprit_is_in_the_log_in_a_metric_and_told() {
+fn a_culprit_is_in_the_log_in_a_metric_in_the_health_details_and_told() {
     let Cluster { kernel, engine, events, .. } = {
         let mut cluster = Cluster::new(5);
         cluster.move_endpoints(2, 66);
@@ -305,7 +362,8 @@ fn a_culprit_is_in_the_log_in_a_metric_and_told() {
     };
     assert!(events.len() > 5);
     kernel.orders.borrow_mut().poison = Some(is_bad);
-    let (metrics, (reporter, _health)) = (Metrics::new(), health::new(Duration::from_secs(60)));
+    let (metrics, (reporter, health)) = (Metrics::new(), health::new(Duration::from_secs(60)));
+    let address = serve(health);
     let (tell, told) = channel();
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
@@ -315,14 +373,19 @@ fn a_culprit_is_in_the_log_in_a_metric_and_told() {
         let first = told.recv_timeout(Duration::from_secs(20)).expect("a culprit");
         // Time for it to be told again, if that were so.
         thread::sleep(Duration::from_millis(1500));
+        let details = ["/livez", "/healthz"].map(|path| get(address, path));
         drop::<std::sync::mpsc::Sender<Event>>(sender);
-        (first.service, told.try_iter().count())
+        (first.service, told.try_iter().count(), details)
     });
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     tracing::subscriber::with_default(subscriber, || sync.run(&source).expect("the loop ends with its source"));
-    assert_eq!(end.join().expect("no panic"), (name(2), 0));
+    let (culprit, told_again, details) = end.join().expect("no panic");
+    assert_eq!((culprit, told_again), (name(2), 0));
+    for body in details {
+        assert!(body.contains("\"quarantinedServices\":[\"shop/web-2\"]"), "{body}");
+    }
     let text = metrics.text();
     for line in ["kubeproxy_nft_quarantined_services 1", "kubeproxy_nft_errors_total{kind=\"refused\"} 1"] {
         assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");

@@ -4,12 +4,15 @@
 
 mod support;
 
+use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use support::mixed;
 use support::netns::run;
-use support::nft::{list_ruleset, normalised};
+use support::nft::{list_ruleset, normalised, without_unused_chains};
+use support::objects::slices;
+use support::plan::Family;
 use support::proxy::{Proxy, config};
 use support::world::World;
 
@@ -50,6 +53,60 @@ fn what_others_change_is_put_back() {
     }
     let log = proxy.log();
     assert!(log.contains("somebody changed our rules") && log.contains("nft (pid "), "{log}");
+}
+
+#[test]
+fn what_was_destroyed_while_nothing_led_to_it_is_whole_when_something_does() {
+    // F8 G10
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let rules = || without_unused_chains(normalised(&list_ruleset(&world.node)));
+    let ours = rules();
+    assert!(ours.keys().any(|name| name.ends_with("chain lb-4")));
+    proxy.apply(&slices("shop", "web", &[0, 1, 2], &mixed::WEB_PORTS));
+    let fewer = rules();
+    assert!(!fewer.keys().any(|name| name.ends_with("chain lb-4")), "nothing leads to the chain for four endpoints");
+    for family in ["ip", "ip6"] {
+        nft(&world, &format!("flush table {family} kube-proxy"));
+    }
+    let end = Instant::now() + REPAIRED_WITHIN;
+    while rules() != fewer {
+        assert!(Instant::now() < end, "not repaired: {}", list_ruleset(&world.node));
+        thread::sleep(Duration::from_millis(50));
+    }
+    proxy.apply(&slices("shop", "web", &[0, 1, 2, 3], &mixed::WEB_PORTS));
+    assert_eq!(rules(), ours);
+}
+
+/// Who answers, if somebody does.
+fn ask(socket: &UdpSocket) -> Option<String> {
+    let mut text = [0; 256];
+    socket.send(b"?").ok()?;
+    let length = socket.recv(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+}
+
+#[test]
+fn a_udp_flow_that_began_without_rules_finds_an_endpoint_after_the_repair() {
+    // J7 G10
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    for family in Family::ALL {
+        let socket = world.client.enter(|| {
+            let socket = UdpSocket::bind((family.client(), 0)).expect("a port is free");
+            socket.connect((family.load_balancer_ip(1), 53)).expect("a UDP socket connects");
+            socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time-out can be set");
+            socket
+        });
+        let table = if family == Family::V4 { "ip" } else { "ip6" };
+        nft(&world, &format!("flush chain {table} kube-proxy KUBE-SERVICES"));
+        // The kernel tracks this flow as one to the load balancer itself, for as long as the client goes on.
+        assert_eq!(ask(&socket), None);
+        let end = Instant::now() + REPAIRED_WITHIN;
+        while ask(&socket).is_none() {
+            assert!(Instant::now() < end, "{family:?}: the flow leads nowhere for ever");
+        }
+    }
 }
 
 #[test]

@@ -31,6 +31,7 @@ impl Source {
             node_name: config.node_name.clone(),
             convert: options(config),
             needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
+            removal_limit: config.relist_removal_limit,
         };
         Ok(Self::Api(api::spawn(options, sink, Counted(metrics))?))
     }

@@ -79,6 +79,8 @@ pub struct Config {
     pub healthz_bind_address: Option<SocketAddr>,
     /// Whether nobody else may change our tables while we run, on kernels that can do that.
     pub own_tables: bool,
+    /// A list of the API server that takes away a larger share of a kind's objects, in percent, is confirmed by a second one.
+    pub relist_removal_limit: u8,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
     pub allow_service_external_ips: bool,
     /// How the API server is reached.

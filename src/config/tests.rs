@@ -52,6 +52,7 @@ fn defaults_without_file_or_flags() {
         metrics_bind_address: "127.0.0.1:10249".parse().unwrap(),
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
         own_tables: false,
+        relist_removal_limit: 90,
         allow_service_external_ips: true,
         client: Client {
             kubeconfig: None,

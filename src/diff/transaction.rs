@@ -174,6 +174,9 @@ impl<'a> Plan<'a> {
         for (chain, _) in realised.chains().filter(|(chain, _)| is_unwanted(desired, chain)) {
             self.empty(&chain.name, realised);
         }
+        // One on demand that nothing leads to now is kept, and trusted when something leads to it again.
+        let kept = realised.chains().map(|(chain, _)| &chain.name).filter(|name| desired.chain(name).is_none());
+        self.demanded.extend(kept.cloned());
         for map in desired.all_learned() {
             self.learned(&map.set.name, Some(map), realised);
         }

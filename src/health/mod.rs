@@ -126,6 +126,11 @@ impl Reporter {
         self.proxy.lock().node(eligible);
     }
 
+    /// These Services are left out of the rules, because the kernel refuses them; the details say so.
+    pub fn quarantined<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
+        self.proxy.lock().quarantined(services);
+    }
+
     /// A sync succeeded, and these are the health checks now (K1). Failed listeners are tried again, also if nothing changed (K4).
     pub fn services(&self, snapshot: Arc<Snapshot>) {
         self.services.send_replace(snapshot);

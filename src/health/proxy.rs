@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::{Observer, Page, Shared};
 use crate::http::{self, Answer, Limits, Server};
-use crate::model::Family;
+use crate::model::{Family, ObjectName};
 
 /// What Go prints for a time that was never set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -24,6 +24,7 @@ pub struct ProxyHealth {
     timeout: Duration,
     families: BTreeMap<Family, FamilyHealth>,
     eligible: bool,
+    quarantined: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ impl ProxyHealth {
     /// No family is registered yet, the node is unknown.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, families: BTreeMap::new(), eligible: false }
+        Self { timeout, families: BTreeMap::new(), eligible: false, quarantined: Vec::new() }
     }
 
     /// A sync of a registered family was asked for; only the oldest unserved request counts (L2).
@@ -56,6 +57,11 @@ impl ProxyHealth {
     /// Whether the node is eligible for traffic; an unknown one is not (L5).
     pub fn node(&mut self, eligible: Option<bool>) {
         self.eligible = eligible.unwrap_or(false);
+    }
+
+    /// These Services are left out of the rules. That is told, and makes nobody unhealthy: all others are served.
+    pub fn quarantined<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
+        self.quarantined = services.map(ToString::to_string).collect();
     }
 
     /// Whether every family keeps up (L3).
@@ -95,6 +101,7 @@ impl ProxyHealth {
             node_eligible,
             healthy: self.is_healthy(now),
             status: status.collect(),
+            quarantined_services: &self.quarantined,
         };
         // Text, truth values and maps of them always serialize.
         serde_json::to_string(&body).unwrap_or_default()
@@ -104,7 +111,7 @@ impl ProxyHealth {
 /// The order of the fields is that of the answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Body {
+struct Body<'a> {
     last_updated: String,
     current_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,6 +119,9 @@ struct Body {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<String, FamilyBody>,
+    /// A field of our own, there only when there is something to say.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    quarantined_services: &'a [String],
 }
 
 #[derive(Serialize)]

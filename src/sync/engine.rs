@@ -22,7 +22,7 @@ use crate::conntrack::Flow;
 use crate::diff::Scope;
 use crate::health::Snapshot;
 use crate::kernel::{ForeignWrites, Kernel};
-use crate::model::{Dirty, Event, Family, Node, State};
+use crate::model::{Dirty, Event, Family, Node, ObjectName, State};
 use crate::ruleset::{Layout, NodeFacts};
 use crate::select::select;
 
@@ -171,6 +171,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let mut report = outcome.map_err(SyncError::from)?;
         report.services = services;
         report.repaired = suspicious && services == 0 && report.committed.is_some();
+        if suspicious && report.committed.is_some() {
+            self.udp.all_changed();
+        }
         report.flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
         Ok(report)
     }
@@ -191,6 +194,10 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         };
         let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.tables.committed(&commands, settled);
+        if commands.iter().any(expels) {
+            // Until now, a client that was remembered there could make a flow to an endpoint that is gone.
+            self.udp.all_changed();
+        }
         let programmed = self.pending.succeeded(SystemTime::now());
         let (added, removed) = count(&commands);
         let full = scope == Scope::Everything;
@@ -255,9 +262,20 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.quarantine.take_news()
     }
 
-    /// Number of Services that are left out because the kernel refuses them.
-    pub fn quarantined(&self) -> usize {
-        self.quarantine.len()
+    /// The Services that are left out because the kernel refuses them.
+    pub fn quarantined(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
+        self.quarantine.names()
+    }
+
+    /// Whether the kernel holds rules of a process before this one. Nobody knows before the first sync.
+    pub fn inherits(&mut self) -> bool {
+        self.tables.names().iter().any(|table| match self.kernel.read(table) {
+            Ok(dump) => dump.is_some_and(|dump| !dump.chains.is_empty()),
+            Err(error) => {
+                warn!(%error, %table, "cannot ask for the rules of a process before this one");
+                false
+            }
+        })
     }
 
     /// Looks at the node's addresses. Says whether the next sync has to take over other ones (G11).
@@ -342,6 +360,11 @@ fn cannot_own(refused: &Refused) -> bool {
     let Refused::Commit(CommitError::Refused(refusals), commands) = refused else { return false };
     let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
     refusals.iter().any(|refusal| refusal.is_unsupported() && matches!(command(refusal), Some(Command::OwnTable(_))))
+}
+
+/// Whether it takes away what rules remembered.
+fn expels(command: &Command) -> bool {
+    matches!(command, Command::DeleteElements(_, set, _) if set.flags.dynamic)
 }
 
 fn count(commands: &[Command]) -> (usize, usize) {

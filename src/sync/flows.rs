@@ -38,6 +38,11 @@ impl UdpFlows {
         }
     }
 
+    /// Flows may have been made under rules that were not ours, or to endpoints that clients were still remembered for.
+    pub(super) fn all_changed(&mut self) {
+        self.changed.extend(self.known.iter().cloned());
+    }
+
     /// Deletes the flows that lead nowhere (J1). What fails is logged, and not tried again before the next change (J8).
     pub(super) fn reconcile(
         &mut self,
@@ -155,6 +160,18 @@ mod tests {
         assert_eq!(kernel.listed, Family::BOTH);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "not again before the next change");
         assert_eq!((kernel.listed.len(), kernel.deleted), (2, 1));
+    }
+
+    // J7 G10
+    #[test]
+    fn flows_made_under_the_rules_of_others_are_looked_through() {
+        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        flows.service_changed(&state, &name("shop/dns"));
+        flows.service_changed(&state, &name("shop/web"));
+        reconcile(&mut flows, &state, &mut kernel);
+        flows.all_changed();
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0]);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "once");
     }
 
     // J8

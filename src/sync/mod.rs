@@ -43,6 +43,9 @@ pub struct Sync<K, L> {
     metrics: Metrics,
     health: Reporter,
     last_end: Option<Instant>,
+    started: Instant,
+    /// Whether a process before this one left rules, once that has been asked.
+    inherits: Option<bool>,
     /// Asked once about this node's own object.
     on_node: Option<OnNode>,
     /// The end of the last sync that was told that a moment has passed.
@@ -61,6 +64,9 @@ pub type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 /// others are looked at.
 const MOMENT: Duration = Duration::from_secs(1);
 
+/// How long after the start the Node may be unknown before it is asked whether there are rules from before.
+const NODE_PATIENCE: Duration = Duration::from_secs(2);
+
 impl<K: Kernel, L: Layout> Sync<K, L> {
     /// A loop that has not begun.
     pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
@@ -70,6 +76,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             metrics,
             health,
             last_end: None,
+            started: Instant::now(),
+            inherits: None,
             last_tick: None,
             on_node: Some(on_node),
             on_culprit: None,
@@ -102,10 +110,31 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             }
             self.look_at_node()?;
             self.look_around();
-            self.health.node(self.engine.node_eligible());
+            let eligible = self.node_eligible();
+            self.health.node(eligible);
         }
         info!("no more events; the rules stay in force");
         Ok(())
+    }
+
+    /// Whether the node is eligible for traffic. While there is no answer from the API server, the rules that a process before this
+    /// one left speak for the node: it forwards, and load balancers should not take it out for a restart.
+    fn node_eligible(&mut self) -> Option<bool> {
+        let known = self.engine.node_eligible();
+        if known.is_some() || self.engine.is_ready() || self.started.elapsed() < NODE_PATIENCE {
+            return known;
+        }
+        let engine = &mut self.engine;
+        let inherits = *self.inherits.get_or_insert_with(|| {
+            let inherits = engine.inherits();
+            if inherits {
+                info!(
+                    "the Node is not known yet; it counts as eligible, because there are rules from before the start"
+                );
+            }
+            inherits
+        });
+        inherits.then_some(true)
     }
 
     fn look_at_node(&mut self) -> anyhow::Result<()> {
@@ -155,7 +184,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     }
 
     fn tell_culprits(&mut self) {
-        self.metrics.quarantined(self.engine.quarantined());
+        self.metrics.quarantined(self.engine.quarantined().len());
+        self.health.quarantined(self.engine.quarantined());
         for culprit in self.engine.take_culprits() {
             let Culprit { service, reason } = &culprit;
             error!(%service, "left out until it changes, because the kernel refuses it: {reason}");

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, sent, served};
+use crate::support::apiserver::fault::Command;
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::wait_for;
 use crate::support::nft;
@@ -23,18 +24,30 @@ fn all() -> Vec<Value> {
     names().zip(10..).flat_map(|(name, n)| served(&name, n)).collect()
 }
 
-/// A proxy of a cluster, and the server at the moment at which it has listed no Service.
-fn listed_empty(cluster: &Cluster) -> Proxy<'_> {
+/// A server that lacks these Services from one list to the next, and a proxy of it.
+fn listed_without<'a>(cluster: &'a Cluster, arguments: &[&str], missing: &[String]) -> Proxy<'a> {
     cluster.server.apply(&all());
-    let mut proxy = cluster.proxy();
+    let mut proxy = cluster.prepared();
+    proxy.set_arguments(arguments);
+    proxy.launch();
     cluster.server.wait_for_watches();
     proxy.wait_until_quiet();
     cluster.server.close();
-    names().chain(["web".to_owned()]).for_each(|name| cluster.server.delete(Resource::Service, "shop", &name));
+    missing.iter().for_each(|name| cluster.server.delete(Resource::Service, "shop", name));
     // Without this the watches would go on where they were, and tell of deletions.
     cluster.server.compact();
     cluster.server.open();
-    wait_for("the first list", || proxy.log().contains("nearly all").then_some(()));
+    proxy
+}
+
+/// What is in the log when a list is not believed.
+const DOUBT: &str = "a second list confirms it";
+
+/// A proxy of a cluster, and the server at the moment at which it has listed no Service.
+fn listed_empty(cluster: &Cluster) -> Proxy<'_> {
+    let missing: Vec<String> = names().chain(["web".to_owned()]).collect();
+    let proxy = listed_without(cluster, &[], &missing);
+    wait_for("the first list", || proxy.log().contains(DOUBT).then_some(()));
     proxy
 }
 
@@ -62,6 +75,21 @@ fn a_cluster_that_was_emptied_is_empty_after_the_second_list() {
     let proxy = listed_empty(&cluster);
     names().for_each(|name| cluster.wait_until_serves(&name, false));
     assert!(sent(&proxy)[2] > 0.5);
+}
+
+#[test]
+fn the_share_that_one_list_may_take_away_is_a_setting() {
+    // Of thirteen Services ten go, which is 77 %.
+    let missing: Vec<String> = names().take(10).collect();
+    for (arguments, is_doubted) in
+        [(&[][..], false), (&["--relist-removal-limit=70"], true), (&["--relist-removal-limit=100"], false)]
+    {
+        let cluster = Cluster::new();
+        let proxy = listed_without(&cluster, arguments, &missing);
+        missing.iter().for_each(|name| cluster.wait_until_serves(name, false));
+        assert_eq!(proxy.log().contains(DOUBT), is_doubted, "{arguments:?}: {}", proxy.log());
+        assert!(cluster.serves("s11") && cluster.serves("web"));
+    }
 }
 
 /// A slice of a thousand endpoints whose nodes have names of 10,000 bytes, all different.
@@ -103,4 +131,42 @@ fn memory_is_bounded_under_huge_objects() {
     println!("peak of memory in MiB after each huge slice: {peaks:?}");
     assert!(peaks[5] < 200, "{peaks:?}");
     assert!(peaks[5] - peaks[2] < 40, "it grows with each: {peaks:?}");
+}
+
+/// A slice with one endpoint, of a Service that does not exist.
+fn small(n: u32) -> Value {
+    let [_, a, b, c] = n.to_be_bytes();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "namespace": "shop", "name": format!("other-{n}"), "labels": { "kubernetes.io/service-name": format!("other-{n}") },
+        },
+        "ports": [{ "name": "http", "port": 8080 }],
+        "endpoints": [{ "addresses": [format!("10.{a}.{b}.{c}")], "nodeName": "elsewhere" }],
+    })
+}
+
+#[test]
+fn memory_is_bounded_under_a_hundred_thousand_slices() {
+    const SLICES: u32 = 100_000;
+    let cluster = Cluster::new();
+    let slices: Vec<Value> = (0..SLICES).map(small).collect();
+    let bytes: usize = slices.iter().map(|slice| slice.to_string().len()).sum();
+    cluster.server.apply(&slices);
+    let mut proxy = cluster.prepared();
+    proxy.spawn();
+    let end = Instant::now() + Duration::from_secs(120);
+    while !cluster.serves("web") {
+        assert!(proxy.is_running() && Instant::now() < end, "not in time: {}", proxy.log());
+        thread::sleep(Duration::from_millis(200));
+    }
+    let first = peak(&proxy);
+    // All of it once more.
+    cluster.server.wait_for_watches();
+    cluster.server.order(Some(Resource::EndpointSlice), Command::Expire);
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    let second = peak(&proxy);
+    println!("peak of memory with {SLICES} slices of {} MiB together: {first} MiB, {second} MiB later", bytes >> 20);
+    assert!(first < 250 && second < first + 60, "{first} MiB, {second} MiB later");
 }

@@ -3,10 +3,13 @@
 use std::thread;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::cluster::{Cluster, sent, served};
 use crate::support::apiserver::fault::{Command, Ending, Fault, On};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::state::Streaming;
+use crate::support::apiserver::wait_for;
 
 /// As many proxies as a small machine runs at the same time.
 const AT_ONCE: usize = 4;
@@ -56,6 +59,8 @@ fn faults() -> Vec<Fault> {
         Fault::Garbage(Vec::new()),
         // A proxy in between that answers for the server.
         Fault::Garbage(b"{\"kind\":\"Status\",\"metadata\":{},\"code\":200}\n".to_vec()),
+        // One that mixes answers up.
+        Fault::Garbage(b"{\"kind\":\"PodList\",\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[]}\n".to_vec()),
     ]
 }
 
@@ -108,6 +113,27 @@ fn a_watch_that_fails_is_taken_up_again() {
         assert!(cluster.serves("web"));
         assert_eq!(proxy.stop().code(), Some(0));
     });
+}
+
+#[test]
+fn an_object_of_another_kind_is_named_and_not_used() {
+    for (word, is_followed_on) in [("ADDED", true), ("MODIFIED", true), ("DELETED", false)] {
+        let cluster = Cluster::new();
+        let mut proxy = cluster.proxy();
+        cluster.server.wait_for_watches();
+        let asked = cluster.server.requests_for(Resource::Service).len();
+        let metadata = json!({ "namespace": "shop", "name": "web", "resourceVersion": "1" });
+        let line = json!({ "type": word, "object": { "apiVersion": "v1", "kind": "Pod", "metadata": metadata } });
+        cluster.server.order(Some(Resource::Service), Command::Bytes(format!("{line}\n").into_bytes()));
+        let named =
+            if is_followed_on { "Service shop/web: kind: the server sent a \"Pod\"" } else { "of another kind" };
+        wait_for("a word about it", || proxy.log().contains(named).then_some(()));
+        cluster.server.apply(&served("api", 2));
+        cluster.wait_until_serves("api", true);
+        assert!(cluster.serves("web"), "{word}: the Service of the same name is not touched");
+        assert_eq!(cluster.server.requests_for(Resource::Service).len() == asked, is_followed_on, "{word}");
+        assert_eq!(proxy.stop().code(), Some(0));
+    }
 }
 
 #[test]

@@ -6,21 +6,109 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::client::{PATIENCE, cluster, config, get, get_until, node_namespace};
-use crate::support::objects::service;
+use crate::client::{PATIENCE, ask, cluster, config, get, get_until, node_namespace};
+use crate::support::nft::list_ruleset;
+use crate::support::objects::{service, slices};
+use crate::support::plan::Family;
 use crate::support::probe::Proto;
 use crate::support::proxy::{Proxy, binary};
 
 const METRICS: &str = "127.0.0.1:10249";
 const HEALTHZ: &str = "127.0.0.1:10256";
 
+/// The address of a health-check node port.
+const CHECK: &str = "192.0.2.2:31999";
+
+/// A Service with that health-check node port, and endpoints.
+fn checked() -> Vec<Value> {
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30_080);
+    let web = web.load_balancer_ip(Family::V4.node_second()).spec("externalTrafficPolicy", json!("Local"));
+    let web = web.spec("healthCheckNodePort", json!(31_999)).json();
+    [vec![web], slices("shop", "web", &[0, 1], &[("http", Proto::Tcp, 8080)])].concat()
+}
+
+#[test]
+fn no_server_takes_a_long_header_or_a_body() {
+    let node = node_namespace();
+    let _proxy = Proxy::start(&node, &config(), &[cluster(), checked()].concat());
+    get_until(&node, CHECK, "/", |answer| answer.status == "HTTP/1.1 200 OK");
+    for address in [METRICS, HEALTHZ, CHECK] {
+        let exchange = |request: String| {
+            node.enter(|| {
+                let mut stream = TcpStream::connect(address).expect("somebody listens");
+                stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
+                // The server may answer, and close, before it has read all.
+                let _cut_off = stream.write_all(request.as_bytes());
+                let mut answer = [0; 64];
+                let length = stream.read(&mut answer).expect("an answer");
+                String::from_utf8_lossy(&answer[..length]).into_owned()
+            })
+        };
+        let long = exchange(format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "a".repeat(32 << 10)));
+        assert!(long.starts_with("HTTP/1.1 431"), "{address}: {long}");
+        // The body never comes, and the answer does.
+        let start = Instant::now();
+        let body = exchange("GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n".to_owned());
+        assert!(body.starts_with("HTTP/1.1 200"), "{address}: {body}");
+        assert!(start.elapsed() < Duration::from_secs(4), "{address}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn without_profiling_no_request_changes_anything() {
+    let node = node_namespace();
+    let proxy = Proxy::start(&node, &config(), &[cluster(), checked()].concat());
+    get_until(&node, CHECK, "/", |answer| answer.status == "HTTP/1.1 200 OK");
+    let paths = [
+        "/",
+        "/metrics",
+        "/metrics/slis",
+        "/healthz",
+        "/livez",
+        "/readyz",
+        "/proxyMode",
+        "/configz",
+        "/flagz",
+        "/statusz",
+        "/debug/flags/v",
+        "/debug/pprof",
+        "/debug/pprof/profile",
+    ];
+    let pages = || ["/configz", "/flagz", "/proxyMode"].map(|path| get(&node, METRICS, path).body);
+    let (before, rules) = (pages(), list_ruleset(&node));
+    for address in [METRICS, HEALTHZ, CHECK] {
+        for method in ["PUT", "POST", "PATCH", "DELETE"] {
+            for path in paths {
+                let answer = ask(&node, address, &[&format!("{method} {path}")], "9");
+                let is_flag = address == METRICS && path.starts_with("/debug");
+                assert!(!is_flag || answer.status == "HTTP/1.1 404 Not Found", "{method} {path}: {answer:?}");
+            }
+        }
+    }
+    // Something to log, if the verbosity were another.
+    proxy.manifests().apply(&service("shop", "other").cluster_ips(2).port("http", Proto::Tcp, 80).json());
+    let end = Instant::now() + PATIENCE;
+    while !list_ruleset(&node).contains("shop/other") {
+        assert!(Instant::now() < end, "not synced: {}", proxy.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!proxy.log().contains("DEBUG"), "{}", proxy.log());
+    proxy.manifests().delete(&service("shop", "other").json());
+    while list_ruleset(&node) != rules {
+        assert!(Instant::now() < end, "the rules are others: {}", list_ruleset(&node));
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(pages(), before);
+}
+
 #[test]
 fn slow_clients_keep_nobody_from_an_answer_for_long() {
     let node = node_namespace();
-    let mut proxy = Proxy::start(&node, &config(), &cluster());
-    for address in [METRICS, HEALTHZ] {
+    let mut proxy = Proxy::start(&node, &config(), &[cluster(), checked()].concat());
+    get_until(&node, CHECK, "/", |answer| answer.status == "HTTP/1.1 200 OK");
+    for address in [METRICS, HEALTHZ, CHECK] {
         // More than there are places, each with a header that never ends.
         let slow: Vec<TcpStream> = node.enter(|| {
             let one = |_| {
@@ -41,7 +129,7 @@ fn slow_clients_keep_nobody_from_an_answer_for_long() {
             assert!(!matches!(ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock));
         }
     }
-    proxy.apply(&[service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json()]);
+    proxy.apply(&[service("shop", "other").cluster_ips(2).port("http", Proto::Tcp, 80).json()]);
 }
 
 // O8

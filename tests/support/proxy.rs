@@ -72,6 +72,7 @@ pub(crate) struct Proxy<'world> {
     /// `None` if the objects come from an API server.
     manifests: Option<Manifests>,
     wrapper: Vec<String>,
+    binary: PathBuf,
     arguments: Vec<String>,
     child: Option<Child>,
 }
@@ -115,7 +116,8 @@ impl<'world> Proxy<'world> {
     }
 
     fn new(node: &'world Namespace, directory: TempDir, manifests: Option<Manifests>, config: &Value) -> Self {
-        let proxy = Self { node, directory, manifests, wrapper: Vec::new(), arguments: Vec::new(), child: None };
+        let (wrapper, arguments) = (Vec::new(), Vec::new());
+        let proxy = Self { node, directory, manifests, wrapper, binary: binary(), arguments, child: None };
         proxy.configure(config);
         proxy
     }
@@ -138,10 +140,10 @@ impl<'world> Proxy<'world> {
         let mut command = match self.wrapper.split_first() {
             Some((program, arguments)) => {
                 let mut command = self.node.command(program);
-                command.args(arguments).arg(binary());
+                command.args(arguments).arg(&self.binary);
                 command
             }
-            None => self.node.command(binary()),
+            None => self.node.command(&self.binary),
         };
         command.arg("--config").arg(self.config_path());
         if let Some(manifests) = &self.manifests {
@@ -209,6 +211,11 @@ impl<'world> Proxy<'world> {
     /// Further arguments for the next start.
     pub(crate) fn set_arguments(&mut self, arguments: &[&str]) {
         self.arguments = arguments.iter().map(ToString::to_string).collect();
+    }
+
+    /// Another binary for the next start.
+    pub(crate) fn set_binary(&mut self, binary: &Path) {
+        binary.clone_into(&mut self.binary);
     }
 
     /// The whole answer to a GET inside the node's namespace.

@@ -47,6 +47,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(NODE, "nodeport-addresses", List(|c| &mut c.node_port_addresses), "CIDRs of the addresses that accept node ports, or primary"),
     flag(PROXY, "proxy-mode", Text(|c| &mut c.mode), "The proxy mode; only nftables"),
     always(PROXY, "ruleset-layout", Layout(|c| &mut c.nftables.ruleset_layout), "How the rules are laid out: maps, or chains as in iptables mode"),
+    always(PROXY, "relist-removal-limit", Int(|c| &mut c.nftables.relist_removal_limit), "Percent of a kind's objects that one list may take away; one that lacks more (and at least 10) is confirmed by a second; 100: never"),
     flag(PROXY, "masquerade-all", Bool(|c| &mut c.nftables.masquerade_all), "Masquerade all traffic sent to cluster IPs"),
     flag(PROXY, "detect-local-mode", Text(|c| &mut c.detect_local_mode), "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"),
     flag(PROXY, "cluster-cidr", Text(|c| &mut c.cluster_cidr), "CIDR of the pods, or one of each family, comma-separated"),

@@ -9,6 +9,7 @@ use crate::config::duration::GoDuration;
 const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
 const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
 const MASQUERADE_BIT: i32 = 14;
+const RELIST_REMOVAL_LIMIT: i32 = 90;
 
 /// The `nftables` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,15 @@ pub struct Nftables {
     /// How the rules are laid out; a field of our own, left out of what is written when it has its default.
     #[serde(skip_serializing_if = "RulesetLayout::is_default")]
     pub ruleset_layout: RulesetLayout,
+    /// The share of all objects of a kind, in percent, that one list of the API server may take away; a list that lacks more is
+    /// confirmed by a second one. A field of our own, left out of what is written when it has its default.
+    #[serde(skip_serializing_if = "is_usual_limit")]
+    pub relist_removal_limit: i32,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_usual_limit(limit: &i32) -> bool {
+    *limit == RELIST_REMOVAL_LIMIT
 }
 
 /// How Services are written down in nftables.
@@ -70,6 +80,7 @@ impl Default for Nftables {
             sync_period: SYNC_PERIOD,
             min_sync_period: MIN_SYNC_PERIOD,
             ruleset_layout: RulesetLayout::default(),
+            relist_removal_limit: RELIST_REMOVAL_LIMIT,
         }
     }
 }

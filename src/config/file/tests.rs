@@ -225,12 +225,16 @@ fn other_kinds_and_versions_are_refused() {
 }
 
 #[test]
-fn the_layout_is_read_and_written_unless_it_is_the_default() {
+fn our_own_fields_are_read_and_written_unless_they_have_their_defaults() {
     let chains = decoded("nftables: {rulesetLayout: chains}\n").config;
     assert_eq!(chains.nftables.ruleset_layout, RulesetLayout::Chains);
     assert_eq!(serde_json::to_value(&chains.nftables).unwrap()["rulesetLayout"], "chains");
     let maps = decoded("nftables: {rulesetLayout: maps}\n").config;
     assert_eq!(maps, KubeProxyConfiguration::default());
+    let limit = decoded("nftables: {relistRemovalLimit: 50}\n").config;
+    assert_eq!(serde_json::to_value(&limit.nftables).unwrap()["relistRemovalLimit"], 50);
+    assert_eq!(decoded("nftables: {relistRemovalLimit: 90}\n").config, KubeProxyConfiguration::default());
+    assert!(refused("nftables: {relistRemovalLimit: most}\n").contains("relistRemovalLimit"));
     let error = refused("nftables: {rulesetLayout: lists}\n");
     assert!(error.contains("rulesetLayout") && error.contains("chains"), "{error}");
 }

@@ -99,6 +99,7 @@ fn check(
     let node_name = node_name(&file.hostname_override, hostname, findings);
     let periods = periods(&file, findings);
     let masquerade_bit = masquerade_bit(&file, findings);
+    let relist_removal_limit = relist_removal_limit(&file, findings);
     let bind_address = addresses::ip("bindAddress", &file.bind_address, findings);
     let healthz_bind_address = addresses::optional_socket("healthzBindAddress", &file.healthz_bind_address, findings);
     let metrics_bind_address = addresses::socket("metricsBindAddress", &file.metrics_bind_address, findings);
@@ -120,6 +121,7 @@ fn check(
         metrics_bind_address: metrics_bind_address?,
         healthz_bind_address: healthz_bind_address?,
         own_tables: context.own_tables,
+        relist_removal_limit: relist_removal_limit?,
         allow_service_external_ips: gates.allow_service_external_ips,
         client: client?,
         conntrack: conntrack?,
@@ -190,6 +192,13 @@ fn masquerade_bit(file: &KubeProxyConfiguration, findings: &mut Findings) -> Opt
     findings.range("iptables.masqueradeBit", file.iptables.masquerade_bit, 0..=31);
     findings.range("nftables.masqueradeBit", file.nftables.masquerade_bit, 0..=31);
     u8::try_from(file.nftables.masquerade_bit).ok()
+}
+
+/// In percent.
+fn relist_removal_limit(file: &KubeProxyConfiguration, findings: &mut Findings) -> Option<u8> {
+    let limit = file.nftables.relist_removal_limit;
+    findings.range("nftables.relistRemovalLimit", limit, 0..=100);
+    u8::try_from(limit).ok()
 }
 
 fn numbers(file: &KubeProxyConfiguration, findings: &mut Findings) {

@@ -69,6 +69,19 @@ fn masquerade_bits_are_0_to_31() {
 }
 
 #[test]
+fn the_relist_removal_limit_is_a_percentage() {
+    assert_eq!(good("").relist_removal_limit, 90);
+    for limit in [0, 100] {
+        let config = good(&format!("nftables: {{relistRemovalLimit: {limit}}}"));
+        assert_eq!(i32::from(config.relist_removal_limit), limit);
+    }
+    for limit in [-1, 101] {
+        let wrong = error(&format!("nftables: {{relistRemovalLimit: {limit}}}"));
+        assert_eq!(wrong, format!("nftables.relistRemovalLimit: must be between 0 and 100, not {limit}"));
+    }
+}
+
+#[test]
 fn the_oom_score_is_within_1000() {
     good("oomScoreAdj: -1000");
     good("oomScoreAdj: 1000");

@@ -95,6 +95,24 @@ fn only_healthz_asks_whether_the_node_is_eligible() {
     assert!(body.starts_with(r#"{"lastUpdated":"2026-01-01T00:00:00Z","currentTime":"2026-01-01T00:00:00.009Z","nodeEligible":false,"healthy":true,"#));
 }
 
+// L4
+#[test]
+fn services_that_are_left_out_are_named_and_make_nobody_unhealthy() {
+    let (mut health, now) = registered(&[Family::V4]);
+    let names = [ObjectName::new("shop", "a"), ObjectName::new("shop", "b")];
+    let before = [health.livez(now, clock(0)), health.healthz(now, clock(0))];
+    health.quarantined(names.iter());
+    for ((_, without), (good, body)) in before.iter().zip([health.livez(now, clock(0)), health.healthz(now, clock(0))])
+    {
+        let open = without.strip_suffix('}').unwrap();
+        let named = format!(r#"{open},"quarantinedServices":["shop/a","shop/b"]}}"#);
+        assert!(good);
+        assert_eq!(body, named);
+    }
+    health.quarantined([].into_iter());
+    assert_eq!([health.livez(now, clock(0)), health.healthz(now, clock(0))], before);
+}
+
 #[test]
 fn times_are_printed_as_go_does() {
     let at = |nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos);

@@ -33,11 +33,12 @@ pub(super) enum Failure {
     /// Not what an API server says.
     #[error("not understood: {0}")]
     Garbage(String),
-    /// The listing takes nearly everything away; it may be a mistake of the server.
+    /// The listing takes so many objects away, more than so many percent; it may be a mistake of the server.
     #[error(
-        "the server's list lacks {0} objects, nearly all that there were; they stay until a second list confirms it"
+        "the server's list lacks {0} objects, more than {1} % of all that there were (nftables.relistRemovalLimit); they stay until \
+         a second list confirms it"
     )]
-    Doubtful(usize),
+    Doubtful(usize, u8),
     /// The server does not do streaming lists; not a failure of the listing.
     #[error("no streaming list")]
     NotStreaming,

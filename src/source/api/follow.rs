@@ -41,7 +41,7 @@ impl<O: Observer> Watcher<'_, O> {
             let ask = Ask::List(self.list_params(next));
             let mut answer = self.connection.ask(self.resource.path(), &ask, timing.answer).await?;
             let body = answer.all(MAX_PAGE, timing.page).await?;
-            let page = frame::page(&body).map_err(Failure::Garbage)?;
+            let page = frame::page(&body, self.resource.kind()).map_err(Failure::Garbage)?;
             for object in page.items {
                 self.applied(object).await?;
             }
@@ -106,7 +106,9 @@ impl<O: Observer> Watcher<'_, O> {
                     self.deleted(key).await?;
                     version.map(Into::into)
                 }
-                None => return Err(Failure::Garbage("a deletion of an object without a name".into())),
+                None => {
+                    return Err(Failure::Garbage("a deletion of an object without a name, or of another kind".into()));
+                }
             },
             Frame::Bookmark { version, initial_end: true } if listing => {
                 self.complete(version).await?;

@@ -105,11 +105,11 @@ pub(super) fn status(body: &[u8]) -> Status {
     serde_json::from_slice(body).unwrap_or_default()
 }
 
-/// Reads a page.
+/// Reads a page of a list of objects of a kind.
 ///
 /// # Errors
-/// What is wrong with it. An answer that is no list is an error, not a list of nothing.
-pub(super) fn page(body: &[u8]) -> Result<Page<'_>, String> {
+/// What is wrong with it. An answer that is no such list is an error, not a list of nothing.
+pub(super) fn page<'a>(body: &'a [u8], kind: &str) -> Result<Page<'a>, String> {
     #[derive(Deserialize)]
     struct List<'a> {
         #[serde(borrow)]
@@ -127,8 +127,8 @@ pub(super) fn page(body: &[u8]) -> Result<Page<'_>, String> {
     }
     let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
     let list: List<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    if !list.kind.ends_with("List") || list.metadata.resource_version.is_empty() {
-        return Err(format!("a {:?} of version {:?} is no list", list.kind, list.metadata.resource_version));
+    if list.kind.strip_suffix("List") != Some(kind) || list.metadata.resource_version.is_empty() {
+        return Err(format!("a {:?} of version {:?} is no list of {kind}s", list.kind, list.metadata.resource_version));
     }
     Ok(Page {
         items: list.items.unwrap_or_default(),

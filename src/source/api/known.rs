@@ -20,8 +20,7 @@ pub(super) struct Known {
     before: usize,
 }
 
-/// A listing that takes away so many objects at least, and more than nine tenths of those known before, is taken for a mistake of
-/// the server until a second one confirms it. Whoever empties a cluster on purpose waits for a second or two.
+/// A listing that takes away fewer objects is believed: a small cluster may be emptied at once.
 const MANY: usize = 10;
 
 impl Known {
@@ -32,10 +31,12 @@ impl Known {
         self.before = self.objects.len();
     }
 
-    /// The number of objects that the listing, now complete, takes away, if that is hard to believe.
-    pub(super) fn doubtful(&self) -> Option<usize> {
+    /// The number of objects that the listing, now complete, takes away, if that is hard to believe: a larger share of those known
+    /// before than `limit` percent. It is then taken for a mistake of the server until a second listing confirms it; whoever
+    /// empties a cluster on purpose waits for a second or two.
+    pub(super) fn doubtful(&self, limit: u8) -> Option<usize> {
         let missing = self.objects.values().filter(|seen| **seen != self.listing).count();
-        (!self.nameless && missing >= MANY && missing.saturating_mul(10) > self.before.saturating_mul(9))
+        (!self.nameless && missing >= MANY && missing.saturating_mul(100) > self.before.saturating_mul(limit.into()))
             .then_some(missing)
     }
 
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_listing_that_takes_nearly_everything_away_is_doubtful() {
-        let doubtful = |before: usize, kept: usize, new: usize| {
+        let doubtful_at = |limit: u8, before: usize, kept: usize, new: usize| {
             let mut known = Known::default();
             known.begin();
             (0..before).for_each(|n| known.applied(key(&n.to_string())));
@@ -126,13 +127,17 @@ mod tests {
             known.begin();
             (0..kept).for_each(|n| known.applied(key(&n.to_string())));
             (0..new).for_each(|n| known.applied(key(&format!("new-{n}"))));
-            known.doubtful()
+            known.doubtful(limit)
         };
+        let doubtful = |before, kept, new| doubtful_at(90, before, kept, new);
         assert_eq!(doubtful(10, 0, 0), Some(10));
         assert_eq!(doubtful(9, 0, 0), None, "a small cluster may be emptied");
         assert_eq!((doubtful(100, 9, 0), doubtful(100, 10, 0)), (Some(91), None));
         assert_eq!(doubtful(100, 0, 500), Some(100), "another cluster's objects are no excuse");
         assert_eq!(doubtful(0, 0, 50), None);
+        assert_eq!((doubtful_at(50, 40, 20, 0), doubtful_at(50, 40, 19, 0)), (None, Some(21)));
+        assert_eq!((doubtful_at(0, 40, 31, 0), doubtful_at(0, 40, 30, 0)), (None, Some(10)));
+        assert_eq!(doubtful_at(100, 1000, 0, 0), None, "never");
     }
 
     #[test]

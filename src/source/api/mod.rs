@@ -53,6 +53,8 @@ pub struct ApiOptions {
     pub convert: ConvertOptions,
     /// Whether start-up has to fail without pod CIDRs of the Node: detectLocalMode NodeCIDR (M3).
     pub needs_pod_cidrs: bool,
+    /// A list that takes away a larger share of a kind's objects, in percent, is confirmed by a second one.
+    pub removal_limit: u8,
 }
 
 /// Hears what is worth counting.

@@ -93,28 +93,62 @@ impl Resource {
     /// Reads an object.
     pub(super) fn decode(self, converter: &mut Converter, object: &RawValue) -> Result<Decoded, Box<Broken>> {
         match self {
-            Self::Node => self.typed(object, |node: &Node| (converter.node(node), &node.metadata)),
-            Self::Service => self.typed(object, |service: &Service| (converter.service(service), &service.metadata)),
-            Self::EndpointSlice => {
-                self.typed(object, |slice: &EndpointSlice| (converter.endpoint_slice(slice), &slice.metadata))
-            }
-            Self::ServiceCidr => {
-                self.typed(object, |cidr: &ServiceCidr| (converter.service_cidr(cidr), &cidr.metadata))
-            }
+            Self::Node => self.typed(object, |node: &Node| (&node.kind, &node.metadata), |node| converter.node(node)),
+            Self::Service => self.typed(
+                object,
+                |service: &Service| (&service.kind, &service.metadata),
+                |service| converter.service(service),
+            ),
+            Self::EndpointSlice => self.typed(
+                object,
+                |slice: &EndpointSlice| (&slice.kind, &slice.metadata),
+                |slice| converter.endpoint_slice(slice),
+            ),
+            Self::ServiceCidr => self.typed(
+                object,
+                |cidr: &ServiceCidr| (&cidr.kind, &cidr.metadata),
+                |cidr| converter.service_cidr(cidr),
+            ),
         }
     }
 
     fn typed<T: DeserializeOwned>(
         self,
         object: &RawValue,
-        convert: impl FnOnce(&T) -> (Converted, &Metadata),
+        head: impl FnOnce(&T) -> (&Box<str>, &Metadata),
+        convert: impl FnOnce(&T) -> Converted,
     ) -> Result<Decoded, Box<Broken>> {
         let Ok(object) = serde_json::from_str::<T>(object.get()) else {
             return Err(Box::new(self.broken::<T>(object)));
         };
-        let (converted, metadata) = convert(&object);
-        let version = metadata.resource_version.clone();
-        Ok(Decoded { converted, version })
+        let (kind, metadata) = head(&object);
+        if !self.is_named(kind) {
+            return Err(Box::new(self.stray(kind, metadata)));
+        }
+        Ok(Decoded { version: metadata.resource_version.clone(), converted: convert(&object) })
+    }
+
+    /// Whether an object of this kind belongs here. In a list objects do not say what they are.
+    fn is_named(self, kind: &str) -> bool {
+        kind.is_empty() || kind == self.kind()
+    }
+
+    /// Something of another kind. It may have the name of one of ours, and says nothing about that.
+    fn stray(self, kind: &str, metadata: &Metadata) -> Broken {
+        let object = match &metadata.namespace {
+            Some(namespace) => format!("{namespace}/{}", metadata.name),
+            None => metadata.name.to_string(),
+        };
+        Broken {
+            key: None,
+            version: Some(metadata.resource_version.clone()).filter(|version| !version.is_empty()),
+            notice: Notice {
+                kind: self.kind(),
+                object,
+                field: "kind".into(),
+                problem: format!("the server sent a {kind:?}; it is not used"),
+            },
+        }
     }
 
     /// Looks closer at an object that does not decode. Slower, and needed for few.
@@ -147,7 +181,10 @@ impl Resource {
 
     /// Which object a deletion is about.
     pub(super) fn identify(self, object: &RawValue) -> Option<(Key, Option<Box<str>>)> {
-        let metadata = serde_json::from_str::<Identity<'_>>(object.get()).ok()?.metadata;
+        let Identity { kind, metadata } = serde_json::from_str(object.get()).ok()?;
+        if !kind.is_none_or(|kind| self.is_named(&kind)) {
+            return None;
+        }
         let key = self.key(metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref()?);
         Some((key, metadata.resource_version.map(Into::into)))
     }
@@ -165,6 +202,8 @@ impl Resource {
 /// The least that can be known of an object.
 #[derive(Deserialize)]
 struct Identity<'a> {
+    #[serde(borrow, default)]
+    kind: Option<Cow<'a, str>>,
     #[serde(borrow)]
     metadata: IdentityMetadata<'a>,
 }

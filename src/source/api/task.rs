@@ -109,6 +109,7 @@ async fn follow(
     let around = Surroundings {
         node_name: &options.node_name,
         convert: options.convert,
+        removal_limit: options.removal_limit,
         outlet: &outlet,
         observer: &observer,
         progress: &progress,

@@ -71,6 +71,8 @@ impl Default for Timing {
 pub(super) struct Surroundings<'a, O> {
     pub(super) node_name: &'a str,
     pub(super) convert: ConvertOptions,
+    /// In percent; see [`Known::doubtful`].
+    pub(super) removal_limit: u8,
     pub(super) outlet: &'a Outlet,
     pub(super) observer: &'a O,
     pub(super) progress: &'a watch::Sender<Progress>,
@@ -244,10 +246,11 @@ impl<'a, O: Observer> Watcher<'a, O> {
 
     /// A complete listing was sent, and this is its version. One that is hard to believe is a failure the first time.
     pub(super) async fn complete(&mut self, version: String) -> Result<(), Failure> {
-        match self.known.doubtful() {
+        let limit = self.around.removal_limit;
+        match self.known.doubtful(limit) {
             Some(missing) if !self.doubted => {
                 self.doubted = true;
-                return Err(Failure::Doubtful(missing));
+                return Err(Failure::Doubtful(missing, limit));
             }
             _ => self.doubted = false,
         }

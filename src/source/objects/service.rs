@@ -8,6 +8,9 @@ use super::{Metadata, nullable};
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service {
+    /// What the object says that it is; empty in a list, whose kind says it for all.
+    #[serde(deserialize_with = "nullable")]
+    pub(in crate::source) kind: Box<str>,
     /// Name, version, age.
     #[serde(deserialize_with = "nullable")]
     pub(in crate::source) metadata: Metadata,

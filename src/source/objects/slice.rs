@@ -11,6 +11,9 @@ use super::{Metadata, nullable};
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice {
+    /// What the object says that it is; empty in a list, whose kind says it for all.
+    #[serde(deserialize_with = "nullable")]
+    pub(in crate::source) kind: Box<str>,
     /// Name, version, labels.
     #[serde(deserialize_with = "nullable")]
     pub(in crate::source) metadata: Metadata,

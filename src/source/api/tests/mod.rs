@@ -96,6 +96,7 @@ fn options(url: &str) -> ApiOptions {
         node_name: "node-1".into(),
         convert: ConvertOptions::default(),
         needs_pod_cidrs: false,
+        removal_limit: 90,
     }
 }
 

@@ -46,18 +46,21 @@ fn a_page_has_its_items_and_a_token() {
     let list =
         json!({"kind": "ServiceList", "metadata": {"resourceVersion": "9", "continue": "t"}, "items": [web("1")]});
     let text = list.to_string();
-    let found = page(text.as_bytes()).unwrap();
+    let found = page(text.as_bytes(), "Service").unwrap();
     assert_eq!((found.items.len(), &*found.version, found.next.as_deref()), (1, "9", Some("t")));
     let empty = json!({"kind": "ServiceList", "metadata": {"resourceVersion": "9", "continue": ""}, "items": null});
-    assert!(page(empty.to_string().as_bytes()).is_ok_and(|page| page.items.is_empty() && page.next.is_none()));
+    assert!(
+        page(empty.to_string().as_bytes(), "Service").is_ok_and(|page| page.items.is_empty() && page.next.is_none())
+    );
 }
 
 #[test]
 fn what_is_no_list_is_not_a_list_of_nothing() {
     let unversioned = json!({"kind": "ServiceList", "metadata": {"resourceVersion": ""}, "items": []});
     let status = json!({"kind": "Status", "metadata": {"resourceVersion": "1"}});
-    for value in [json!({}), unversioned, status, json!("html")] {
-        assert!(page(value.to_string().as_bytes()).is_err(), "{value}");
+    let pods = json!({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": []});
+    for value in [json!({}), unversioned, status, pods, json!("html")] {
+        assert!(page(value.to_string().as_bytes(), "Service").is_err(), "{value}");
     }
 }
 
@@ -85,6 +88,18 @@ fn an_object_without_a_readable_name_is_nameless() {
         let broken = Resource::EndpointSlice.decode(&mut Converter::default(), &raw(&value)).unwrap_err();
         assert_eq!(broken.key, None, "{value}");
         assert!(broken.notice.to_string().starts_with("EndpointSlice without a name: "), "{}", broken.notice);
+    }
+}
+
+#[test]
+fn an_object_of_another_kind_is_named_and_says_nothing_about_ours() {
+    let pod = raw(&json!({"kind": "Pod", "metadata": {"name": "web", "namespace": "demo", "resourceVersion": "6"}}));
+    for resource in Resource::ALL {
+        let broken = resource.decode(&mut Converter::default(), &pod).unwrap_err();
+        assert_eq!((broken.key, broken.version.as_deref()), (None, Some("6")));
+        let expected = format!("{} demo/web: kind: the server sent a \"Pod\"; it is not used", resource.kind());
+        assert_eq!(broken.notice.to_string(), expected);
+        assert!(resource.identify(&pod).is_none(), "its deletion is none of ours");
     }
 }
 
