@@ -63,6 +63,8 @@ fn set(expr: NonNull<sys::nftnl_expr>, attribute: u16, value: &Attribute) {
 const LOOKUP_INVERTED: u32 = 1;
 /// The verdict register.
 const REG_VERDICT: u32 = 0;
+/// `NFT_BYTEORDER_HTON`.
+const HTON: u32 = 1;
 
 impl Built {
     /// Describes an expression. `reference` gives the name and, within this batch, the id of a set.
@@ -104,6 +106,16 @@ impl Built {
                     (sys::NFTNL_EXPR_BITWISE_LEN, U32(length(mask))),
                     (sys::NFTNL_EXPR_BITWISE_MASK, Attribute::Data(*mask)),
                     (sys::NFTNL_EXPR_BITWISE_XOR, Attribute::Data(*xor)),
+                ],
+            ),
+            Expr::HostToNetwork { sreg, dreg, len } => (
+                c"byteorder",
+                vec![
+                    (sys::NFTNL_EXPR_BYTEORDER_SREG, U32(sreg.to_wire())),
+                    (sys::NFTNL_EXPR_BYTEORDER_DREG, U32(dreg.to_wire())),
+                    (sys::NFTNL_EXPR_BYTEORDER_OP, U32(HTON)),
+                    (sys::NFTNL_EXPR_BYTEORDER_LEN, U32(*len)),
+                    (sys::NFTNL_EXPR_BYTEORDER_SIZE, U32(*len)),
                 ],
             ),
             Expr::Immediate { dreg, data } => (
@@ -155,6 +167,10 @@ impl Built {
             }
             Expr::Reject(with) => (c"reject", reject(*with)),
             Expr::Counter => (c"counter", vec![]),
+            Expr::FlowOffload(flowtable) => {
+                let name = Attribute::Str(CString::new(&**flowtable)?);
+                (c"flow_offload", vec![(sys::NFTNL_EXPR_FLOW_TABLE_NAME, name)])
+            }
             Expr::Unknown(name) => unreachable!("no statement lowers to the unknown expression {name}"),
         };
         Ok(Self { name, attributes })
@@ -191,6 +207,7 @@ const fn cmp_op(op: CmpOp) -> u32 {
     match op {
         CmpOp::Eq => 0,
         CmpOp::Ne => 1,
+        CmpOp::Gt => 4,
     }
 }
 
@@ -209,6 +226,7 @@ fn ct(key: CtKey, dreg: u32) -> Attributes {
         CtKey::State => (0, false),
         CtKey::Status => (2, false),
         CtKey::Mark => (3, false),
+        CtKey::Packets => (14, false),
         CtKey::OriginalDstPort => (12, true),
         CtKey::OriginalDstIpv4 => (20, true),
         CtKey::OriginalDstIpv6 => (22, true),

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fill_duration;
+use super::{Flowtable, fill_duration};
 use crate::config::duration::GoDuration;
 
 const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
@@ -25,6 +25,9 @@ pub struct Nftables {
     /// How the rules are laid out; a field of our own, left out of what is written when it has its default.
     #[serde(skip_serializing_if = "RulesetLayout::is_default")]
     pub ruleset_layout: RulesetLayout,
+    /// Which interfaces hand established connections on without asking the rules; a field of our own as well.
+    #[serde(skip_serializing_if = "Flowtable::is_default")]
+    pub flowtable: Flowtable,
 }
 
 /// How Services are written down in nftables.
@@ -70,6 +73,7 @@ impl Default for Nftables {
             sync_period: SYNC_PERIOD,
             min_sync_period: MIN_SYNC_PERIOD,
             ruleset_layout: RulesetLayout::default(),
+            flowtable: Flowtable::default(),
         }
     }
 }
