@@ -30,6 +30,12 @@ needs_supported_nft() {
 	esac
 }
 
+# The cases of ../shared/conformance, where the machine that built the guest has them.
+needs_cases() {
+	[ -d /conformance ] || not_applicable "there were no conformance cases beside the repository"
+	export CONFORMANCE_CASES=/conformance
+}
+
 # Runs a test binary; the first filter that no test matches fails it.
 run_tests() { # BINARY ARGUMENT...
 	local binary=$1 out=/run/group/out code
