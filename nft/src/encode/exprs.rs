@@ -108,16 +108,9 @@ impl Built {
                     (sys::NFTNL_EXPR_BITWISE_XOR, Attribute::Data(*xor)),
                 ],
             ),
-            Expr::HostToNetwork { sreg, dreg, len } => (
-                c"byteorder",
-                vec![
-                    (sys::NFTNL_EXPR_BYTEORDER_SREG, U32(sreg.to_wire())),
-                    (sys::NFTNL_EXPR_BYTEORDER_DREG, U32(dreg.to_wire())),
-                    (sys::NFTNL_EXPR_BYTEORDER_OP, U32(HTON)),
-                    (sys::NFTNL_EXPR_BYTEORDER_LEN, U32(*len)),
-                    (sys::NFTNL_EXPR_BYTEORDER_SIZE, U32(*len)),
-                ],
-            ),
+            Expr::HostToNetwork { sreg, dreg, len } => {
+                (c"byteorder", host_to_network(sreg.to_wire(), dreg.to_wire(), *len))
+            }
             Expr::Immediate { dreg, data } => (
                 c"immediate",
                 vec![
@@ -167,10 +160,7 @@ impl Built {
             }
             Expr::Reject(with) => (c"reject", reject(*with)),
             Expr::Counter => (c"counter", vec![]),
-            Expr::FlowOffload(flowtable) => {
-                let name = Attribute::Str(CString::new(&**flowtable)?);
-                (c"flow_offload", vec![(sys::NFTNL_EXPR_FLOW_TABLE_NAME, name)])
-            }
+            Expr::FlowOffload(flowtable) => (c"flow_offload", flow_offload(flowtable)?),
             Expr::Unknown(name) => unreachable!("no statement lowers to the unknown expression {name}"),
         };
         Ok(Self { name, attributes })
@@ -181,6 +171,20 @@ type Attributes = Vec<(u32, Attribute)>;
 
 fn length(data: &Data) -> u32 {
     u32::try_from(data.len()).expect("at most Data::MAX_LEN")
+}
+
+fn host_to_network(sreg: u32, dreg: u32, len: u32) -> Attributes {
+    vec![
+        (sys::NFTNL_EXPR_BYTEORDER_SREG, Attribute::U32(sreg)),
+        (sys::NFTNL_EXPR_BYTEORDER_DREG, Attribute::U32(dreg)),
+        (sys::NFTNL_EXPR_BYTEORDER_OP, Attribute::U32(HTON)),
+        (sys::NFTNL_EXPR_BYTEORDER_LEN, Attribute::U32(len)),
+        (sys::NFTNL_EXPR_BYTEORDER_SIZE, Attribute::U32(len)),
+    ]
+}
+
+fn flow_offload(flowtable: &str) -> Result<Attributes, NulError> {
+    Ok(vec![(sys::NFTNL_EXPR_FLOW_TABLE_NAME, Attribute::Str(CString::new(flowtable)?))])
 }
 
 /// `enum nft_payload_bases`.
