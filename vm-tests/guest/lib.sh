@@ -11,14 +11,17 @@ note() { # TEXT
 	echo "$1" | tee -a /run/group/reason
 }
 
-# The oldest kernel that the proxy accepts.
-needs_supported_kernel() {
+kernel_is_at_least() { # MAJOR MINOR
 	local release=$(uname -r) major minor
 	major=${release%%.*}
 	minor=${release#*.}
 	minor=${minor%%.*}
-	[ "$major" -gt 5 ] || { [ "$major" -eq 5 ] && [ "$minor" -ge 13 ]; } ||
-		not_applicable "kernel older than 5.13 (see old-kernel)"
+	[ "$major" -gt "$1" ] || { [ "$major" -eq "$1" ] && [ "$minor" -ge "$2" ]; }
+}
+
+# The oldest kernel that the proxy accepts.
+needs_supported_kernel() {
+	kernel_is_at_least 5 13 || not_applicable "kernel older than 5.13 (see old-kernel)"
 }
 
 # The oldest nft that can list maps of typed concatenations; older ones abort.

@@ -69,6 +69,8 @@ table() {
 # What README says: a row a kernel.
 summary() {
 	local kernel results=$WORK/results
+	echo 'Tested in virtual machines, with the details in `vm-tests/RESULTS.md`:'
+	echo
 	echo '| kernel | tests | nft that lists the rules |'
 	echo '|---|---|---|'
 	for kernel in "${SUITES[@]}"; do
