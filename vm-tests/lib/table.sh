@@ -107,6 +107,10 @@ write_readme() {
 			done
 		done
 	done
+	if awk '$4 != "pass" && $4 != "n/a"' "$WORK/results" | grep .; then
+		echo "README stays: these failed" >&2
+		return 1
+	fi
 	{
 		echo '# Results of the matrix'
 		echo
