@@ -114,7 +114,10 @@ impl<K: FlowtableKernel> Keeper<K> {
             return false;
         }
         let empty = fastpath::content(Vec::new());
-        match self.kernel.commit(&changes(None, &empty)) {
+        // Whatever is there by that name goes first: a second try must not add the rules twice.
+        let mut commands = vec![Command::AddTable(empty.table.clone()), Command::DeleteTable(empty.table.name.clone())];
+        commands.extend(changes(None, &empty));
+        match self.kernel.commit(&commands) {
             Err(CommitError::Refused(_)) => true,
             // The table without interfaces is there now; the next look adds them.
             Ok(()) | Err(_) => false,

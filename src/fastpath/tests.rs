@@ -25,7 +25,7 @@ impl Kernel {
             Command::AddTable(table) => {
                 let (mut dump, _) = unreadable();
                 dump.table = table.clone();
-                self.table = Some((dump, Vec::new()));
+                self.table.get_or_insert((dump, Vec::new()));
             }
             Command::AddFlowtable(_, flowtable) => match &mut self.table.as_mut().unwrap().1[..] {
                 [there] => there.devices.extend(flowtable.devices.iter().cloned()),
@@ -160,6 +160,9 @@ fn an_interface_that_goes_in_the_wrong_moment_does_not() {
     let mut kernel = Kernel { vanishing: Some("veth1".into()), ..on(&["eth0", "veth1"]) };
     let mut keeper = Keeper::new(Wanted::Auto, &mut kernel);
     assert_eq!(keeper.look(), Look::Again);
+    assert_eq!(keeper.look(), Look::Again, "it may take a while until it is gone from the list");
+    let chains = &keeper.kernel.table.as_ref().unwrap().0.chains;
+    assert!(chains.values().all(|(_, rules)| rules.len() == 2), "no rule is there twice");
     keeper.kernel.interfaces = names(&["eth0"]);
     assert_eq!(keeper.look(), Look::Again);
     assert_eq!(devices(&kernel), names(&["eth0"]));
