@@ -152,6 +152,17 @@ pub enum Hook {
     Postrouting,
 }
 
+/// A flowtable: packets of the flows in it go from the interface they arrive at to the one they leave by, past all other hooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flowtable {
+    /// Its name within the table.
+    pub name: Arc<str>,
+    /// The order among what hangs at an interface's ingress, smaller first.
+    pub priority: i32,
+    /// The interfaces whose packets are looked up, by name.
+    pub devices: Vec<Arc<str>>,
+}
+
 /// A rule in the words of the nft language.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {

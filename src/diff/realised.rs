@@ -123,6 +123,8 @@ impl Realised {
                     elements.iter().for_each(|element| content.remove(&element.key));
                 }
             }
+            // In a table of its own, which is not kept here.
+            Command::AddFlowtable(..) => {}
         }
     }
 

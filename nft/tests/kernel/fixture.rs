@@ -31,6 +31,7 @@ fn hooks(family: Family) -> TableContent {
         comment: Some(format!("{kind} at {hook}").into()),
     };
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(family, "hooks"), comment: Some("every hook".into()) },
         sets: Vec::new(),
         chains: all.map(|base| (chain(base), Vec::new())).collect(),
@@ -43,6 +44,7 @@ fn sets() -> TableContent {
     sets.extend(data_maps());
     sets.extend(anonymous_sets());
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(Family::Ip, "sets"), comment: None },
         sets,
         chains: vec![chain("target", vec![]), chain("rules", rules_with_anonymous_sets())],
@@ -165,6 +167,7 @@ fn learning() -> TableContent {
         Rule::new([update("ports", Field::ThDport, Some(Duration::from_secs(60)))]),
     ];
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(Family::Ip6, "learning"), comment: None },
         sets: vec![
             (Arc::new(map("addresses", DataType::Ipv6Addr)), vec![]),
@@ -189,6 +192,7 @@ fn both() -> TableContent {
     ];
     let ports = Set::new("ports", types(&[DataType::InetService, DataType::Mark]));
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(Family::Inet, "both"), comment: Some("both families".into()) },
         sets: vec![(Arc::new(ports), vec![Element::new(Data::from(80_u16).then(0x4000_u32))])],
         chains: vec![chain("rules", rules)],

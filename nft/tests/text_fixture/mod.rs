@@ -31,7 +31,12 @@ fn ipv4() -> TableContent {
     chains.push(small("transport", transport()));
     chains.push(small("actions", actions()));
     chains.extend(base_chains());
-    TableContent { table: Table { name, comment: Some("rules for Services".into()) }, sets, chains }
+    TableContent {
+        flowtables: Vec::new(),
+        table: Table { name, comment: Some("rules for Services".into()) },
+        sets,
+        chains,
+    }
 }
 
 fn ipv6() -> TableContent {
@@ -50,6 +55,7 @@ fn ipv6() -> TableContent {
         rule(vec![Statement::Match(vec![Field::Ip6Saddr], Operand::InSet("pods".into())), Statement::Reject]),
     ];
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(Family::Ip6, "kube-proxy"), comment: None },
         sets: vec![
             (Arc::new(endpoints), vec![Element::mapping(front_key, Value::Data(endpoint))]),
@@ -193,6 +199,7 @@ fn matches() -> Vec<Rule> {
         rule(vec![Statement::FibLocal(FibAddress::Source)]),
         rule(vec![Statement::FibLocal(FibAddress::Destination)]),
         rule(vec![Statement::CtBit(CtBit::StateNew)]),
+        rule(vec![Statement::CtBit(CtBit::StateEstablished), Statement::CtPacketsOver(16)]),
         rule(vec![Statement::CtBit(CtBit::StateInvalid), Statement::Verdict(Verdict::Drop)]),
         rule(vec![Statement::CtBit(CtBit::StatusDnat)]),
         rule(vec![Statement::MarkBits { mask: 0x4000, set: true }]),
