@@ -24,6 +24,8 @@ use link::Link;
 use watch::Watch;
 
 pub use flows::load_conntrack;
+#[doc(hidden)]
+pub use flows::{deletion, flow};
 pub use watch::ForeignWrites;
 
 /// What the sync loop asks of the kernel. Tests put another one in its place.
