@@ -1,6 +1,7 @@
 //! Any table to any other, by one transaction, in a real kernel: what the difference of two tables does to the first makes it the
 //! second. Below Services: the tables are random elements, groups of slots, maps, choices and chains of a few owners.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -237,7 +238,7 @@ fn settled(kernel: &mut Netfilter, desired: &Desired<u8>, realised: &Realised) -
 }
 
 /// From one table to another, and then compared with the other written from nothing.
-fn follow(from: &Content, to: &Content) -> TestCaseResult {
+fn follow(from: &Content, to: &Content, changes: &Cell<usize>) -> TestCaseResult {
     let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
     remove_tables(&mut kernel);
     let (first, second) = (desired(from), desired(to));
@@ -246,7 +247,7 @@ fn follow(from: &Content, to: &Content) -> TestCaseResult {
     settled(&mut kernel, &first, &nothing)?;
 
     let mut realised = read(&mut kernel, &second);
-    commit(&mut kernel, &second, &mut realised, Scope::Everything)?;
+    changes.set(changes.get() + commit(&mut kernel, &second, &mut realised, Scope::Everything)?);
     settled(&mut kernel, &second, &realised)?;
     let followed = held(&mut kernel);
 
@@ -258,7 +259,7 @@ fn follow(from: &Content, to: &Content) -> TestCaseResult {
 }
 
 /// The same by touching the parts that change only.
-fn touch(from: &BTreeMap<u8, Fragment>, to: &BTreeMap<u8, Fragment>) -> TestCaseResult {
+fn touch(from: &BTreeMap<u8, Fragment>, to: &BTreeMap<u8, Fragment>, changes: &Cell<usize>) -> TestCaseResult {
     let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
     remove_tables(&mut kernel);
     let content = |parts: &BTreeMap<u8, Fragment>| Content { shape: Shape::Plain, parts: parts.clone() };
@@ -270,7 +271,7 @@ fn touch(from: &BTreeMap<u8, Fragment>, to: &BTreeMap<u8, Fragment>) -> TestCase
     for owner in 0..4 {
         desired.replace(owner, to.get(&owner).cloned().unwrap_or_default());
     }
-    commit(&mut kernel, &desired, &mut realised, Scope::Touched)?;
+    changes.set(changes.get() + commit(&mut kernel, &desired, &mut realised, Scope::Touched)?);
     desired.settle();
     prop_assert_eq!(commit(&mut kernel, &desired, &mut realised, Scope::Touched)?, 0, "nothing is touched any more");
     settled(&mut kernel, &desired, &realised)?;
@@ -283,20 +284,25 @@ fn touch(from: &BTreeMap<u8, Fragment>, to: &BTreeMap<u8, Fragment>) -> TestCase
     Ok(())
 }
 
+/// Runs a property that counts the commands it needed; few would mean that the tables are all but empty or equal.
+fn assert_property<S: Strategy>(seed: u64, strategy: &S, property: impl Fn(S::Value, &Cell<usize>) -> TestCaseResult) {
+    let changes = Cell::new(0);
+    let outcome = TestRunner::new(fixed(CASES, seed)).run(strategy, |value| property(value, &changes));
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(changes.get() > 5 * usize::try_from(CASES).expect("a few"), "only {} commands", changes.get());
+}
+
 // G7
 #[test]
 fn the_difference_of_two_tables_makes_the_first_the_second() {
-    Namespace::new("tables").enter(|| {
-        let outcome = TestRunner::new(fixed(CASES, 7)).run(&(content(), content()), |(from, to)| follow(&from, &to));
-        outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    });
+    let property = |(from, to): (Content, Content), changes: &Cell<usize>| follow(&from, &to, changes);
+    Namespace::new("tables").enter(|| assert_property(7, &(content(), content()), property));
 }
 
 // G7
 #[test]
 fn so_does_touching_the_parts_that_differ() {
-    Namespace::new("touched").enter(|| {
-        let outcome = TestRunner::new(fixed(CASES, 8)).run(&(parts(), parts()), |(from, to)| touch(&from, &to));
-        outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    });
+    type Parts = BTreeMap<u8, Fragment>;
+    let property = |(from, to): (Parts, Parts), changes: &Cell<usize>| touch(&from, &to, changes);
+    Namespace::new("touched").enter(|| assert_property(8, &(parts(), parts()), property));
 }

@@ -5,11 +5,20 @@ use std::sync::Arc;
 use nft::decode::{self, Messages};
 use nft::{Batch, Command, Data, DataType, Element, Family, Set, Table, TableName, Types, connection};
 
+thread_local! {
+    static SENT: (Batch, [Command; 4]) = {
+        let commands = commands();
+        (Batch::encode(&commands).expect("these commands can be written"), commands)
+    };
+}
+
 pub(super) fn run(bytes: &[u8]) {
-    let commands = commands();
-    let batch = Batch::encode(&commands).expect("these commands can be written");
+    SENT.with(|(batch, commands)| answers(bytes, batch, commands));
+}
+
+fn answers(bytes: &[u8], batch: &Batch, commands: &[Command]) {
     for ack in Messages::new(bytes).chain([bytes]).filter_map(decode::ack) {
-        let refusal = connection::refusal(&batch, &commands, ack);
+        let refusal = connection::refusal(batch, commands, ack);
         let elements = refusal.command.map_or(0, |command| commands[command].elements());
         assert!(refusal.element.is_none_or(|element| element < elements), "{refusal:?}");
         assert!(!refusal.to_string().is_empty());
