@@ -1,6 +1,6 @@
 //! What the bytes of an API server amount to, without a connection and a clock.
 //!
-//! Takes bytes, gives words. For fuzzing and its corpus: what [`super::follow`] does with an answer, up to where it would send events.
+//! Takes bytes, gives words. For fuzzing and its corpus: what `follow` does with an answer, up to where it would send events.
 
 use serde_json::value::RawValue;
 
