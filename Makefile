@@ -5,9 +5,13 @@ PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 
 RUST     := 1.89
 # The conformance cases, which are no part of the repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
+NIGHTLY  := nightly
+HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
+# Tools of cargo that are no part of a toolchain, built once.
+TOOLS    := $(CURDIR)/target/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test bench soak demo image-root vm-deps vm-test vm-smoke fmt lint clean
+.PHONY: help deps build test bench soak fuzz asan miri audit sbom reproduce demo image-root vm-deps vm-test vm-smoke fmt lint clean
 
 help: ## List these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -29,10 +33,11 @@ deps: ## Install the Debian packages that are missing, and check the Rust toolch
 	fi
 
 build: deps ## Build the release binary, target/release/kube-proxy
-	cargo build --release
+	deploy/release
 
 lint: ## Check format, lints and documentation
 	cargo fmt --all --check
+	cargo fmt --manifest-path tests/fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
 
@@ -57,6 +62,32 @@ soak: deps ## 10 minutes of traffic under change and 200 kills, with figures; SO
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test traffic no_connection
 	@cat $(FIGURES)
 
+fuzz: PACKAGES += g++
+fuzz: deps ## Fuzz each decoder of foreign bytes for FUZZ_SECONDS (60)
+	tests/fuzz/run
+
+asan: deps ## The tests of nft, which has the unsafe code, under AddressSanitizer (root, nightly)
+	RUSTFLAGS=-Zsanitizer=address cargo +$(NIGHTLY) test -p nft --target $(HOST) --target-dir target/asan
+
+miri: deps ## The parts of nft that call no C, under Miri (nightly with the component miri)
+	@cargo +$(NIGHTLY) miri --version || { echo "Miri is not there: rustup component add miri rust-src --toolchain $(NIGHTLY)" >&2; exit 1; }
+	cargo +$(NIGHTLY) miri test -p nft --lib --target-dir target/miri -- decode data wire userdata
+
+$(TOOLS)/bin/cargo-deny:
+	cargo install --locked --root $(TOOLS) --version 0.20.2 cargo-deny
+
+$(TOOLS)/bin/cargo-cyclonedx:
+	cargo install --locked --root $(TOOLS) --version 0.5.9 cargo-cyclonedx
+
+audit: deps $(TOOLS)/bin/cargo-deny ## Hold the dependencies to deny.toml; advisories where their database can be had
+	PATH="$(TOOLS)/bin:$$PATH" deploy/audit
+
+sbom: deps $(TOOLS)/bin/cargo-cyclonedx ## Write what the binary is made of to target/kube-proxy.cdx.json
+	PATH="$(TOOLS)/bin:$$PATH" deploy/sbom
+
+reproduce: deps ## Build the release twice, in two places, and compare the bytes
+	deploy/reproduce
+
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo
 
@@ -80,6 +111,7 @@ vm-smoke: vm-deps ## One kernel of vm-test and a part of its tests, in some minu
 
 fmt: ## Format the sources
 	cargo fmt --all
+	cargo fmt --manifest-path tests/fuzz/Cargo.toml
 
 clean: ## Remove what was built
 	cargo clean

@@ -359,7 +359,10 @@ impl Connection {
     }
 }
 
-fn refusal(batch: &Batch, commands: &[Command], ack: decode::Ack) -> Refusal {
+/// What the kernel refused of a batch of commands, by its answer.
+#[doc(hidden)]
+#[must_use]
+pub fn refusal(batch: &Batch, commands: &[Command], ack: decode::Ack) -> Refusal {
     let origin = batch.origin(ack.seq);
     let element = origin.and_then(|o| batch.element_at(o, ack.seq, ack.offset?, &commands[o.command]));
     let object = origin.map_or_else(|| "the batch".to_owned(), |o| describe(&commands[o.command], o, element));

@@ -52,7 +52,9 @@ fn request() -> Vec<u8> {
 }
 
 /// The address in a message; `None` when it is about something else.
-fn address(message: &[u8]) -> Option<IpAddr> {
+#[doc(hidden)]
+#[must_use]
+pub fn address(message: &[u8]) -> Option<IpAddr> {
     let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
     if kind != number::RTM_NEWADDR {
         return None;

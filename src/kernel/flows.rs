@@ -151,7 +151,9 @@ pub(super) fn delete(flows: &[Flow]) -> io::Result<usize> {
     failure.map_or(Ok(deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
 
-fn deletion(flow: &Flow) -> Vec<u8> {
+/// The request that deletes a flow.
+#[must_use]
+pub fn deletion(flow: &Flow) -> Vec<u8> {
     let family = Family::of(flow.original_destination.ip());
     let mut request = message(number::DELETE, number::NLM_F_ACK, family);
     request.raw(&flow.handle);
@@ -177,7 +179,8 @@ fn finished(writer: Writer) -> Vec<u8> {
 }
 
 /// The flow in a message; `None` when it is about something else.
-fn flow(message: &[u8]) -> Option<Flow> {
+#[must_use]
+pub fn flow(message: &[u8]) -> Option<Flow> {
     let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
     if kind != number::NEW {
         return None;

@@ -26,6 +26,8 @@ use link::Link;
 use watch::Watch;
 
 pub use flows::load_conntrack;
+#[doc(hidden)]
+pub use flows::{deletion, flow};
 pub use flowtables::{FlowtableKernel, Flowtables};
 pub use watch::ForeignWrites;
 

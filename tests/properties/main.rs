@@ -7,6 +7,7 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+mod tables;
 mod world;
 
 use std::cell::Cell;

@@ -29,6 +29,18 @@ pub(crate) struct Log {
     tables: BTreeMap<String, TableDump>,
 }
 
+impl Log {
+    /// Has the kernel hold a table.
+    pub(crate) fn put(&mut self, table: TableDump) {
+        self.tables.insert(table.table.name.to_string(), table);
+    }
+
+    /// Every table, by its name.
+    pub(crate) fn tables(&self) -> &BTreeMap<String, TableDump> {
+        &self.tables
+    }
+}
+
 /// How a transaction fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {

@@ -8,6 +8,9 @@ use serde_saphyr::DuplicateKeyPolicy;
 
 use super::{API_VERSION, KIND, KubeProxyConfiguration};
 
+/// How much aliases may add to the file: more than any configuration needs, and little enough for a file that is made to hurt.
+const MAX_ALIASED_EVENTS: usize = 10_000;
+
 /// A decoded file.
 #[derive(Debug)]
 pub struct Decoded {
@@ -61,7 +64,11 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
 /// Parses the text; duplicate keys are refused at first, then overlooked with a warning.
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
     let parse_with = |policy| {
-        let options = serde_saphyr::options! { duplicate_keys: policy, strict_booleans: true };
+        let options = serde_saphyr::options! {
+            duplicate_keys: policy,
+            strict_booleans: true,
+            alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIASED_EVENTS },
+        };
         serde_saphyr::from_str_with_options::<Value>(text, options).map_err(|error| error.to_string())
     };
     parse_with(DuplicateKeyPolicy::Error).or_else(|strict| {

@@ -19,6 +19,8 @@
 mod backoff;
 mod client;
 mod connection;
+#[doc(hidden)]
+pub mod decoders;
 mod failure;
 mod follow;
 mod frame;

@@ -27,6 +27,10 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// Nodes and events that a YAML document may have: no limit of its own for a file of the largest size.
 const MAX_YAML_EVENTS: usize = 1 << 26;
 
+/// How much aliases may add to a YAML document, for each of its bytes: a few hundred bytes of aliases of aliases can mean millions of
+/// nodes.
+const ALIASED_EVENTS_A_BYTE: usize = 16;
+
 /// What a file holds.
 #[derive(Debug, Default)]
 pub(super) struct Content {
@@ -296,6 +300,9 @@ fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
         budget: serde_saphyr::budget! {
             max_events: MAX_YAML_EVENTS,
             max_nodes: MAX_YAML_EVENTS,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: document.text.len().saturating_mul(ALIASED_EVENTS_A_BYTE),
         },
     };
     serde_saphyr::from_str_with_options(document.text, options).map_err(|error| {

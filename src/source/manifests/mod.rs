@@ -25,11 +25,21 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use super::convert::ConvertOptions;
+use super::convert::{ConvertOptions, Converter};
 use crate::model::Event;
 
 pub use problem::{Problem, Severity};
 pub use task::{Handle, spawn};
+
+/// What a file's bytes amount to, without a disk: for fuzzing and its corpus. JSON if the name ends in `.json`, YAML otherwise.
+#[doc(hidden)]
+#[must_use]
+pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<Problem>) {
+    let file = file.into();
+    let content = decode::decode(&file, bytes, &mut Converter::default());
+    let changes = store::Store::default().replace(&file, content.objects, content.broken);
+    (changes.events, [content.problems, changes.duplicates].concat())
+}
 
 /// Reads a directory once: the events of all its objects, [`Event::InitialListDone`] last, and what was wrong with them.
 ///

@@ -155,3 +155,22 @@ fn long_lists_fit_the_budget_of_the_parser() {
     let found = content("a.yaml", &text);
     assert_eq!((found.objects.len(), texts(&found.problems)), (20_000, vec![]));
 }
+
+#[test]
+fn aliases_may_save_typing_but_not_grow_without_bound() {
+    let anchored = "x: &labels {a: '1', b: '2', c: '3', d: '4', e: '5', f: '6'}\n";
+    let uses: String = (0..50).map(|n| format!("y{n}: *labels\n")).collect();
+    let found = content("a.yaml", &format!("{}{anchored}{uses}", service("web", "10.96.0.1")));
+    assert_eq!(objects(&found), ["+demo/web 10.96.0.1"]);
+
+    let ten = |alias: char| vec![format!("*{alias}"); 10].join(",");
+    let doubled: String = ('b'..='i').map(|name| format!("{name}: &{name} [{}]\n", ten(before(name)))).collect();
+    let bomb = format!("a: &a [x]\n{doubled}---\n{}", service("web", "10.96.0.1"));
+    let found = content("a.yaml", &bomb);
+    assert_eq!(objects(&found), ["+demo/web 10.96.0.1"], "the other document counts");
+    assert!(texts(&found.problems)[0].starts_with("a.yaml, document 1: "), "{:?}", found.problems);
+}
+
+fn before(name: char) -> char {
+    char::from_u32(u32::from(name) - 1).unwrap()
+}

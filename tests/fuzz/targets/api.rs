@@ -1,0 +1,33 @@
+//! Answers of an API server. The first byte says of which kind ('0' to '3': Node, Service, EndpointSlice, ServiceCIDR).
+
+use kube_proxy::source::api::decoders::{self, Meaning};
+
+use super::cluster::programmed;
+
+/// The longest line of a watch.
+const LIMIT: usize = 4096;
+
+/// The stream of a watch means the same wherever the network cuts it.
+pub(super) fn watch(bytes: &[u8]) {
+    let Some((kind, answer)) = bytes.split_first() else { return };
+    let cut = |chunk: usize| decoders::watch(kind_of(*kind), answer, chunk, LIMIT);
+    let whole = cut(answer.len());
+    for chunk in [1, 3, 100] {
+        assert_eq!(cut(chunk), whole, "in chunks of {chunk}");
+    }
+    check(whole);
+}
+
+pub(super) fn page(bytes: &[u8]) {
+    let Some((kind, answer)) = bytes.split_first() else { return };
+    check(decoders::page(kind_of(*kind), answer));
+}
+
+fn kind_of(byte: u8) -> usize {
+    usize::from(byte) % decoders::KINDS
+}
+
+fn check(meaning: Meaning) {
+    assert!(meaning.words.iter().all(|words| !words.is_empty()));
+    programmed(meaning.events);
+}

@@ -1,0 +1,177 @@
+//! What the program is built from: a lock file that is kept and true, licences that `deny.toml` allows, one registry, nothing banned.
+//!
+//! Asks cargo and reads files; needs no network. `make audit` has cargo-deny look as well, also at advisories.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Where the image runs.
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Everything cargo knows of the packages, as the lock file has them.
+fn metadata() -> Value {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(root()).args(["metadata", "--format-version=1", "--locked", "--offline"]);
+    let output = command.args(["--filter-platform", PLATFORM]).output().expect("cargo can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo writes JSON")
+}
+
+/// The words in quotes of the list that a line of deny.toml starts, or of what follows up to the list's end.
+fn listed(deny: &str, start: &str) -> Vec<String> {
+    let (_, rest) = deny.split_once(&format!("\n{start} = [")).unwrap_or_else(|| panic!("deny.toml has no {start}"));
+    let (list, _) = rest.split_once("\n]").unwrap_or_else(|| panic!("the list {start} of deny.toml has no end"));
+    list.lines().flat_map(|line| line.split('"').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// Licences, and the crates that may have one that is allowed for them only.
+struct Allowed {
+    everywhere: Vec<String>,
+    exceptions: Vec<(String, String)>,
+}
+
+impl Allowed {
+    fn read() -> Self {
+        let deny = read("deny.toml");
+        let pairs = listed(&deny, "exceptions");
+        let exceptions = pairs.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+        Self { everywhere: listed(&deny, "allow"), exceptions }
+    }
+
+    fn has(&self, package: &str, licence: &str) -> bool {
+        let excepted = (package.to_owned(), licence.to_owned());
+        self.everywhere.iter().any(|allowed| allowed == licence) || self.exceptions.contains(&excepted)
+    }
+
+    /// Whether an SPDX expression can be met with allowed licences.
+    fn meet(&self, package: &str, expression: &str) -> bool {
+        // Before SPDX, a slash stood for a choice.
+        let text = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ").replace(" WITH ", "+WITH+");
+        let mut words = text.split_whitespace().peekable();
+        let met = self.choice(package, &mut words);
+        assert_eq!(words.next(), None, "{expression} has an end");
+        met
+    }
+
+    fn choice<'a>(&self, package: &str, words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        let mut met = self.all(package, words);
+        while words.next_if_eq(&"OR").is_some() {
+            met |= self.all(package, words);
+        }
+        met
+    }
+
+    fn all<'a>(&self, package: &str, words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        let mut met = self.one(package, words);
+        while words.next_if_eq(&"AND").is_some() {
+            met &= self.one(package, words);
+        }
+        met
+    }
+
+    fn one<'a>(&self, package: &str, words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        match words.next() {
+            Some("(") => {
+                let met = self.choice(package, words);
+                assert_eq!(words.next(), Some(")"), "{package}: a parenthesis is closed");
+                met
+            }
+            Some(word) => self.has(package, &word.replace("+WITH+", " WITH ")),
+            None => panic!("{package}: a licence is missing"),
+        }
+    }
+}
+
+/// Name, version and, if it is not of this repository, source of each package of a lock file.
+fn locked(path: &str) -> BTreeSet<(String, String, Option<String>)> {
+    let text = read(path);
+    let field = |package: &str, name: &str| {
+        let line = package.lines().find_map(|line| line.strip_prefix(&format!("{name} = ")));
+        line.map(|value| value.trim_matches('"').to_owned())
+    };
+    let packages = text.split("[[package]]").skip(1);
+    packages
+        .map(|package| {
+            let known = |name| field(package, name).unwrap_or_else(|| panic!("{path}: a package without {name}"));
+            (known("name"), known("version"), field(package, "source"))
+        })
+        .collect()
+}
+
+#[test]
+fn the_lock_file_is_kept_and_up_to_date() {
+    let packages = metadata()["packages"].as_array().map_or(0, Vec::len);
+    assert!(packages > 50, "cargo knows {packages} packages");
+    if root().join(".git").exists() {
+        let mut git = Command::new("git");
+        // The tests may run as another user than the one who checked the sources out.
+        git.arg("-c").arg(format!("safe.directory={}", root().display())).current_dir(root());
+        let output =
+            git.args(["ls-files", "Cargo.lock", "tests/fuzz/Cargo.lock"]).output().expect("git can be started");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "Cargo.lock\ntests/fuzz/Cargo.lock\n");
+    }
+}
+
+#[test]
+fn every_licence_is_one_that_is_allowed() {
+    let allowed = Allowed::read();
+    for package in metadata()["packages"].as_array().expect("a list of packages") {
+        let name = package["name"].as_str().expect("a package has a name");
+        let licence = package["license"].as_str().unwrap_or_else(|| panic!("{name} says nothing of its licence"));
+        assert!(allowed.meet(name, licence), "{name} is under {licence}, which deny.toml does not allow");
+    }
+}
+
+#[test]
+fn licences_are_judged_as_spdx_means_them() {
+    let allowed = Allowed {
+        everywhere: vec!["MIT".to_owned(), "ISC".to_owned()],
+        exceptions: vec![("odd".to_owned(), "Apache-2.0 WITH LLVM-exception".to_owned())],
+    };
+    for met in
+        ["MIT", "MIT/Apache-2.0", "GPL-3.0-only OR MIT", "(GPL-3.0-only OR MIT) AND ISC", "GPL-3.0-only OR MIT AND ISC"]
+    {
+        assert!(allowed.meet("any", met), "{met}");
+    }
+    for unmet in ["GPL-3.0-only", "MIT AND GPL-3.0-only", "(MIT OR ISC) AND Zlib", "Apache-2.0 WITH LLVM-exception"] {
+        assert!(!allowed.meet("any", unmet), "{unmet}");
+    }
+    assert!(allowed.meet("odd", "Apache-2.0 WITH LLVM-exception"));
+}
+
+#[test]
+fn every_package_comes_from_one_registry_and_none_is_banned() {
+    let banned: BTreeSet<String> = listed(&read("deny.toml"), "deny").into_iter().step_by(2).collect();
+    assert!(banned.contains("openssl"), "{banned:?}");
+    for (name, version, source) in locked("Cargo.lock") {
+        assert!(source.is_none_or(|source| source == REGISTRY), "{name} {version} is from elsewhere");
+        assert!(!banned.contains(&name), "{name} is banned");
+    }
+}
+
+/// What is fuzzed is what is shipped.
+#[test]
+fn the_fuzzer_has_the_same_versions() {
+    let own: BTreeSet<&str> = ["kube-proxy-nft-fuzz", "libfuzzer-sys", "arbitrary", "jobserver"].into();
+    let shipped = locked("Cargo.lock");
+    let other: Vec<_> = locked("tests/fuzz/Cargo.lock")
+        .into_iter()
+        .filter(|package| !own.contains(&*package.0) && !shipped.contains(package))
+        .collect();
+    assert!(other.is_empty(), "copy Cargo.lock to tests/fuzz and run `cargo metadata` there: {other:?}");
+}
