@@ -3,6 +3,8 @@
 VM_PACKAGES := cpio kmod xz-utils zstd binutils debian-archive-keyring
 PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
+# The conformance cases, which are no part of the repository.
+CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test bench soak demo image-root vm-deps vm-test vm-smoke fmt lint clean
@@ -37,6 +39,12 @@ lint: ## Check format, lints and documentation
 test: deps lint ## Everything that must pass: format, lints, documentation, the image's size, all tests (root)
 	deploy/image-root
 	cargo test --workspace --all-targets --no-fail-fast
+	@if [ -d "$(CASES)" ]; then \
+		echo "CONFORMANCE_CASES=$(CASES) cargo test --test conformance --test conformance_chains -- --ignored"; \
+		CONFORMANCE_CASES="$(CASES)" cargo test --test conformance --test conformance_chains -- --ignored; \
+	else \
+		echo "NOT RUN: the conformance cases, which are not part of this repository: no $(CASES)"; \
+	fi
 
 bench: build ## Measure speed and memory, goals beside values; BENCH_QUICK=1 leaves out what takes minutes (root)
 	cargo bench --bench bench
@@ -67,8 +75,8 @@ vm-deps: deps
 vm-test: vm-deps ## The tests on Debian's kernels and with their nft, in virtual machines; see vm-tests/README.md
 	vm-tests/run
 
-vm-smoke: vm-deps ## One kernel of vm-test and a part of its tests
-	vm-tests/run --own-nft --groups "restart nodes listing" bookworm
+vm-smoke: vm-deps ## One kernel of vm-test and a part of its tests, in some minutes
+	vm-tests/run --own-nft --groups "restart nodes listing conformance flowtable upgrade" bookworm
 
 fmt: ## Format the sources
 	cargo fmt --all

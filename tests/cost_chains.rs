@@ -29,6 +29,7 @@ fn kind(command: &Command) -> &'static str {
         Command::DeleteRule(..) => "delete rule",
         Command::AddSet(..) => "add set",
         Command::DeleteSet(..) => "delete set",
+        Command::AddFlowtable(..) => "add flowtable",
         Command::AddElements(..) => "add elements",
         Command::DeleteElements(..) => "delete elements",
     }

@@ -129,7 +129,8 @@ fn everything_of_kube_proxy_goes_and_nothing_else() {
     let (node, before) = node_of_others();
     restore(&node, PROXY);
     assert!(listing(&node).contains("-A KUBE-SEP-"), "the tree is there");
-    let tables = "add table ip kube-proxy\nadd chain ip kube-proxy c\nadd table ip6 kube-proxy\nadd table inet mine\n";
+    let tables = "add table ip kube-proxy\nadd chain ip kube-proxy c\nadd table ip6 kube-proxy\nadd table inet mine\n\
+                  add table inet kube-proxy-flowtable\n";
     nft::load(&node, tables);
     let report = node.enter(remove_all);
     assert_fine(&report);

@@ -148,6 +148,22 @@ fn a_table_of_everybody_becomes_owned_at_the_next_start() {
 }
 
 #[test]
+#[ignore = "needs a kernel before 6.9; vm-tests runs it"]
+fn where_the_kernel_cannot_keep_others_out_they_are_watched() {
+    let world = World::new();
+    let proxy = Proxy::start_with(&["--table-ownership=auto"], &world.node, &config(), &mixed::cluster());
+    let rules = || normalised(&list_ruleset(&world.node));
+    let ours = rules();
+    assert_eq!(proxy.log().matches("this kernel cannot keep others from changing our rules").count(), 1);
+    nft(&world, "flush ruleset");
+    let end = Instant::now() + REPAIRED_WITHIN;
+    while rules() != ours {
+        assert!(Instant::now() < end, "not repaired: {}", list_ruleset(&world.node));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
 fn what_others_do_elsewhere_causes_no_sync() {
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());

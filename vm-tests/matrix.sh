@@ -8,6 +8,9 @@ KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 SUITES=(bullseye bookworm trixie sid)
 KERNEL_PACKAGE=linux-image-cloud-amd64
 
+# The suite whose kernel the proxy refuses: one guest is enough for saying so.
+TOO_OLD=bullseye
+
 # The suite whose statically linked busybox is the guest's userland.
 TOOLS_SUITE=bookworm
 
@@ -16,17 +19,25 @@ QEMU_SUITE=trixie
 
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
 # The layouts of the ruleset are test binaries of their own: a layout is one word here and one file there.
-GROUPS_PER_KERNEL=(old-kernel restart foreign-writes nodes load packets packets-chains sctp)
+GROUPS_PER_KERNEL=(old-kernel restart upgrade foreign-writes nodes load packets packets-chains sctp flowtable conformance conformance-chains)
 # Groups that run on every kernel with every suite's nft: a node's nft need not be as old as its kernel.
 GROUPS_PER_NFT=(listing listing-chains)
 
+# Which groups share a guest: kernels are booted once for each line, and several guests run side by side. Groups that no line names
+# are in the last guest.
+GUESTS=(
+	"packets foreign-writes sctp load listing conformance"
+	"old-kernel restart upgrade nodes packets-chains flowtable listing-chains conformance-chains"
+)
+
 # Test binaries of the workspace that go into the guest.
-TEST_BINARIES=(packets packets_chains inspection inspection_chains tampering nodes)
+TEST_BINARIES=(packets packets_chains inspection inspection_chains tampering nodes flowtable conformance conformance_chains)
 
 # Modules that the rules and the tests' networks need. What a kernel has built in or lacks is left out; a group that needs a module
 # asks for it by itself.
 MODULES=(
 	nf_tables nf_conntrack nf_conntrack_netlink nf_nat nft_chain_nat nft_nat nft_masq nft_ct nft_fib_ipv4 nft_fib_ipv6 nft_numgen
 	nft_hash nft_reject nft_reject_ipv4 nft_reject_ipv6 nft_reject_inet nft_limit nft_log nft_counter nft_objref nft_compat
+	nf_flow_table nf_flow_table_inet nft_flow_offload
 	veth bridge vxlan dummy sctp
 )

@@ -10,7 +10,7 @@ use nftnl::{MsgType, NlMsg};
 
 use crate::decode::Messages;
 use crate::encode::{Encoder, message_len};
-use crate::object::{Chain, Element, Rule, Set, Table, TableName};
+use crate::object::{Chain, Element, Flowtable, Rule, Set, Table, TableName};
 use crate::wire::Attrs;
 
 /// One change.
@@ -37,6 +37,8 @@ pub enum Command {
     AddSet(TableName, Arc<Set>),
     /// Deletes a set that no rule refers to.
     DeleteSet(TableName, Arc<Set>),
+    /// Adds a flowtable, or these interfaces to one that exists. Kernels before 5.8 cannot do the latter.
+    AddFlowtable(TableName, Flowtable),
     /// Adds elements. One whose key exists with another value is refused.
     AddElements(TableName, Arc<Set>, Vec<Element>),
     /// Deletes elements, which must exist.
@@ -57,6 +59,7 @@ impl Command {
             | Self::AddRule(table, _, _)
             | Self::AddSet(table, _)
             | Self::DeleteSet(table, _)
+            | Self::AddFlowtable(table, _)
             | Self::AddElements(table, _, _)
             | Self::DeleteElements(table, _, _) => table,
         }

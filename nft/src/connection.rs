@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, Command, EncodeError, Origin};
 use crate::decode::{self, DecodeError, Decoded, Messages, Notice, RawElement};
-use crate::object::{Chain, Element, Family, Ownership, RuleDump, Set, Table, TableName};
+use crate::object::{Chain, Element, Family, Flowtable, Ownership, RuleDump, Set, Table, TableName};
 use crate::socket::{Bus, Socket};
 use crate::wire::Writer;
 
@@ -274,6 +274,20 @@ impl Connection {
         }
     }
 
+    /// The flowtables of a table. What is not a flowtable of this crate's kind is an error.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_flowtables(&mut self, table: &TableName) -> Result<Vec<Flowtable>, ReadError> {
+        let mut found = Vec::new();
+        self.dump(request::FLOWTABLES, table, &[(request::FLOWTABLE_TABLE, &table.name)], |item| match item {
+            Ok(Decoded::Flowtable { table: of, flowtable, .. }) if of == *table => found.push(Ok(flowtable)),
+            Ok(_) => {}
+            Err(error) => found.push(Err(error)),
+        })?;
+        Ok(found.into_iter().collect::<Result<_, _>>()?)
+    }
+
     fn read_table_object(&mut self, name: &TableName) -> Result<Option<(Table, Ownership)>, ReadError> {
         let port = self.port();
         let mut found = None;
@@ -377,9 +391,11 @@ mod request {
     pub(super) const SETS: u16 = 10;
     pub(super) const ELEMENTS: u16 = 13;
     pub(super) const GENERATION: u16 = 16;
+    pub(super) const FLOWTABLES: u16 = 23;
 
     pub(super) const RULE_TABLE: u16 = 1;
     pub(super) const SET_TABLE: u16 = 1;
+    pub(super) const FLOWTABLE_TABLE: u16 = 1;
     pub(super) const ELEMENTS_TABLE: u16 = 1;
     pub(super) const ELEMENTS_SET: u16 = 2;
 

@@ -90,6 +90,8 @@ pub enum CtKey {
     Status,
     /// The connection mark.
     Mark,
+    /// The number of packets in both directions, 64 bits in host order.
+    Packets,
     /// Destination of the original direction, IPv4.
     OriginalDstIpv4,
     /// Destination of the original direction, IPv6.
@@ -114,6 +116,8 @@ pub enum CmpOp {
     Eq,
     /// Not equal.
     Ne,
+    /// Greater, byte by byte: numbers have to be in network order.
+    Gt,
 }
 
 /// What a lookup does with what it finds.
@@ -199,6 +203,12 @@ pub enum Expr {
         mask: Data,
         xor: Data,
     },
+    /// Turns a number of `len` bytes from host to network order.
+    HostToNetwork {
+        sreg: Register,
+        dreg: Register,
+        len: u32,
+    },
     Immediate {
         dreg: Register,
         data: Data,
@@ -240,6 +250,8 @@ pub enum Expr {
     },
     Reject(RejectWith),
     Counter,
+    /// Hands the flow over to a flowtable.
+    FlowOffload(Arc<str>),
     /// An expression of this name that the other variants cannot express; only from a dump, never sent.
     Unknown(Arc<str>),
 }

@@ -152,6 +152,17 @@ pub enum Hook {
     Postrouting,
 }
 
+/// A flowtable: packets of the flows in it go from the interface they arrive at to the one they leave by, past all other hooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flowtable {
+    /// Its name within the table.
+    pub name: Arc<str>,
+    /// The order among what hangs at an interface's ingress, smaller first.
+    pub priority: i32,
+    /// The interfaces whose packets are looked up, by name.
+    pub devices: Vec<Arc<str>>,
+}
+
 /// A rule in the words of the nft language.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -292,8 +303,8 @@ impl Set {
 pub struct Element {
     /// The key; the first of the range in an interval set.
     pub key: Data,
-    /// The last key of the range (inclusive) in an interval set.
-    pub key_end: Option<Data>,
+    /// The last key of the range (inclusive) in an interval set. In a box, because few elements have one.
+    pub key_end: Option<Box<Data>>,
     /// What the map holds for the key.
     pub value: Value,
     /// How long the element lives from now; whole milliseconds.

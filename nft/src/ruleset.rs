@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::object::{Chain, Element, Rule, Set, Table};
+use crate::object::{Chain, Element, Flowtable, Rule, Set, Table};
 
 /// A set and its elements.
 pub type SetContent = (Arc<Set>, Vec<Element>);
@@ -17,6 +17,8 @@ pub struct TableContent {
     pub table: Table,
     /// Sets and maps. An anonymous one is written in the rule that refers to it and nowhere else.
     pub sets: Vec<SetContent>,
+    /// Flowtables.
+    pub flowtables: Vec<Flowtable>,
     /// Chains and their rules.
     pub chains: Vec<(Chain, Vec<Rule>)>,
 }
@@ -25,7 +27,7 @@ impl TableContent {
     /// A table with nothing in it.
     #[must_use]
     pub fn new(table: Table) -> Self {
-        Self { table, sets: Vec::new(), chains: Vec::new() }
+        Self { table, sets: Vec::new(), flowtables: Vec::new(), chains: Vec::new() }
     }
 }
 

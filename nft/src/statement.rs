@@ -28,6 +28,8 @@ pub enum Statement {
     FibLocal(FibAddress),
     /// `ct state new`, `ct status dnat`, ...
     CtBit(CtBit),
+    /// `ct packets > NUMBER`: of both directions. The kernel counts the packets of connections that begin after the first such rule.
+    CtPacketsOver(u64),
     /// `meta mark & MASK == 0` (false) or `!= 0` (true).
     MarkBits {
         /// The bits looked at.
@@ -66,6 +68,8 @@ pub enum Statement {
     },
     /// `counter`.
     Counter,
+    /// `flow add @FLOWTABLE`: hands the flow over, if it can be.
+    FlowAdd(Arc<str>),
     /// A verdict.
     Verdict(Verdict),
 }
@@ -96,6 +100,8 @@ pub enum Operand {
 pub enum CtBit {
     /// `ct state new`.
     StateNew,
+    /// `ct state established`.
+    StateEstablished,
     /// `ct state invalid`.
     StateInvalid,
     /// `ct status dnat`.
@@ -107,6 +113,7 @@ impl CtBit {
     const fn parts(self) -> (CtKey, u32) {
         match self {
             Self::StateInvalid => (CtKey::State, 1),
+            Self::StateEstablished => (CtKey::State, 1 << 1),
             Self::StateNew => (CtKey::State, 1 << 3),
             Self::StatusDnat => (CtKey::Status, 1 << 5),
         }
@@ -130,6 +137,14 @@ impl Statement {
                 let mut exprs = vec![Expr::Ct { key, dreg: FIRST }];
                 exprs.extend(test_bits(bit, true));
                 exprs
+            }
+            Self::CtPacketsOver(number) => {
+                let data = Data::from_bytes(&number.to_be_bytes()).expect("eight bytes");
+                vec![
+                    Expr::Ct { key: CtKey::Packets, dreg: FIRST },
+                    Expr::HostToNetwork { sreg: FIRST, dreg: FIRST, len: 8 },
+                    Expr::Cmp { op: CmpOp::Gt, sreg: FIRST, data },
+                ]
             }
             Self::MarkBits { mask, set } => {
                 let mut exprs = vec![Expr::MetaLoad { key: MetaKey::Mark, dreg: FIRST }];
@@ -171,6 +186,7 @@ impl Statement {
             Self::RejectWithTcpReset => vec![Expr::Reject(RejectWith::TcpReset)],
             Self::Update { set, key, value, timeout } => lower_update(set, key, value, *timeout),
             Self::Counter => vec![Expr::Counter],
+            Self::FlowAdd(flowtable) => vec![Expr::FlowOffload(Arc::clone(flowtable))],
             Self::Verdict(verdict) => vec![Expr::ImmediateVerdict(verdict.clone())],
         }
     }

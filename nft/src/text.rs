@@ -10,6 +10,7 @@ mod chain;
 pub mod command;
 mod element;
 mod expr;
+mod flowtable;
 mod set;
 mod statement;
 
@@ -73,6 +74,11 @@ impl fmt::Display for TableContent {
         for (set, elements) in self.sets.iter().filter(|(set, _)| !set.flags.anonymous) {
             f.write_str(separator)?;
             set::write(f, set, elements)?;
+            separator = "\n";
+        }
+        for flowtable in &self.flowtables {
+            f.write_str(separator)?;
+            flowtable::write(f, flowtable)?;
             separator = "\n";
         }
         for (chain, rules) in &self.chains {

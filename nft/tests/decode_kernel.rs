@@ -255,7 +255,7 @@ fn elements_over_several_messages_are_paired() {
         assert_eq!(elements.len(), 4000);
         let widths = elements.iter().map(|element| {
             let last = |data: &nft::Data| data.as_slice()[3];
-            last(&element.key_end.expect("a range")) - last(&element.key)
+            last(element.key_end.as_ref().expect("a range")) - last(&element.key)
         });
         assert!(widths.into_iter().all(|width| width == 127));
     });

@@ -123,6 +123,7 @@ fn an_object_in_use_is_kept() {
         let matches = Statement::Match(vec![Field::IpSaddr], Operand::InSet("used".into()));
         let chains = vec![chain("rules", vec![Rule::new([matches])])];
         let content = TableContent {
+            flowtables: Vec::new(),
             table: Table { name: name(), comment: None },
             sets: vec![(Arc::clone(&used), vec![address(1)])],
             chains,
@@ -148,10 +149,11 @@ fn edges_of_intervals_are_kept() {
         let wide = [DataType::Ipv4Addr, DataType::InetService];
         let concat = Arc::new(Set { flags: interval(), ..Set::new("concat", types(&wide)) });
         let from_to = |from: [u8; 4], to: [u8; 4], ports: (u16, u16)| Element {
-            key_end: Some(ip(to).then(ports.1)),
+            key_end: Some(Box::new(ip(to).then(ports.1))),
             ..Element::new(ip(from).then(ports.0))
         };
         let content = TableContent {
+            flowtables: Vec::new(),
             table: Table { name: name(), comment: None },
             sets: vec![
                 (set("ranges", interval()), ranges),
@@ -189,6 +191,7 @@ fn a_hundred_thousand_elements_and_four_thousand_chains_are_one_commit() {
         let dispatch = Statement::Vmap(vec![Field::IpDaddr], "verdicts".into());
         chains.push(kernel_fixture::base(ChainType::Nat, vec![Rule::new([dispatch])]));
         let content = TableContent {
+            flowtables: Vec::new(),
             table: Table { name: name(), comment: None },
             sets: vec![(verdicts, (0..100_000).map(goto).collect())],
             chains,

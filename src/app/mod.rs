@@ -15,8 +15,9 @@ use std::fs;
 use anyhow::{Context as _, Result, bail};
 use tracing::{info, warn};
 
-use crate::config::file::RulesetLayout;
+use crate::config::file::{Flowtable, RulesetLayout};
 use crate::config::{self, Config, Invocation};
+use crate::fastpath;
 use crate::kernel::leftovers;
 use crate::logging::{self, Verbosity};
 use crate::model::Family;
@@ -50,6 +51,9 @@ fn run(config: Config) -> Result<()> {
     info!(version = config::VERSION, node = config.node_name, "starting");
     leftovers::remove_other_modes().log();
     prepare::prepare(&config)?;
+    if config.file.nftables.flowtable == Flowtable::Off {
+        leftovers::remove_fast_path().log();
+    }
     prepare::give_up_privileges(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve::serve(config, verbosity))
@@ -97,10 +101,14 @@ fn render(config: Config) -> Result<()> {
     config.warnings.iter().for_each(|text| eprintln!("{text}"));
     problems.iter().for_each(|problem| eprintln!("{problem}"));
     let layout = layout(&config);
+    let flowtable = config.file.nftables.flowtable.clone();
     let mut engine = Engine::new(config, layout, &Family::BOTH, NoKernel);
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
     print!("{}", engine.content());
+    if let Some(table) = fastpath::table(&flowtable)? {
+        print!("{table}");
+    }
     Ok(())
 }

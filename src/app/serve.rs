@@ -12,11 +12,13 @@ use tracing::{error, info, warn};
 
 use super::node;
 use super::source::{Source, client};
+use crate::config::file::Flowtable;
 use crate::config::watch::Watcher;
 use crate::config::{self, Config};
 use crate::events::{self, Happening, Recorder};
+use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
-use crate::kernel::{Netfilter, families};
+use crate::kernel::{Flowtables, Netfilter, families};
 use crate::logging::Verbosity;
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
@@ -54,6 +56,7 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity) -> Result<()> {
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let mut source = Source::spawn(&config, sender, metrics.clone())?;
     let (ended, sync_ended) = oneshot::channel();
+    spawn_fast_path(&config)?;
     let sync = spawn_sync(config, metrics, reporter, recorder.clone(), events, ended)?;
     tokio::select! {
         _ = terminate.recv() => {}
@@ -107,6 +110,26 @@ fn watch_config(config: &Config) -> Result<oneshot::Receiver<()>> {
     };
     thread::Builder::new().name("config-watch".into()).spawn(body).context("watch of the configuration file")?;
     Ok(receiver)
+}
+
+/// Starts the thread that keeps the fast path, if there shall be one. It ends with the process, and the fast path stays, as the
+/// rules do.
+fn spawn_fast_path(config: &Config) -> Result<()> {
+    let wanted = config.file.nftables.flowtable.clone();
+    if wanted == Flowtable::Off {
+        return Ok(());
+    }
+    let body = move || match Flowtables::open() {
+        Ok(kernel) => {
+            let mut keeper = Keeper::new(wanted, kernel);
+            while keeper.look() == Look::Again {
+                thread::sleep(fastpath::MOMENT);
+            }
+        }
+        Err(error) => warn!(%error, "no fast path: cannot open a netfilter netlink socket"),
+    };
+    thread::Builder::new().name("fast-path".into()).spawn(body).context("thread of the fast path")?;
+    Ok(())
 }
 
 /// Starts the sync loop. Its netlink sockets are opened on its own thread, which they may not leave.

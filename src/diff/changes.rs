@@ -30,25 +30,21 @@ impl ElementChanges {
             return changes;
         }
         changes.add.reserve_exact(if present.is_none() { wanted.len() } else { 0 });
-        let differs = |(key, stored): &(&Data, &Stored)| present.and_then(|set| set.element(key)) != Some(stored);
-        let mut keys: Vec<&Data> = wanted.elements().filter(differs).map(|(key, _)| key).collect();
-        let differs = |(prefix, values): &(&Data, &Values)| present.and_then(|set| set.slots(prefix)) != Some(values);
-        let mut prefixes: Vec<&Data> = wanted.groups().filter(differs).map(|(prefix, _)| prefix).collect();
-        if let Some(present) = present {
-            keys.extend(present.elements().map(|(key, _)| key).filter(|key| wanted.element(key).is_none()));
-            prefixes.extend(present.prefixes().filter(|prefix| wanted.slots(prefix).is_none()));
+        let all = present.into_iter().flat_map(RealisedSet::elements);
+        let of_present = |key: &Data| present.and_then(|set| set.element(key));
+        for (key, wanted, present) in differences(wanted.elements(), all, |key| wanted.element(key), of_present) {
+            changes.element(&key, wanted, present);
         }
-        keys.sort_unstable();
-        prefixes.sort_unstable();
-        keys.into_iter().for_each(|key| changes.element(key, wanted, present));
-        prefixes.into_iter().for_each(|prefix| changes.slots(prefix, wanted, present));
+        let all = present.into_iter().flat_map(RealisedSet::groups);
+        let of_present = |prefix: &Data| present.and_then(|set| set.slots(prefix));
+        for (prefix, wanted, present) in differences(wanted.groups(), all, |prefix| wanted.slots(prefix), of_present) {
+            changes.slots(&prefix, wanted, present);
+        }
         changes
     }
 
     /// What differs at a key.
-    pub(super) fn element(&mut self, key: &Data, wanted: &DesiredSet, present: Option<&RealisedSet>) {
-        let wanted = wanted.element(key);
-        let present = present.and_then(|set| set.element(key));
+    pub(super) fn element(&mut self, key: &Data, wanted: Option<&Stored>, present: Option<&Stored>) {
         if wanted != present {
             self.delete.extend(present.map(|stored| stored.element(key)));
             self.add.extend(wanted.map(|stored| stored.element(key)));
@@ -56,9 +52,8 @@ impl ElementChanges {
     }
 
     /// What differs in a group of slots.
-    pub(super) fn slots(&mut self, prefix: &Data, wanted: &DesiredSet, present: Option<&RealisedSet>) {
-        let wanted = wanted.slots(prefix);
-        let Some(present) = present.and_then(|set| set.slots(prefix)) else {
+    pub(super) fn slots(&mut self, prefix: &Data, wanted: Option<&Values>, present: Option<&Values>) {
+        let Some(present) = present else {
             let values = wanted.into_iter().flat_map(Values::data).enumerate();
             self.add.extend(values.map(|(slot, value)| Element::mapping(slot_key(prefix, slot), Value::Data(value))));
             return;
@@ -106,4 +101,19 @@ impl ElementChanges {
             Value::None | Value::Data(_) => None,
         })
     }
+}
+
+/// What is wanted and what is present at each key where the two are not the same, in the order of the keys.
+fn differences<'a, T: PartialEq + 'a>(
+    wanted: impl Iterator<Item = (&'a Data, &'a T)>,
+    present: impl Iterator<Item = (&'a Data, &'a T)>,
+    wanted_at: impl Fn(&Data) -> Option<&'a T>,
+    present_at: impl Fn(&Data) -> Option<&'a T>,
+) -> Vec<(Data, Option<&'a T>, Option<&'a T>)> {
+    // Keys are copied: those in the hash maps lie far apart, and sorting looks at each many times.
+    let wanted = wanted.map(|(key, value)| (*key, Some(value), present_at(key)));
+    let surplus = present.filter(|(key, _)| wanted_at(key).is_none()).map(|(key, value)| (*key, None, Some(value)));
+    let mut differing: Vec<_> = wanted.chain(surplus).filter(|(_, wanted, present)| wanted != present).collect();
+    differing.sort_unstable_by_key(|(key, ..)| *key);
+    differing
 }

@@ -283,7 +283,7 @@ impl<Owner: Eq + Hash> Desired<Owner> {
         let further: Vec<Arc<str>> = chains.iter().flat_map(ChainContent::targets).cloned().collect();
         add_chains(further, &self.program, &mut chains);
         let chains = chains.into_iter().map(|c| (c.chain, c.rules)).collect();
-        nft::TableContent { table: self.program.table.clone(), sets, chains }
+        nft::TableContent { flowtables: Vec::new(), table: self.program.table.clone(), sets, chains }
     }
 }
 

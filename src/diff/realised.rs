@@ -123,6 +123,8 @@ impl Realised {
                     elements.iter().for_each(|element| content.remove(&element.key));
                 }
             }
+            // In a table of its own, which is not kept here.
+            Command::AddFlowtable(..) => {}
         }
     }
 
@@ -194,8 +196,8 @@ impl RealisedSet {
     }
 
     /// Every group of slots.
-    pub(super) fn prefixes(&self) -> impl Iterator<Item = &Data> {
-        self.slots.iter().flat_map(HashMap::keys)
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&Data, &Values)> {
+        self.slots.iter().flatten()
     }
 
     /// Adds elements. Neighbours of one group of slots cost one look-up together.

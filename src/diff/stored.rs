@@ -23,7 +23,7 @@ enum StoredValue {
 /// What elements of ranges, and those that expire, have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rare {
-    key_end: Option<Data>,
+    key_end: Option<Box<Data>>,
     timeout: Option<Duration>,
 }
 
@@ -50,7 +50,7 @@ impl Stored {
         let rare = self.rare.as_deref();
         Element {
             key: *key,
-            key_end: rare.and_then(|rare| rare.key_end),
+            key_end: rare.and_then(|rare| rare.key_end.clone()),
             value,
             timeout: rare.and_then(|rare| rare.timeout),
             comment: self.comment.clone(),
@@ -84,7 +84,7 @@ mod tests {
         let key = Data::from(7_u32);
         let plain = Element::new(key);
         let all = Element {
-            key_end: Some(Data::from(9_u32)),
+            key_end: Some(Box::new(Data::from(9_u32))),
             value: Value::Data(Data::from(8_u16)),
             timeout: Some(Duration::from_secs(3)),
             comment: Some("a/b".into()),

@@ -214,11 +214,13 @@ impl<'a> Plan<'a> {
         }
         for place in touched.elements.iter().filter(|place| !self.outgrown.contains(&place.set)) {
             let (set, wanted) = desired.set(place.set);
-            by_set.entry(place.set).or_default().element(&place.key, wanted, realised.set(&set.name));
+            let present = realised.set(&set.name).and_then(|present| present.element(&place.key));
+            by_set.entry(place.set).or_default().element(&place.key, wanted.element(&place.key), present);
         }
         for place in touched.slots.iter().filter(|place| !self.outgrown.contains(&place.set)) {
             let (set, wanted) = desired.set(place.set);
-            by_set.entry(place.set).or_default().slots(&place.key, wanted, realised.set(&set.name));
+            let present = realised.set(&set.name).and_then(|present| present.slots(&place.key));
+            by_set.entry(place.set).or_default().slots(&place.key, wanted.slots(&place.key), present);
         }
         by_set.values_mut().for_each(ElementChanges::sort);
         for index in &self.outgrown {

@@ -6,6 +6,8 @@
 pub mod addresses;
 pub mod families;
 mod flows;
+mod flowtables;
+pub mod interfaces;
 pub mod leftovers;
 mod link;
 pub mod probe;
@@ -24,6 +26,7 @@ use link::Link;
 use watch::Watch;
 
 pub use flows::load_conntrack;
+pub use flowtables::{FlowtableKernel, Flowtables};
 pub use watch::ForeignWrites;
 
 /// What the sync loop asks of the kernel. Tests put another one in its place.

@@ -7,6 +7,7 @@
 //! Invariant: the fragments of two Services never hold the same element with different values, because a front has one owner.
 
 pub mod chains;
+pub mod fastpath;
 pub mod maps;
 mod shared;
 

@@ -157,7 +157,7 @@ pub(super) fn node(settings: &Settings, facts: &NodeFacts) -> Fragment {
 }
 
 fn range(range: &IpNet) -> Element {
-    Element { key_end: Some(range.broadcast().into()), ..Element::new(range.network().into()) }
+    Element { key_end: Some(Box::new(range.broadcast().into())), ..Element::new(range.network().into()) }
 }
 
 /// A comment that nft reads back: names may be longer than it allows.

@@ -112,5 +112,7 @@ const fn usable(endpoint: &Endpoint) -> bool {
 }
 
 fn addresses(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
-    endpoints.iter().filter(|(_, endpoint)| wanted(endpoint)).map(|(address, _)| *address).collect()
+    let mut list = Vec::with_capacity(endpoints.len());
+    list.extend(endpoints.iter().filter(|(_, endpoint)| wanted(endpoint)).map(|(address, _)| *address));
+    list
 }

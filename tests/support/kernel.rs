@@ -115,6 +115,7 @@ fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) {
 
 fn change(table: &mut TableDump, command: &Command) {
     match command {
+        Command::AddFlowtable(..) => panic!("the sync loop makes no flowtables"),
         Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) => {
             unreachable!("not about what is in a table")
         }

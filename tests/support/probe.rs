@@ -21,6 +21,8 @@ use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_p
 
 /// How long a probe waits for any answer before the packet counts as dropped.
 const TIMEOUT: Duration = Duration::from_millis(400);
+/// The same where `$TEST_PATIENCE_SECONDS` says that the machine is slow; less than a second (see [`IcmpErrors`]).
+const SLOW_TIMEOUT: Duration = Duration::from_millis(950);
 /// In a tally, after this many probes without an answer in a row the rest is not tried.
 const HOPELESS: u32 = 3;
 
@@ -110,6 +112,10 @@ pub(crate) fn probe_many(namespace: &Namespace, flow: Flow, count: u32) -> Tally
         }
         tally
     })
+}
+
+fn timeout() -> Duration {
+    if std::env::var_os("TEST_PATIENCE_SECONDS").is_some() { SLOW_TIMEOUT } else { TIMEOUT }
 }
 
 /// A source port no other probe of this process uses.
@@ -263,7 +269,7 @@ struct IcmpErrors {
 impl IcmpErrors {
     /// Starts to listen; before the probe is sent, so that nothing is missed.
     fn watch(flow: Flow) -> io::Result<Self> {
-        Ok(Self { socket: icmp_socket(flow.source)?, flow, deadline: Instant::now() + TIMEOUT })
+        Ok(Self { socket: icmp_socket(flow.source)?, flow, deadline: Instant::now() + timeout() })
     }
 
     /// Waits until `read` makes an outcome of what `socket` gets, or an error tells of `port`, or time is up.

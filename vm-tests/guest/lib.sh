@@ -11,14 +11,17 @@ note() { # TEXT
 	echo "$1" | tee -a /run/group/reason
 }
 
-# The oldest kernel that the proxy accepts.
-needs_supported_kernel() {
+kernel_is_at_least() { # MAJOR MINOR
 	local release=$(uname -r) major minor
 	major=${release%%.*}
 	minor=${release#*.}
 	minor=${minor%%.*}
-	[ "$major" -gt 5 ] || { [ "$major" -eq 5 ] && [ "$minor" -ge 13 ]; } ||
-		not_applicable "kernel older than 5.13 (see old-kernel)"
+	[ "$major" -gt "$1" ] || { [ "$major" -eq "$1" ] && [ "$minor" -ge "$2" ]; }
+}
+
+# The oldest kernel that the proxy accepts.
+needs_supported_kernel() {
+	kernel_is_at_least 5 13 || not_applicable "kernel older than 5.13 (see old-kernel)"
 }
 
 # The oldest nft that can list maps of typed concatenations; older ones abort.
@@ -28,6 +31,13 @@ needs_supported_nft() {
 	case $version in
 	v0.* | v1.0.0) not_applicable "nft ${version#v} is older than 1.0.1, the oldest that can list the rules" ;;
 	esac
+}
+
+# The cases of ../shared/conformance, where the machine that built the guest has them.
+needs_cases() {
+	[ -d /conformance ] || not_applicable "there were no conformance cases beside the repository"
+	# All of them take as long as everything else; `make test` runs all.
+	export CONFORMANCE_CASES=/conformance CONFORMANCE_ONE_IN=3
 }
 
 # Runs a test binary; the first filter that no test matches fails it.

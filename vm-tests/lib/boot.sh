@@ -1,13 +1,14 @@
 # Boots a guest and judges what it printed.
 #
-# Takes $WORK/KERNEL with the archive and the plan; gives the console in $WORK/KERNEL/console and lines of
-# "KERNEL NFT-SUITE GROUP VERDICT SECONDS REASON" in $WORK/results. A verdict that the plan asks for and the guest did not give is a
+# A guest is called KERNEL.NUMBER. Takes $WORK/GUEST with the archive and the plan; gives the console in $WORK/GUEST/console and lines
+# of "KERNEL NFT-SUITE GROUP VERDICT SECONDS REASON" in $WORK/GUEST/results. A verdict that the plan asks for and the guest did not give is a
 # failure, and so is everything in the kernel's log that says that the kernel is unwell.
 
 # What the kernel prints when something is wrong with it.
 KERNEL_TROUBLE='WARNING: (CPU|possible|suspicious)|\bBUG: |\bOops\b|general protection fault|soft lockup|hard LOCKUP|rcu.*(stall|starved)|Kernel panic|blocked for more than [0-9]+ seconds|KASAN|refcount_t:|list_(add|del) corruption'
 
-KERNEL_LINE='console=ttyS0 quiet loglevel=5 panic=-1 oops=panic reboot=t mitigations=off random.trust_cpu=on'
+# no_timer_check: on a busy machine the timer of a translated processor looks broken to a kernel that boots.
+KERNEL_LINE='console=ttyS0 quiet loglevel=5 panic=-1 oops=panic reboot=t mitigations=off no_timer_check random.trust_cpu=on'
 
 # qemu with its own libraries and firmware.
 machine() { # ACCELERATOR KERNEL ARGUMENT...
@@ -18,14 +19,14 @@ machine() { # ACCELERATOR KERNEL ARGUMENT...
 	[ "$accelerator" = kvm ] || cpu=qemu64,+ssse3,+sse4.1,+sse4.2
 	export QEMU_MODULE_DIR=$qemu/lib/x86_64-linux-gnu/qemu
 	exec "$qemu/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$qemu/lib/x86_64-linux-gnu" "$qemu/bin/qemu-system-x86_64" \
-		-L "$qemu/share/qemu" -L "$qemu/share/seabios" -M q35 -cpu "$cpu" -accel "$accelerator" -smp 2 -m 1536 \
+		-L "$qemu/share/qemu" -L "$qemu/share/seabios" -M q35 -cpu "$cpu" -accel "$accelerator" -smp "$CPUS" -m 1536 \
 		-nodefaults -no-user-config -display none -serial stdio -no-reboot -kernel "$vmlinuz" "$@" </dev/null 2>&1
 }
 
 # "kvm" if a kernel gets as far as its panic about a missing root file system in a few seconds with it, else "tcg". That
 # /dev/kvm can be opened says little: inside some virtual machines guests then crawl or die.
 accelerator() { # KERNEL
-	if [ -w /dev/kvm ] && (export -f machine; export CACHE QEMU_SUITE; timeout 10 bash -c \
+	if [ -w /dev/kvm ] && (export -f machine; export CACHE QEMU_SUITE CPUS; timeout 10 bash -c \
 		"machine kvm $1 -append 'console=ttyS0 panic=-1 reboot=t'" 2>/dev/null) 2>/dev/null | grep -a 'Kernel panic' >/dev/null; then
 		echo kvm
 	else
@@ -33,25 +34,31 @@ accelerator() { # KERNEL
 	fi
 }
 
-boot() { # KERNEL ACCELERATOR
+kernel_of() { # GUEST
+	echo "${1%.*}"
+}
+
+boot() { # GUEST ACCELERATOR
 	local work=$WORK/$1 code=0
-	(export -f machine; export CACHE QEMU_SUITE; timeout "$BOOT_SECONDS" bash -c "machine $2 $1 -initrd '$work/initramfs' -append '$KERNEL_LINE'") |
-		sed -u 's|\r||g' | tee "$work/console" | show || code=$?
+	(export -f machine; export CACHE QEMU_SUITE CPUS; timeout "$BOOT_SECONDS" bash -c \
+		"machine $2 $(kernel_of "$1") -initrd '$work/initramfs' -append '$KERNEL_LINE'") |
+		sed -u 's|\r||g' | tee "$work/console" | show "$1" || code=$?
 	[ "$code" -eq 0 ] || echo "qemu ended with $code (124: more than $BOOT_SECONDS seconds)" | tee -a "$work/console"
 }
 
 # The console, or only its verdicts.
-show() {
-	if $VERBOSE; then cat; else grep --line-buffered -a -E '^(GUEST|VERDICT|---)' || true; fi
+show() { # GUEST
+	if $VERBOSE; then cat; else grep --line-buffered -a -E '^(GUEST|VERDICT|---)' || true; fi | sed -u "s|^|[$1] |"
 }
 
-judge() { # KERNEL
-	local console=$WORK/$1/console suite group line trouble
+judge() { # GUEST
+	local console=$WORK/$1/console kernel suite group line trouble
+	kernel=$(kernel_of "$1")
 	trouble=$(grep -a -E "$KERNEL_TROUBLE" "$console" | head -n 1 | tr -d '|' || true)
 	while read -r suite group; do
 		line=$(grep -a "^VERDICT $suite $group " "$console" | tail -n 1 | cut -d ' ' -f 4- || true)
-		echo "$1 $suite $group ${line:-fail - no verdict}"
+		echo "$kernel $suite $group ${line:-fail - no verdict}"
 	done <"$WORK/$1/plan"
-	echo "$1 $1 kernel-log $([ -z "$trouble" ] && echo "pass -" || echo "fail - $trouble")"
-	grep -aqx END "$console" || echo "$1 $1 end fail - the guest did not come to its end"
+	echo "$kernel $kernel kernel-log $([ -z "$trouble" ] && echo "pass -" || echo "fail - $trouble")"
+	grep -aqx END "$console" || echo "$kernel $kernel end fail - guest $1 did not come to its end"
 }

@@ -1,7 +1,7 @@
 # The guest's file system, as initramfs archives.
 #
 # Takes the built binaries and the unpacked packages; gives $WORK/base.cpio (the same for all guests: busybox, ip, the proxy as
-# deploy/image-root lays it out, tests, groups) and one archive a kernel (its modules, and every suite's nft). The kernel
+# deploy/image-root lays it out, tests, groups) and one archive a guest (its kernel's modules, and the nft that its plan names). The kernel
 # unpacks archives that follow each other in one file.
 
 # A program of this machine with the libraries it loads, under the paths it has here.
@@ -33,6 +33,7 @@ build_base() {
 		copy_libraries "$root" "${TESTS[$binary]}"
 	done
 	cp -r vm-tests/guest "$root/guest"
+	if [ -d "$CASES" ]; then cp -r "$CASES" "$root/conformance"; fi
 	mkdir -p "$root"/{dev,etc,proc,run,sys,tmp,sbin,usr/sbin,root}
 	mv "$root/guest/init" "$root/init"
 	chmod 755 "$root/init"
@@ -77,13 +78,14 @@ copy_nft() { # SUITE ROOT
 	chmod 755 "$to"/{nft,run}
 }
 
-# The archive of one kernel, and its plan: lines of "NFT-SUITE GROUP" in the order in which they run.
-build_kernel_part() { # SUITE
+# The archive of one guest, and its plan: lines of "NFT-SUITE GROUP" in the order in which they run.
+build_guest() { # GUEST
 	local root=$WORK/$1/part suite
 	rm -rf "$root"
 	mkdir -p "$root/etc"
-	copy_modules "$1" "$root"
-	for suite in "${SUITES[@]}"; do
+	copy_modules "$(kernel_of "$1")" "$root"
+	# Of nft only what the plan asks for: that is what was fetched.
+	for suite in $(cut -d ' ' -f 1 "$WORK/$1/plan" | sort -u); do
 		copy_nft "$suite" "$root"
 	done
 	cp "$WORK/$1/plan" "$root/etc/plan"

@@ -1,29 +1,128 @@
 # The table of results: one row a kernel and nft, one column a group, the reasons below it.
 #
-# Takes lines as `judge` prints them on standard input, gives Markdown.
+# Takes $WORK/results, lines as `judge` gives them, and $WORK/versions, lines of "kernel|nft SUITE VERSION" for what was fetched;
+# gives Markdown. Asks for nothing that these two do not hold: a run may be about one suite only.
 
-# "6.1.176-1 (bookworm)" and the like: the version of what was fetched.
-version_of() { # SUITE kernel|nft
+# Notes the version of what was fetched, in the place of what an earlier run noted.
+note_version() { # SUITE kernel|nft
+	local version
 	case $2 in
-	kernel) sed -n 's/^linux-image-.*_\(.*\)_amd64.deb/\1/p' "$CACHE/$1/kernel.list" ;;
-	nft) sed -n 's/^nftables_\(.*\)-.*_amd64.deb/\1/p' "$CACHE/$1/nft.list" | sed 's/^[0-9]*%3a//' ;;
+	kernel) version=$(sed -n 's/^linux-image-.*_\(.*\)_amd64.deb/\1/p' "$CACHE/$1/kernel.list") ;;
+	nft) version=$(sed -n 's/^nftables_\(.*\)-.*_amd64.deb/\1/p' "$CACHE/$1/nft.list" | sed 's/^[0-9]*%3a//') ;;
 	esac
+	[ -n "$version" ] || { echo "no version of $2 in what was fetched from $1" >&2; return 1; }
+	sed -i "/^$2 $1 /d" "$WORK/versions"
+	echo "$2 $1 $version" >>"$WORK/versions"
 }
 
-table() { # GROUP...
-	local kernel nft group line rows results=$WORK/results
-	printf '| kernel | nft |'; printf ' %s |' "$@"; echo
-	printf '|---|---|'; printf '%s' "${@/*/---|}"; echo
-	rows=$(awk '!seen[$1 " " $2]++ { print $1, $2 }' "$results")
-	while read -r kernel nft; do
-		printf '| %s (%s) | %s (%s) |' "$(version_of "$kernel" kernel)" "$kernel" "$(version_of "$nft" nft)" "$nft"
-		for group in "$@"; do
-			line=$(awk -v k="$kernel" -v n="$nft" -v g="$group" '$1 == k && $2 == n && $3 == g { print $4 }' "$results")
-			printf ' %s |' "${line:-see own nft}"
+version_of() { # SUITE kernel|nft
+	awk -v suite="$1" -v what="$2" '$1 == what && $2 == suite { print $3 }' "$WORK/versions"
+}
+
+# Takes results over, in the place of earlier ones of the same kernel, nft and group. What guests of one kernel say about its log is
+# one verdict, the worst, and only a whole run makes a bad one good.
+add_results() { # FILE...
+	awk '
+		{ key = $1 " " $2 " " $3 }
+		FILENAME == old { kept[key] = $0; order[++n] = key; next }
+		!(key in fresh) { fresh[key] = $0; if (!(key in kept)) order[++n] = key }
+		$4 == "fail" { fresh[key] = $0 }
+		kept[key] ~ / kernel-log fail / { fresh[key] = kept[key] }
+		END { for (i = 1; i <= n; i++) print order[i] in fresh ? fresh[order[i]] : kept[order[i]] }
+	' old="$WORK/results" "$WORK/results" "$@" >"$WORK/results.new"
+	mv "$WORK/results.new" "$WORK/results"
+}
+
+# The groups that results are about, in the order of matrix.sh.
+groups_of_results() {
+	local group
+	for group in "${GROUPS_PER_KERNEL[@]}" "${GROUPS_PER_NFT[@]}" kernel-log end; do
+		if grep -q "^[^ ]* [^ ]* $group " "$WORK/results"; then echo "$group"; fi
+	done
+}
+
+table() {
+	local kernel nft group line groups results=$WORK/results
+	mapfile -t groups < <(groups_of_results)
+	printf '| kernel | nft |'; printf ' %s |' "${groups[@]}"; echo
+	printf '|---|---|'; printf '%s' "${groups[@]/*/---|}"; echo
+	for kernel in "${SUITES[@]}"; do
+		for nft in "${SUITES[@]}"; do
+			grep -q "^$kernel $nft " "$results" || continue
+			printf '| %s (%s) | %s (%s) |' "$(version_of "$kernel" kernel)" "$kernel" "$(version_of "$nft" nft)" "$nft"
+			for group in "${groups[@]}"; do
+				line=$(awk -v k="$kernel" -v n="$nft" -v g="$group" '$1 == k && $2 == n && $3 == g { print $4 }' "$results")
+				[ -n "$line" ] || [ "$nft" = "$kernel" ] || [[ " ${GROUPS_PER_NFT[*]} " == *" $group "* ]] || line="once a kernel"
+				printf ' %s |' "${line:-not run}"
+			done
+			echo
 		done
-		echo
-	done <<<"$rows"
+	done
 	printf '\nWhat was said beside the verdicts (seconds are the guest'\''s):\n\n'
 	awk '{ printf "- %s, nft of %s, %s: **%s**%s", $1, $2, $3, $4, $5 == "-" ? "" : ", " $5 " s"
-		$1 = $2 = $3 = $4 = $5 = ""; sub(/^ */, ""); print $0 == "" ? "" : ": " $0 }' "$results"
+		$1 = $2 = $3 = $4 = $5 = ""; sub(/^ */, ""); sub(/ *$/, ""); print $0 == "" ? "" : ": " $0 }' "$results"
+	printf '\nSeconds of all guests together, by group:'
+	awk '$5 != "-" { if (!($3 in sum)) order[++n] = $3; sum[$3] += $5; all += $5 }
+		END { for (i = 1; i <= n; i++) printf " %s %d,", order[i], sum[order[i]]; printf " all %d.\n", all }' "$results"
+}
+
+# What README says: a row a kernel.
+summary() {
+	local kernel results=$WORK/results
+	echo 'Tested in virtual machines, with the details in `vm-tests/RESULTS.md`:'
+	echo
+	echo '| kernel | tests | nft that lists the rules |'
+	echo '|---|---|---|'
+	for kernel in "${SUITES[@]}"; do
+		printf '| %s (%s) | ' "$(version_of "$kernel" kernel)" "$kernel"
+		awk -v k="$kernel" '$1 == k { count[$4]++; if ($3 == "restart") restart = $4; if ($3 == "old-kernel") old = $4 }
+			END { if (restart == "n/a" && old == "pass") printf "refused, as it is too old"
+				else printf "%d passed%s", count["pass"], count["fail"] ? ", " count["fail"] " failed" : "" }' "$results"
+		printf ' | '
+		listing_nfts "$kernel"
+		echo ' |'
+	done
+}
+
+# The versions of nft whose listings of the rules were tested on a kernel and are right.
+listing_nfts() { # KERNEL
+	local suite line=''
+	for suite in "${SUITES[@]}"; do
+		if grep -q "^$1 $suite listing pass" "$WORK/results"; then line+="${line:+, }$(version_of "$suite" nft)"; fi
+	done
+	printf '%s' "${line:-none}"
+}
+
+# Writes the results where people look for them: RESULTS.md, and the part of README.md between the two markers.
+write_readme() {
+	local kernel suite group begin='<!-- kernels: written by vm-tests/run --readme -->' end='<!-- kernels: end -->'
+	for kernel in "${SUITES[@]}"; do
+		for group in "${GROUPS_PER_KERNEL[@]}"; do
+			grep -q "^$kernel $kernel $group " "$WORK/results" || { echo "README stays: $group was not run on $kernel" >&2; return 1; }
+		done
+		for group in "${GROUPS_PER_NFT[@]}"; do
+			for suite in "${SUITES[@]}"; do
+				grep -q "^$kernel $suite $group " "$WORK/results" ||
+					{ echo "README stays: $group was not run on $kernel with nft of $suite" >&2; return 1; }
+			done
+		done
+	done
+	if awk '$4 != "pass" && $4 != "n/a"' "$WORK/results" | grep .; then
+		echo "README stays: these failed" >&2
+		return 1
+	fi
+	{
+		echo '# Results of the matrix'
+		echo
+		echo "Written by \`vm-tests/run --readme\` on $(date -u +%F); how to read it stands in README.md beside this file."
+		echo
+		table
+	} >vm-tests/RESULTS.md
+	grep -qxF "$begin" README.md && grep -qxF "$end" README.md || { echo "README.md lacks the markers of the kernels" >&2; return 1; }
+	summary >"$WORK/summary.md"
+	awk -v begin="$begin" -v end="$end" -v part="$WORK/summary.md" '
+		$0 == begin { print; while ((getline line <part) > 0) print line; skip = 1; next }
+		$0 == end { skip = 0 }
+		!skip' README.md >"$WORK/README.md"
+	cp "$WORK/README.md" README.md
 }

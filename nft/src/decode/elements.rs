@@ -46,7 +46,7 @@ fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
     }
     let element = Element {
         key: object.need(KEY, "element key", data)?,
-        key_end: object.find(KEY_END).map(|_| object.need(KEY_END, "element key end", data)).transpose()?,
+        key_end: object.find(KEY_END).map(|_| object.need(KEY_END, "element key end", data)).transpose()?.map(Box::new),
         value: object.find(DATA).map_or(Some(Value::None), value).ok_or_else(|| object.error("element value"))?,
         timeout: milliseconds(object.find(TIMEOUT)),
         comment: userdata::read_comment(object.bytes(USERDATA)),
@@ -93,7 +93,7 @@ fn pair_ranges(mut raw: Vec<RawElement>) -> Vec<Element> {
 
 /// The element with a last key: what it has already, else the one given, else its only key.
 fn with_end(element: Element, end: Option<Data>) -> Element {
-    let key_end = element.key_end.or(end).or(Some(element.key));
+    let key_end = element.key_end.or_else(|| Some(Box::new(end.unwrap_or(element.key))));
     Element { key_end, ..element }
 }
 

@@ -29,6 +29,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
         "fib" => fib(a),
         "cmp" => cmp(a),
         "bitwise" => bitwise(a),
+        "byteorder" => byteorder(a),
         "immediate" => immediate(a),
         "lookup" => lookup(a),
         "numgen" => numgen(a),
@@ -38,6 +39,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
         "masq" => masquerade(a),
         "reject" => reject(a),
         "counter" => Some(Expr::Counter),
+        "flow_offload" => name_of_flowtable(a).map(Expr::FlowOffload),
         _ => None,
     }
 }
@@ -142,6 +144,7 @@ fn ct(a: Reader<'_>) -> Option<Expr> {
         (0, None) => CtKey::State,
         (2, None) => CtKey::Status,
         (3, None) => CtKey::Mark,
+        (14, None) => CtKey::Packets,
         (12, Some(Some(ORIGINAL))) => CtKey::OriginalDstPort,
         (20, Some(Some(ORIGINAL))) => CtKey::OriginalDstIpv4,
         (22, Some(Some(ORIGINAL))) => CtKey::OriginalDstIpv6,
@@ -165,6 +168,7 @@ fn cmp(a: Reader<'_>) -> Option<Expr> {
     let op = match a.number(2)? {
         0 => CmpOp::Eq,
         1 => CmpOp::Ne,
+        4 => CmpOp::Gt,
         _ => return None,
     };
     Some(Expr::Cmp { op, sreg: a.register(1)?, data: a.data(3)? })
@@ -174,6 +178,19 @@ fn bitwise(a: Reader<'_>) -> Option<Expr> {
     const MASK_XOR: u32 = 0;
     only_if(a.number_or_zero(6)? == MASK_XOR)?;
     Some(Expr::Bitwise { sreg: a.register(1)?, dreg: a.register(2)?, mask: a.data(4)?, xor: a.data(5)? })
+}
+
+/// From host to network order, of a single number: nothing else is ours.
+fn byteorder(a: Reader<'_>) -> Option<Expr> {
+    const HTON: u32 = 1;
+    let len = a.number(4)?;
+    only_if(a.number(3)? == HTON && a.number(5)? == len)?;
+    Some(Expr::HostToNetwork { sreg: a.register(1)?, dreg: a.register(2)?, len })
+}
+
+fn name_of_flowtable(a: Reader<'_>) -> Option<Arc<str>> {
+    const TABLE_NAME: u16 = 1;
+    name(a.0.find(TABLE_NAME))
 }
 
 fn immediate(a: Reader<'_>) -> Option<Expr> {

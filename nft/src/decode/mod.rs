@@ -15,7 +15,7 @@ mod outline;
 
 use std::sync::Arc;
 
-use crate::object::{Chain, Family, Ownership, RuleDump, Set, Table, TableName};
+use crate::object::{Chain, Family, Flowtable, Ownership, RuleDump, Set, Table, TableName};
 use crate::wire::{Attr, Attrs};
 
 pub use ack::{Ack, ack, done};
@@ -35,6 +35,7 @@ mod kind {
     pub(super) const NEW_SET: u16 = 9;
     pub(super) const NEW_ELEMENTS: u16 = 12;
     pub(super) const NEW_GENERATION: u16 = 15;
+    pub(super) const NEW_FLOWTABLE: u16 = 22;
 }
 
 /// What a message holds.
@@ -87,6 +88,15 @@ pub enum Decoded {
         /// The elements as they come; [`pair`] makes [`crate::Element`]s of a set's whole list.
         elements: Vec<RawElement>,
     },
+    /// A flowtable.
+    Flowtable {
+        /// Its table.
+        table: TableName,
+        /// The flowtable.
+        flowtable: Flowtable,
+        /// The kernel's number of the flowtable within the table.
+        handle: u64,
+    },
     /// The number of the ruleset's generation.
     Generation(u32),
     /// A message of another type, or about a table of a family that this crate does not know.
@@ -97,7 +107,7 @@ pub enum Decoded {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object} {}: {attribute} is missing, malformed or unknown", name.as_deref().unwrap_or("of unknown name"))]
 pub struct DecodeError {
-    /// `message`, `table`, `chain`, `rule`, `set`, `elements` or `generation`.
+    /// `message`, `table`, `chain`, `rule`, `set`, `elements`, `flowtable` or `generation`.
     pub object: &'static str,
     /// The object's name where it has one: a rule's is its chain, an element's is its set.
     pub name: Option<Arc<str>>,
@@ -126,6 +136,7 @@ pub fn message(bytes: &[u8]) -> Result<Decoded, DecodeError> {
         kind::NEW_CHAIN => objects::chain(family, attrs),
         kind::NEW_RULE => objects::rule(family, attrs),
         kind::NEW_SET => objects::set(family, attrs),
+        kind::NEW_FLOWTABLE => objects::flowtable(family, attrs),
         kind::NEW_ELEMENTS => elements::elements(family, attrs),
         _ => Ok(Decoded::Other(header.kind)),
     }

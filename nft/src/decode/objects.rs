@@ -7,7 +7,8 @@ use super::exprs::expr;
 use super::{DecodeError, Decoded, Object};
 use crate::datatype::DataType;
 use crate::object::{
-    BaseChain, Chain, ChainType, Family, Hook, Ownership, RuleDump, Set, SetFlags, Table, TableName, Types, ValueType,
+    BaseChain, Chain, ChainType, Family, Flowtable, Hook, Ownership, RuleDump, Set, SetFlags, Table, TableName, Types,
+    ValueType,
 };
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
@@ -113,6 +114,36 @@ pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeEr
         rule,
         handle: object.handle(HANDLE),
     })
+}
+
+/// A flowtable that is not at the ingress, or that has flags (hardware), is an error: this crate makes none.
+pub(super) fn flowtable(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
+    const TABLE: u16 = 1;
+    const NAME: u16 = 2;
+    const HOOK: u16 = 3;
+    const HANDLE: u16 = 5;
+    const FLAGS: u16 = 7;
+    const HOOK_NUMBER: u16 = 1;
+    const HOOK_PRIORITY: u16 = 2;
+    const HOOK_DEVICES: u16 = 3;
+    const INGRESS: u32 = 0;
+    let object = Object::new("flowtable", attrs, NAME);
+    if object.number(FLAGS) != 0 {
+        return Err(object.error("flags"));
+    }
+    let hook = Object { attrs: object.need(HOOK, "hook", |attr| Some(attr.nested()))?, ..object };
+    if hook.need(HOOK_NUMBER, "hook number", |attr| attr.u32())? != INGRESS {
+        return Err(object.error("hook number"));
+    }
+    let devices = hook.find(HOOK_DEVICES).into_iter().flat_map(|list| list.nested());
+    let flowtable = Flowtable {
+        name: object.name()?,
+        priority: hook.need(HOOK_PRIORITY, "priority", |attr| Some(attr.u32()?.cast_signed()))?,
+        devices: devices
+            .map(|device| device.str().map(Arc::from).ok_or_else(|| object.error("device")))
+            .collect::<Result<_, _>>()?,
+    };
+    Ok(Decoded::Flowtable { table: object.table(family, TABLE)?, flowtable, handle: object.handle(HANDLE) })
 }
 
 /// Attributes of a set.

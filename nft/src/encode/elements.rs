@@ -132,7 +132,7 @@ fn delete(writer: &mut Writer, set: &Set, item: &Element) {
 fn keys(writer: &mut Writer, set: &Set, item: &Element) {
     data(writer, number::KEY, &item.key);
     if set.is_concat_interval() {
-        data(writer, number::KEY_END, item.key_end.as_ref().unwrap_or(&item.key));
+        data(writer, number::KEY_END, item.key_end.as_deref().unwrap_or(&item.key));
     }
 }
 
@@ -166,7 +166,7 @@ fn range_end(writer: &mut Writer, set: &Set, item: &Element) {
     if !set.flags.interval || set.is_concat_interval() {
         return;
     }
-    let Some(behind) = successor(item.key_end.as_ref().unwrap_or(&item.key)) else { return };
+    let Some(behind) = successor(item.key_end.as_deref().unwrap_or(&item.key)) else { return };
     let nest = writer.open(number::ELEMENT);
     data(writer, number::KEY, &behind);
     writer.u32(number::FLAGS, number::INTERVAL_END);

@@ -63,6 +63,8 @@ fn set(expr: NonNull<sys::nftnl_expr>, attribute: u16, value: &Attribute) {
 const LOOKUP_INVERTED: u32 = 1;
 /// The verdict register.
 const REG_VERDICT: u32 = 0;
+/// `NFT_BYTEORDER_HTON`.
+const HTON: u32 = 1;
 
 impl Built {
     /// Describes an expression. `reference` gives the name and, within this batch, the id of a set.
@@ -106,6 +108,9 @@ impl Built {
                     (sys::NFTNL_EXPR_BITWISE_XOR, Attribute::Data(*xor)),
                 ],
             ),
+            Expr::HostToNetwork { sreg, dreg, len } => {
+                (c"byteorder", host_to_network(sreg.to_wire(), dreg.to_wire(), *len))
+            }
             Expr::Immediate { dreg, data } => (
                 c"immediate",
                 vec![
@@ -155,6 +160,7 @@ impl Built {
             }
             Expr::Reject(with) => (c"reject", reject(*with)),
             Expr::Counter => (c"counter", vec![]),
+            Expr::FlowOffload(flowtable) => (c"flow_offload", flow_offload(flowtable)?),
             Expr::Unknown(name) => unreachable!("no statement lowers to the unknown expression {name}"),
         };
         Ok(Self { name, attributes })
@@ -165,6 +171,20 @@ type Attributes = Vec<(u32, Attribute)>;
 
 fn length(data: &Data) -> u32 {
     u32::try_from(data.len()).expect("at most Data::MAX_LEN")
+}
+
+fn host_to_network(sreg: u32, dreg: u32, len: u32) -> Attributes {
+    vec![
+        (sys::NFTNL_EXPR_BYTEORDER_SREG, Attribute::U32(sreg)),
+        (sys::NFTNL_EXPR_BYTEORDER_DREG, Attribute::U32(dreg)),
+        (sys::NFTNL_EXPR_BYTEORDER_OP, Attribute::U32(HTON)),
+        (sys::NFTNL_EXPR_BYTEORDER_LEN, Attribute::U32(len)),
+        (sys::NFTNL_EXPR_BYTEORDER_SIZE, Attribute::U32(len)),
+    ]
+}
+
+fn flow_offload(flowtable: &str) -> Result<Attributes, NulError> {
+    Ok(vec![(sys::NFTNL_EXPR_FLOW_TABLE_NAME, Attribute::Str(CString::new(flowtable)?))])
 }
 
 /// `enum nft_payload_bases`.
@@ -191,6 +211,7 @@ const fn cmp_op(op: CmpOp) -> u32 {
     match op {
         CmpOp::Eq => 0,
         CmpOp::Ne => 1,
+        CmpOp::Gt => 4,
     }
 }
 
@@ -209,6 +230,7 @@ fn ct(key: CtKey, dreg: u32) -> Attributes {
         CtKey::State => (0, false),
         CtKey::Status => (2, false),
         CtKey::Mark => (3, false),
+        CtKey::Packets => (14, false),
         CtKey::OriginalDstPort => (12, true),
         CtKey::OriginalDstIpv4 => (20, true),
         CtKey::OriginalDstIpv6 => (22, true),

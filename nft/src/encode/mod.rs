@@ -8,6 +8,7 @@
 
 mod elements;
 mod exprs;
+mod flowtables;
 mod sets;
 
 use std::collections::HashMap;
@@ -93,6 +94,7 @@ impl Encoder {
             Command::AddRule(table, chain, rule) => one(self.rule(table, chain, rule, MsgType::Add)?),
             Command::AddSet(table, set) => one(self.set(table, set, MsgType::Add)?),
             Command::DeleteSet(table, set) => one(self.set(table, set, MsgType::Del)?),
+            Command::AddFlowtable(table, flowtable) => flowtables::messages(table, flowtable),
             Command::AddElements(table, set, list) => Ok(elements::messages(self, table, set, list, MsgType::Add)),
             Command::DeleteElements(table, set, list) => Ok(elements::messages(self, table, set, list, MsgType::Del)),
         }

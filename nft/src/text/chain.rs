@@ -39,7 +39,7 @@ impl fmt::Display for Hook {
 }
 
 /// nft writes a priority as the nearest standard one that the hook knows, when it is at most ten away.
-fn priority_name(priority: i32, hook: Hook) -> String {
+pub(super) fn priority_name(priority: i32, hook: Hook) -> String {
     const STANDARD: [(&str, i32, Option<Hook>); 6] = [
         ("raw", -300, None),
         ("mangle", -150, None),

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use crate::batch::Command;
-use crate::object::{Chain, Element, Rule, Set, Table, TableName};
+use crate::object::{Chain, Element, Flowtable, Rule, Set, Table, TableName};
 use crate::ruleset::SetContent;
 use crate::text::element::ElementText;
 use crate::text::statement::Scope;
-use crate::text::{chain, quoted, set};
+use crate::text::{chain, flowtable, quoted, set};
 
 /// The line of `nft -f` input that does the same.
 impl fmt::Display for Command {
@@ -23,6 +23,7 @@ impl fmt::Display for Command {
             Self::AddRule(table, chain, rule) => add_rule(table, chain, rule, &[]),
             Self::AddSet(table, set) => add_set(table, set),
             Self::DeleteSet(table, set) => delete_set(table, set),
+            Self::AddFlowtable(table, flowtable) => add_flowtable(table, flowtable),
             Self::AddElements(table, set, elements) => add_elements(table, set, elements),
             Self::DeleteElements(table, set, elements) => delete_elements(table, set, elements),
         })
@@ -91,6 +92,12 @@ pub fn add_set(table: &TableName, set: &Set) -> String {
 #[must_use]
 pub fn delete_set(table: &TableName, set: &Set) -> String {
     format!("delete {} {table} {}", set::keyword(set), set.name)
+}
+
+/// `add flowtable inet kube-proxy-flowtable fastpath { hook ingress priority filter; devices = { eth0 }; }`.
+#[must_use]
+pub fn add_flowtable(table: &TableName, flowtable: &Flowtable) -> String {
+    format!("add flowtable {table} {}{}", flowtable.name, block(&flowtable::properties(flowtable)))
 }
 
 /// `add element ip kube-proxy services { 10.96.0.10 . tcp . 80 comment "x" : goto lb-2 }`. At least one element.

@@ -41,6 +41,7 @@ impl Expr {
             Self::Bitwise { sreg, dreg, mask, xor } => {
                 write!(f, "bitwise {dreg} = ( {sreg} & {} ) ^ {}", Words(mask), Words(xor))
             }
+            Self::HostToNetwork { sreg, dreg, len } => write!(f, "byteorder {dreg} = hton({sreg}, {len}, {len})"),
             Self::Immediate { dreg, data } => write!(f, "immediate {dreg} {}", Words(data)),
             Self::ImmediateVerdict(verdict) => write!(f, "immediate reg 0 {verdict}"),
             Self::Lookup { set, sreg, result } => write_lookup(f, set, *sreg, *result),
@@ -64,6 +65,7 @@ impl Expr {
             Self::Reject(RejectWith::TcpReset) => f.write_str("reject type 1 code 0"),
             Self::Reject(RejectWith::Icmpx(code)) => write!(f, "reject type 2 code {code}"),
             Self::Counter => f.write_str("counter"),
+            Self::FlowOffload(flowtable) => write!(f, "flow add table {flowtable}"),
             Self::Unknown(name) => write!(f, "{name} ?"),
         }
     }
@@ -145,6 +147,7 @@ const fn ct_name(key: CtKey) -> &'static str {
         CtKey::State => "state",
         CtKey::Status => "status",
         CtKey::Mark => "mark",
+        CtKey::Packets => "packets",
         CtKey::OriginalDstIpv4 => "dst_ip",
         CtKey::OriginalDstIpv6 => "dst_ip6",
         CtKey::OriginalDstPort => "proto_dst",
@@ -154,7 +157,7 @@ const fn ct_name(key: CtKey) -> &'static str {
 const fn ct_direction(key: CtKey) -> &'static str {
     match key {
         CtKey::OriginalDstIpv4 | CtKey::OriginalDstIpv6 | CtKey::OriginalDstPort => " , dir original",
-        CtKey::State | CtKey::Status | CtKey::Mark => "",
+        CtKey::State | CtKey::Status | CtKey::Mark | CtKey::Packets => "",
     }
 }
 
@@ -172,6 +175,7 @@ impl fmt::Display for CmpOp {
         f.write_str(match self {
             Self::Eq => "eq",
             Self::Ne => "neq",
+            Self::Gt => "gt",
         })
     }
 }

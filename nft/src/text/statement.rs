@@ -63,6 +63,7 @@ impl<'a> Scope<'a> {
             Statement::FibLocal(FibAddress::Source) => "fib saddr type local".to_owned(),
             Statement::FibLocal(FibAddress::Destination) => "fib daddr type local".to_owned(),
             Statement::CtBit(bit) => ct_bit(*bit).to_owned(),
+            Statement::CtPacketsOver(number) => format!("ct packets > {number}"),
             Statement::MarkBits { mask, set } => {
                 let operator = if *set { "!=" } else { "==" };
                 format!("meta mark & {} {operator} {}", mark(*mask), mark(0))
@@ -87,6 +88,7 @@ impl<'a> Scope<'a> {
                 format!("update @{set} {{ {}{timeout}{value} }}", self.fields(key))
             }
             Statement::Counter => "counter".to_owned(),
+            Statement::FlowAdd(flowtable) => format!("flow add @{flowtable}"),
             Statement::Verdict(verdict) => verdict.to_string(),
         }
     }
@@ -152,6 +154,7 @@ impl<'a> Scope<'a> {
 const fn ct_bit(bit: CtBit) -> &'static str {
     match bit {
         CtBit::StateNew => "ct state new",
+        CtBit::StateEstablished => "ct state established",
         CtBit::StateInvalid => "ct state invalid",
         CtBit::StatusDnat => "ct status dnat",
     }
@@ -201,7 +204,11 @@ fn is_implied(following: &[Statement], family: Option<Family>) -> bool {
 const fn is_comparison(statement: &Statement) -> bool {
     matches!(
         statement,
-        Statement::Match(..) | Statement::FibLocal(_) | Statement::CtBit(_) | Statement::MarkBits { .. }
+        Statement::Match(..)
+            | Statement::FibLocal(_)
+            | Statement::CtBit(_)
+            | Statement::CtPacketsOver(_)
+            | Statement::MarkBits { .. }
     )
 }
 

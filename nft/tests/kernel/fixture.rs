@@ -31,6 +31,7 @@ fn hooks(family: Family) -> TableContent {
         comment: Some(format!("{kind} at {hook}").into()),
     };
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(family, "hooks"), comment: Some("every hook".into()) },
         sets: Vec::new(),
         chains: all.map(|base| (chain(base), Vec::new())).collect(),
@@ -43,6 +44,7 @@ fn sets() -> TableContent {
     sets.extend(data_maps());
     sets.extend(anonymous_sets());
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(Family::Ip, "sets"), comment: None },
         sets,
         chains: vec![chain("target", vec![]), chain("rules", rules_with_anonymous_sets())],
@@ -68,7 +70,7 @@ fn verdict_maps() -> Vec<SetContent> {
     let front = [DataType::Ipv4Addr, DataType::InetService];
     let concat = Set { flags: interval(), ..Set::map("concat", types(&front), ValueType::Verdict) };
     let range = Element {
-        key_end: Some(ip([10, 0, 0, 255]).then(90_u16)),
+        key_end: Some(Box::new(ip([10, 0, 0, 255]).then(90_u16))),
         comment: Some("range".into()),
         ..Element::mapping(ip([10, 0, 0, 0]).then(80_u16), Value::Verdict(Verdict::Drop))
     };
@@ -92,7 +94,7 @@ fn data_maps() -> Vec<SetContent> {
         ..Element::mapping(ip([10, 0, 0, 1]).then(TCP), Value::Data(ip([10, 0, 0, 2]).then(80_u16)))
     };
     let network = Element {
-        key_end: Some(ip([10, 255, 255, 255])),
+        key_end: Some(Box::new(ip([10, 255, 255, 255]))),
         ..Element::mapping(ip([10, 0, 0, 0]), Value::Data(80_u16.into()))
     };
     vec![
@@ -165,6 +167,7 @@ fn learning() -> TableContent {
         Rule::new([update("ports", Field::ThDport, Some(Duration::from_secs(60)))]),
     ];
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(Family::Ip6, "learning"), comment: None },
         sets: vec![
             (Arc::new(map("addresses", DataType::Ipv6Addr)), vec![]),
@@ -189,6 +192,7 @@ fn both() -> TableContent {
     ];
     let ports = Set::new("ports", types(&[DataType::InetService, DataType::Mark]));
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(Family::Inet, "both"), comment: Some("both families".into()) },
         sets: vec![(Arc::new(ports), vec![Element::new(Data::from(80_u16).then(0x4000_u32))])],
         chains: vec![chain("rules", rules)],
@@ -218,5 +222,5 @@ pub(crate) fn ip(octets: [u8; 4]) -> Data {
 }
 
 pub(crate) fn range(first: [u8; 4], last: [u8; 4]) -> Element {
-    Element { key_end: Some(ip(last)), ..Element::new(ip(first)) }
+    Element { key_end: Some(Box::new(ip(last))), ..Element::new(ip(first)) }
 }

@@ -31,7 +31,12 @@ fn ipv4() -> TableContent {
     chains.push(small("transport", transport()));
     chains.push(small("actions", actions()));
     chains.extend(base_chains());
-    TableContent { table: Table { name, comment: Some("rules for Services".into()) }, sets, chains }
+    TableContent {
+        flowtables: Vec::new(),
+        table: Table { name, comment: Some("rules for Services".into()) },
+        sets,
+        chains,
+    }
 }
 
 fn ipv6() -> TableContent {
@@ -50,6 +55,7 @@ fn ipv6() -> TableContent {
         rule(vec![Statement::Match(vec![Field::Ip6Saddr], Operand::InSet("pods".into())), Statement::Reject]),
     ];
     TableContent {
+        flowtables: Vec::new(),
         table: Table { name: TableName::new(Family::Ip6, "kube-proxy"), comment: None },
         sets: vec![
             (Arc::new(endpoints), vec![Element::mapping(front_key, Value::Data(endpoint))]),
@@ -144,11 +150,11 @@ fn interval_sets() -> Vec<SetContent> {
     let sources = Set { flags: interval, size: Some(500), ..Set::new("sources", types) };
     let key = |address: &str, port: u16| Data::from(ip(address)).then(TCP).then(port);
     let allowed = Element {
-        key_end: Some(key("10.255.255.255", 90)),
+        key_end: Some(Box::new(key("10.255.255.255", 90))),
         comment: Some("k".into()),
         ..Element::new(key("10.0.0.0", 80))
     };
-    let one = Element { key_end: Some(key("11.0.0.1", 80)), ..Element::new(key("11.0.0.1", 80)) };
+    let one = Element { key_end: Some(Box::new(key("11.0.0.1", 80))), ..Element::new(key("11.0.0.1", 80)) };
     vec![(Arc::new(nodes), ranges), (Arc::new(zones), neighbours), (Arc::new(sources), vec![allowed, one])]
 }
 
@@ -193,6 +199,7 @@ fn matches() -> Vec<Rule> {
         rule(vec![Statement::FibLocal(FibAddress::Source)]),
         rule(vec![Statement::FibLocal(FibAddress::Destination)]),
         rule(vec![Statement::CtBit(CtBit::StateNew)]),
+        rule(vec![Statement::CtBit(CtBit::StateEstablished), Statement::CtPacketsOver(16)]),
         rule(vec![Statement::CtBit(CtBit::StateInvalid), Statement::Verdict(Verdict::Drop)]),
         rule(vec![Statement::CtBit(CtBit::StatusDnat)]),
         rule(vec![Statement::MarkBits { mask: 0x4000, set: true }]),
@@ -270,7 +277,7 @@ fn tcp() -> Statement {
 }
 
 fn range(first: &str, last: &str) -> Element {
-    Element { key_end: Some(ip(last).into()), ..Element::new(ip(first).into()) }
+    Element { key_end: Some(Box::new(ip(last).into())), ..Element::new(ip(first).into()) }
 }
 
 fn named(types: &[DataType]) -> Types {

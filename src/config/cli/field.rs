@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::duration::GoDuration;
-use crate::config::file::{KubeProxyConfiguration, Quantity, RulesetLayout, VmoduleItem};
+use crate::config::file::{Flowtable, KubeProxyConfiguration, Quantity, RulesetLayout, VmoduleItem};
 
 /// The place of a field in the configuration.
 type Place<T> = fn(&mut KubeProxyConfiguration) -> &mut T;
@@ -34,6 +34,8 @@ pub(super) enum Field {
     Quantity(Place<Quantity>),
     /// `maps` or `chains`.
     Layout(Place<RulesetLayout>),
+    /// `off`, `auto`, or names of interfaces.
+    Interfaces(Place<Flowtable>),
     /// `name=bool` pairs; given again, they are merged.
     Gates,
     /// `pattern=level` pairs, put before those of the file.
@@ -61,6 +63,7 @@ impl Field {
                 *place(config) = Quantity::parse(last).ok_or("expected a quantity such as 64Ki")?;
             }
             Self::Layout(place) => *place(config) = parsed(last)?,
+            Self::Interfaces(place) => *place(config) = Flowtable::from(last.clone()),
             Self::Gates => config.feature_gates.extend(pairs(values, go_bool)?),
             Self::Vmodule => {
                 let items = pairs(values, parsed)?.into_iter();
@@ -83,6 +86,7 @@ impl Field {
             Self::List(place) => format!("[{}]", place(config).join(",")),
             Self::Quantity(place) => place(config).to_string(),
             Self::Layout(place) => place(config).to_string(),
+            Self::Interfaces(place) => place(config).to_string(),
             Self::Gates => joined(config.feature_gates.iter()),
             Self::Vmodule => joined(config.logging.vmodule.iter().map(|item| (&item.file_pattern, &item.verbosity))),
         }

@@ -6,6 +6,7 @@
 
 mod client;
 mod decode;
+mod flowtable;
 mod logging;
 mod platform;
 mod proxiers;
@@ -19,6 +20,7 @@ use super::duration::GoDuration;
 
 pub use client::ClientConnection;
 pub use decode::{DecodeError, Decoded, decode};
+pub use flowtable::Flowtable;
 pub use logging::{FormatOptions, LoggingOptions, LoggingSection, Quantity, VmoduleItem};
 pub use platform::{Conntrack, Winkernel};
 pub use proxiers::{Iptables, Ipvs, Nftables, RulesetLayout};

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fill_duration;
+use super::{Flowtable, fill_duration};
 use crate::config::duration::GoDuration;
 
 const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
@@ -30,6 +30,9 @@ pub struct Nftables {
     /// confirmed by a second one. A field of our own, left out of what is written when it has its default.
     #[serde(skip_serializing_if = "is_usual_limit")]
     pub relist_removal_limit: i32,
+    /// Which interfaces hand established connections on without asking the rules; a field of our own as well.
+    #[serde(skip_serializing_if = "Flowtable::is_default")]
+    pub flowtable: Flowtable,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
@@ -81,6 +84,7 @@ impl Default for Nftables {
             min_sync_period: MIN_SYNC_PERIOD,
             ruleset_layout: RulesetLayout::default(),
             relist_removal_limit: RELIST_REMOVAL_LIMIT,
+            flowtable: Flowtable::default(),
         }
     }
 }

@@ -238,3 +238,14 @@ fn our_own_fields_are_read_and_written_unless_they_have_their_defaults() {
     let error = refused("nftables: {rulesetLayout: lists}\n");
     assert!(error.contains("rulesetLayout") && error.contains("chains"), "{error}");
 }
+
+#[test]
+fn the_fast_path_is_read_and_written_unless_it_is_off() {
+    let auto = decoded("nftables: {flowtable: auto}\n").config;
+    assert_eq!(serde_json::to_value(&auto.nftables).unwrap()["flowtable"], "auto");
+    let named = decoded("nftables: {flowtable: 'eth0,cni0'}\n").config;
+    assert_eq!(named.nftables.flowtable, Flowtable::Interfaces(vec!["eth0".into(), "cni0".into()]));
+    assert_eq!(serde_json::to_value(&named.nftables).unwrap()["flowtable"], "eth0,cni0");
+    assert_eq!(decoded("nftables: {flowtable: off}\n").config, KubeProxyConfiguration::default());
+    assert_eq!(decoded("nftables: {flowtable: ''}\n").config, KubeProxyConfiguration::default());
+}

@@ -1,11 +1,11 @@
-//! Rules for telling the traffic of local pods from other traffic.
+//! Rules for names of interfaces: for telling the traffic of local pods from other traffic, and for the fast path.
 
 use ipnet::IpNet;
 
 use super::Findings;
 use super::addresses::parse_cidr;
 use crate::config::DetectLocal;
-use crate::config::file::KubeProxyConfiguration;
+use crate::config::file::{Flowtable, KubeProxyConfiguration};
 
 /// Longest name of a network interface, in bytes: IFNAMSIZ without its final zero.
 const INTERFACE_NAME_MAX: usize = 15;
@@ -53,17 +53,46 @@ fn cluster_cidr(list: &str, findings: &mut Findings) -> Option<DetectLocal> {
     Some(DetectLocal::ClusterCidr { v4, v6 })
 }
 
+/// The interfaces of the fast path.
+pub(super) fn flowtable(flowtable: &Flowtable, findings: &mut Findings) {
+    const FIELD: &str = "nftables.flowtable";
+    let Flowtable::Interfaces(names) = flowtable else { return };
+    for name in names {
+        match name.as_str() {
+            "" => findings
+                .error(FIELD, format!("must be off, auto or names of interfaces, not {:?}", flowtable.to_string())),
+            "off" | "auto" => {
+                findings.error(FIELD, format!("must be {name:?} alone, or names of interfaces without it"))
+            }
+            "lo" => findings.error(FIELD, "must not name lo: nothing is forwarded through it"),
+            name => {
+                if let Some(wrong) = not_an_interface(name) {
+                    findings.error(FIELD, wrong);
+                }
+            }
+        }
+    }
+}
+
 /// A name, or the start of one, that the kernel would accept for an interface.
 fn interface(field: &str, name: &str, findings: &mut Findings) -> Option<String> {
     let wrong = if name.is_empty() {
-        "must not be empty in this detectLocalMode".to_owned()
-    } else if name.len() > INTERFACE_NAME_MAX {
-        format!("must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {name:?} is longer")
-    } else if name.contains(|c: char| c == '/' || c.is_whitespace()) {
-        format!("must not have a slash or whitespace, as interface names have none, but is {name:?}")
+        Some("must not be empty in this detectLocalMode".to_owned())
     } else {
-        return Some(name.to_owned());
+        not_an_interface(name)
     };
+    let Some(wrong) = wrong else { return Some(name.to_owned()) };
     findings.error(field, wrong);
     None
+}
+
+/// Why the kernel would not accept a name for an interface.
+fn not_an_interface(name: &str) -> Option<String> {
+    if name.len() > INTERFACE_NAME_MAX {
+        Some(format!("must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {name:?} is longer"))
+    } else if name.contains(|c: char| c == '/' || c.is_whitespace()) {
+        Some(format!("must not have a slash or whitespace, as interface names have none, but is {name:?}"))
+    } else {
+        None
+    }
 }

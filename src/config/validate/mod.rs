@@ -105,6 +105,7 @@ fn check(
     let metrics_bind_address = addresses::socket("metricsBindAddress", &file.metrics_bind_address, findings);
     let node_port_addresses = addresses::node_ports(&file.node_port_addresses, findings);
     let detect_local = local::detect_local(&file, findings);
+    local::flowtable(&file.nftables.flowtable, findings);
     let gates = features::gates(&file, findings);
     let logging = logging::logging(&file.logging, gates.logging_alpha_options, findings);
     let (sync_period, min_sync_period) = periods?;

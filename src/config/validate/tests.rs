@@ -288,3 +288,21 @@ fn logging_alpha_options_need_their_gate() {
         }
     }
 }
+
+#[test]
+fn the_fast_path_is_on_interfaces() {
+    assert_eq!(good("nftables: {flowtable: 'eth0,cni0'}").file.nftables.flowtable.to_string(), "eth0,cni0");
+    assert_eq!(good("nftables: {flowtable: auto}").file.nftables.flowtable.to_string(), "auto");
+    for (value, message) in [
+        ("eth0,,eth1", "must be off, auto or names of interfaces, not \"eth0,,eth1\""),
+        ("eth0,auto", "must be \"auto\" alone, or names of interfaces without it"),
+        ("lo", "must not name lo: nothing is forwarded through it"),
+        ("eth0, eth1", "must not have a slash or whitespace, as interface names have none, but is \" eth1\""),
+        (
+            "interface-number-1",
+            "must be at most 15 bytes long, as interface names are, but \"interface-number-1\" is longer",
+        ),
+    ] {
+        assert_eq!(error(&format!("nftables: {{flowtable: '{value}'}}")), format!("nftables.flowtable: {message}"));
+    }
+}

@@ -47,7 +47,8 @@ impl Objects {
             | Command::DeleteRule(_, name, _) => {
                 self.names.insert(Arc::clone(name));
             }
-            Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) => {}
+            // A flowtable is in a table of its own.
+            Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) | Command::AddFlowtable(..) => {}
         }
     }
 

@@ -18,6 +18,8 @@ use tracing::{error, info, warn};
 
 /// The table of mode nftables, ours and upstream's.
 const TABLE: &str = "kube-proxy";
+/// The table of our fast path, in family `inet`.
+pub const FAST_PATH: &str = "kube-proxy-flowtable";
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// How often a table is looked at anew when others write to it in between.
 const TRIES: usize = 5;
@@ -47,12 +49,25 @@ impl Report {
     }
 }
 
+/// Removes the table of the fast path: before a normal start without one. Errors are no reason not to start.
+#[must_use]
+pub fn remove_fast_path() -> Report {
+    let mut report = Report::default();
+    let table = TableName::new(Family::Inet, FAST_PATH);
+    match Connection::open() {
+        Ok(mut connection) => remove_table(&mut connection, &table, &mut report),
+        Err(error) => report.errors.push(format!("cannot open a netfilter netlink socket: {error}")),
+    }
+    report
+}
+
 /// Removes everything that any kube-proxy left, in the calling thread's network namespace: `--cleanup` (O1).
 #[must_use]
 pub fn remove_all() -> Report {
     remove(|connection, report| {
-        for table in FAMILIES.map(|family| TableName::new(family, TABLE)) {
-            remove_table(connection, &table, report);
+        let ours = FAMILIES.map(|family| TableName::new(family, TABLE));
+        for table in ours.iter().chain(&[TableName::new(Family::Inet, FAST_PATH)]) {
+            remove_table(connection, table, report);
         }
         remove_chains(connection, report);
     })

@@ -90,7 +90,7 @@ impl Writer<'_> {
         let (_, key) = key(front);
         self.fragment.extend(set::RESTRICTED, [Element::new(key)]);
         let ranges = sources.iter().map(|range| Element {
-            key_end: Some(key.then(range.broadcast())),
+            key_end: Some(Box::new(key.then(range.broadcast()))),
             ..Element::new(key.then(range.network()))
         });
         self.fragment.extend(set::SOURCES, ranges);

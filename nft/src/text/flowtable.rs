@@ -1,0 +1,47 @@
+//! Declarations of flowtables.
+
+use std::fmt;
+
+use crate::object::{Flowtable, Hook};
+use crate::text::chain::priority_name;
+
+/// A flowtable as it stands in a listing.
+pub(super) fn write(f: &mut fmt::Formatter<'_>, flowtable: &Flowtable) -> fmt::Result {
+    writeln!(f, "\tflowtable {} {{", flowtable.name)?;
+    properties(flowtable).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
+    f.write_str("\t}\n")
+}
+
+/// The lines of a declaration. nft cannot say that there is no interface but by saying nothing.
+pub(super) fn properties(flowtable: &Flowtable) -> Vec<String> {
+    // At the ingress nft knows the names of priorities that every hook knows.
+    let mut lines = vec![format!("hook ingress priority {}", priority_name(flowtable.priority, Hook::Forward))];
+    if !flowtable.devices.is_empty() {
+        lines.push(format!("devices = {{ {} }}", flowtable.devices.join(", ")));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::object::{Family, Flowtable, Table, TableName};
+    use crate::ruleset::TableContent;
+    use crate::text::command;
+
+    #[test]
+    fn flowtables_as_nft_lists_and_loads_them() {
+        let name = TableName::new(Family::Inet, "t");
+        let flowtable =
+            Flowtable { name: "f".into(), priority: 0, devices: ["eth0", "veth1"].map(Into::into).to_vec() };
+        let add = command::add_flowtable(&name, &flowtable);
+        assert_eq!(add, "add flowtable inet t f { hook ingress priority filter; devices = { eth0, veth1 }; }");
+        let mut content = TableContent::new(Table { name, comment: None });
+        content.flowtables = vec![flowtable, Flowtable { name: "g".into(), priority: -5, devices: Vec::new() }];
+        assert_eq!(
+            content.to_string(),
+            "table inet t {\n\
+             \tflowtable f {\n\t\thook ingress priority filter\n\t\tdevices = { eth0, veth1 }\n\t}\n\n\
+             \tflowtable g {\n\t\thook ingress priority filter - 5\n\t}\n}\n"
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! The table of the fast path: established connections of Services are handed to a flowtable, past all other hooks.
+//!
+//! A table of its own, so that nothing about flowtables can stand in the way of the Services' tables. Layouts do not matter here.
+
+use std::sync::Arc;
+
+use nft::statement::CtBit;
+use nft::{
+    BaseChain, Chain, ChainType, Data, Family, Field, Flowtable, Hook, Operand, Rule, Statement, Table, TableContent,
+    TableName,
+};
+
+use super::shared::priority;
+
+/// The table's name, in family `inet`.
+pub const TABLE: &str = "kube-proxy-flowtable";
+
+const FLOWTABLE: &str = "fastpath";
+const CHAIN: &str = "established";
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// A connection is handed over after this many packets, both directions counted: most connections end before it would pay, and no
+/// handshake is that long.
+const PACKETS: u64 = 16;
+
+/// The table's name.
+#[must_use]
+pub fn table() -> TableName {
+    TableName::new(Family::Inet, TABLE)
+}
+
+/// The whole table, with these interfaces.
+#[must_use]
+pub fn content(devices: Vec<Arc<str>>) -> TableContent {
+    let base = BaseChain { kind: ChainType::Filter, hook: Hook::Forward, priority: priority::FILTER };
+    let comment = "Established connections to Services: handed to the flowtable";
+    let chain = Chain { name: CHAIN.into(), base: Some(base), comment: Some(comment.into()) };
+    let comment = "Fast path of kube-proxy, see --flowtable";
+    let mut content = TableContent::new(Table { name: table(), comment: Some(comment.into()) });
+    content.flowtables = vec![flowtable(devices)];
+    content.chains = vec![(chain, vec![rule(TCP), rule(UDP)])];
+    content
+}
+
+/// The flowtable, with these interfaces.
+#[must_use]
+pub fn flowtable(devices: Vec<Arc<str>>) -> Flowtable {
+    Flowtable { name: FLOWTABLE.into(), priority: priority::FILTER, devices }
+}
+
+/// Only what was translated is ours, though others translate too; the kernel itself leaves out what it cannot forward by itself.
+fn rule(protocol: u8) -> Rule {
+    Rule::new([
+        Statement::CtBit(CtBit::StatusDnat),
+        Statement::CtBit(CtBit::StateEstablished),
+        Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(protocol))),
+        Statement::CtPacketsOver(PACKETS),
+        Statement::FlowAdd(FLOWTABLE.into()),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_in_nfts_words() {
+        let expected = "table inet kube-proxy-flowtable {
+	comment \"Fast path of kube-proxy, see --flowtable\"
+	flowtable fastpath {
+		hook ingress priority filter
+		devices = { eth0, veth1 }
+	}
+
+	chain established {
+		comment \"Established connections to Services: handed to the flowtable\"
+		type filter hook forward priority filter; policy accept;
+		ct status dnat ct state established meta l4proto tcp ct packets > 16 flow add @fastpath
+		ct status dnat ct state established meta l4proto udp ct packets > 16 flow add @fastpath
+	}
+}
+";
+        assert_eq!(content(vec!["eth0".into(), "veth1".into()]).to_string(), expected);
+    }
+}

@@ -1,0 +1,101 @@
+//! README's table of kernels is what the matrix of virtual machines found: `vm-tests/run --readme` writes both it and
+//! `vm-tests/RESULTS.md`, and nobody else writes either. Without results there is no table.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use std::fs;
+use std::path::Path;
+
+const BEGIN: &str = "<!-- kernels: written by vm-tests/run --readme -->";
+const END: &str = "<!-- kernels: end -->";
+
+fn read(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The results that were kept, if a run of the whole matrix was.
+fn results() -> Option<String> {
+    let path = "vm-tests/RESULTS.md";
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path).exists().then(|| read(path))
+}
+
+/// The cells of a line of a table.
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// The lines of the first table.
+fn table(text: &str) -> Vec<&str> {
+    text.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).collect()
+}
+
+/// What README has to say of the results.
+fn summary(results: &str) -> Vec<String> {
+    let lines = table(results);
+    let columns = cells(lines[0]);
+    let column = |name: &str| columns.iter().position(|column| *column == name).unwrap_or_else(|| panic!("no {name}"));
+    let rows: Vec<Vec<&str>> = lines[2..].iter().map(|line| cells(line)).collect();
+    let mut kernels: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    kernels.dedup();
+    let line = |kernel: &&str| {
+        let rows: Vec<_> = rows.iter().filter(|row| row[0] == *kernel).collect();
+        let count = |verdict: &str| rows.iter().flat_map(|row| &row[2..]).filter(|cell| **cell == verdict).count();
+        // What is tested once a kernel stands in the row of the kernel's own nft.
+        let is = |group: &str, verdict: &str| rows.iter().any(|row| row[column(group)] == verdict);
+        let tests = match count("fail") {
+            _ if is("restart", "n/a") && is("old-kernel", "pass") => "refused, as it is too old".to_owned(),
+            0 => format!("{} passed", count("pass")),
+            failed => format!("{} passed, {failed} failed", count("pass")),
+        };
+        let listing = rows.iter().filter(|row| row[column("listing")] == "pass");
+        let versions: Vec<&str> = listing.map(|row| row[1].split(' ').next().unwrap()).collect();
+        let versions = if versions.is_empty() { "none".to_owned() } else { versions.join(", ") };
+        format!("| {kernel} | {tests} | {versions} |")
+    };
+    kernels.iter().map(line).collect()
+}
+
+#[test]
+fn readmes_table_of_kernels_is_what_the_matrix_found() {
+    let readme = read("README.md");
+    let part = readme.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).expect("README has the markers").0;
+    let found: Vec<String> = table(part).into_iter().skip(2).map(str::to_owned).collect();
+    let expected = results().map(|results| summary(&results)).unwrap_or_default();
+    assert_eq!(found, expected, "run vm-tests/run --readme");
+}
+
+#[test]
+fn the_results_that_were_kept_are_complete_and_good() {
+    let Some(results) = results() else { return };
+    for line in &table(&results)[2..] {
+        let wrong = cells(line).into_iter().find(|cell| ["fail", "not run", ""].contains(cell));
+        assert_eq!(wrong, None, "{line}");
+    }
+    // Whatever does not apply says why, below the table.
+    let reasons = results.lines().filter(|line| line.contains("**n/a**"));
+    for line in reasons {
+        assert!(line.split_once("**n/a**").unwrap().1.contains(": "), "{line}");
+    }
+}
+
+#[test]
+fn a_summary_of_results() {
+    let results = "
+| kernel | nft | old-kernel | restart | listing |
+|---|---|---|---|---|
+| 5.10.1 (a) | 0.9 (a) | pass | n/a | n/a |
+| 5.10.1 (a) | 1.0.6 (b) | once a kernel | once a kernel | n/a |
+| 6.1.2 (b) | 0.9 (a) | once a kernel | once a kernel | n/a |
+| 6.1.2 (b) | 1.0.6 (b) | n/a | pass | pass |
+| 6.12 (c) | 1.0.6 (b) | n/a | fail | pass |
+| 6.12 (c) | 1.1.3 (c) | n/a | pass | pass |
+
+- text";
+    let expected = [
+        "| 5.10.1 (a) | refused, as it is too old | none |",
+        "| 6.1.2 (b) | 2 passed | 1.0.6 |",
+        "| 6.12 (c) | 3 passed, 1 failed | 1.0.6, 1.1.3 |",
+    ];
+    assert_eq!(summary(results), expected);
+}
