@@ -58,7 +58,7 @@ FIGURES := $(CURDIR)/target/soak-figures
 soak: deps ## 10 minutes of traffic under change and 200 kills, with figures; SOAK_SECONDS=N for another time (root)
 	@mkdir -p target && rm -f $(FIGURES)
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test death whenever
-	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=3000 cargo test --test faults at_random
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test faults at_random
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test traffic no_connection
 	@cat $(FIGURES)
 
