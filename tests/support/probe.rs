@@ -21,8 +21,8 @@ use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_p
 
 /// How long a probe waits for any answer before the packet counts as dropped.
 const TIMEOUT: Duration = Duration::from_millis(400);
-/// The same where `$TEST_PATIENCE_SECONDS` says that the machine is slow; less than a second (see [`IcmpErrors`]).
-const SLOW_TIMEOUT: Duration = Duration::from_millis(950);
+/// The same where `$TEST_PATIENCE_SECONDS` says that the machine is slow.
+const SLOW_TIMEOUT: Duration = Duration::from_millis(1500);
 /// In a tally, after this many probes without an answer in a row the rest is not tried.
 const HOPELESS: u32 = 3;
 
@@ -297,7 +297,8 @@ impl IcmpErrors {
 
     fn sleep_until_ready(&self, socket: &Socket) -> io::Result<bool> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+        let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
         let mut fds =
             [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN), PollFd::new(&self.socket, PollFlags::IN)];
         Ok(!left.is_zero() && poll(&mut fds, Some(&timeout))? > 0)
