@@ -107,7 +107,7 @@ vm-test: vm-deps ## The tests on Debian's kernels and with their nft, in virtual
 	vm-tests/run
 
 vm-smoke: vm-deps ## One kernel of vm-test and a part of its tests, in some minutes
-	vm-tests/run --own-nft --groups "restart nodes listing conformance flowtable upgrade" bookworm
+	vm-tests/run --own-nft --groups "restart room nodes listing conformance flowtable upgrade" bookworm
 
 fmt: ## Format the sources
 	cargo fmt --all
