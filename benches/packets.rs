@@ -124,7 +124,7 @@ impl Path {
     fn rules_met(&self) -> String {
         nft::load(
             &self.world.node,
-            "table ip trace { chain prerouting { type filter hook prerouting priority -350;
+            "table ip trace { chain prerouting { type filter hook prerouting priority -150;
              tcp flags & (syn | fin | rst) == 0 ct direction original meta length > 100 meta nftrace set 1; }; }",
         );
         let mut monitor = self.world.node.command("stdbuf");
