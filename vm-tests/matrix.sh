@@ -26,8 +26,8 @@ GROUPS_PER_NFT=(listing listing-chains)
 # Which groups share a guest: kernels are booted once for each line, and several guests run side by side. Groups that no line names
 # are in the last guest.
 GUESTS=(
-	"packets foreign-writes sctp load listing conformance"
-	"old-kernel restart upgrade room nodes packets-chains flowtable listing-chains conformance-chains"
+	"packets foreign-writes sctp load listing flowtable conformance"
+	"old-kernel restart upgrade room nodes packets-chains listing-chains conformance-chains"
 )
 
 # Test binaries of the workspace that go into the guest.

@@ -37,7 +37,7 @@ needs_supported_nft() {
 needs_cases() {
 	[ -d /conformance ] || not_applicable "there were no conformance cases beside the repository"
 	# All of them take as long as everything else; `make test` runs all.
-	export CONFORMANCE_CASES=/conformance CONFORMANCE_ONE_IN=3
+	export CONFORMANCE_CASES=/conformance CONFORMANCE_ONE_IN=4
 }
 
 # Runs a test binary; the first filter that no test matches fails it.
