@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use crate::case::{Case, Expect, Origin, Probe};
 use crate::support::netns::Namespace;
-use crate::support::plan::host_prefix;
 use crate::support::server::Server;
+use crate::support::wiring::{Place, attach, new_node, route_the_rest};
 
 /// The name of a namespace, and the addresses in it.
 type Places = BTreeMap<String, BTreeSet<IpAddr>>;
@@ -30,13 +30,14 @@ impl Network {
         let (_, mut ports) = case.endpoints();
         ports.extend(targets(case).map(|(_, port)| port));
         let places = places(case, &own);
-        let node = new_node(&own);
-        let mut spaces = BTreeMap::new();
-        for (number, (name, addresses)) in (1_u8..).zip(&places) {
-            spaces.insert(name.clone(), attach(&node, number, name, addresses));
-        }
+        let node = new_node(own.iter().copied());
+        let wanted: Vec<Place> =
+            places.iter().map(|(name, addresses)| (name.clone(), addresses.iter().copied().collect())).collect();
+        let spaces = places.keys().cloned().zip(attach(&node, 1, &wanted)).collect();
+        // What nobody has goes to `inet`.
+        let (number, _) = (1..).zip(places.keys()).find(|(_, name)| *name == "inet").expect("there always is one");
         let primary = |v4: bool| case.node_addresses().into_iter().find(|ip| ip.is_ipv4() == v4);
-        route_the_rest(&node, &places, [primary(true), primary(false)]);
+        route_the_rest(&node, number, "inet", [primary(true), primary(false)]);
         let mut network = Self { _servers: Vec::new(), node, spaces, places, own };
         network._servers = network.serve(case, &ports.into_iter().collect::<Vec<_>>());
         network
@@ -121,63 +122,4 @@ fn places(case: &Case, own: &BTreeSet<IpAddr>) -> Places {
         }
     }
     places
-}
-
-fn new_node(own: &BTreeSet<IpAddr>) -> Namespace {
-    let node = Namespace::new("node");
-    for (key, value) in [
-        ("ipv4/ip_forward", "1"),
-        ("ipv6/conf/all/forwarding", "1"),
-        ("ipv4/conf/all/send_redirects", "0"),
-        ("ipv4/conf/default/send_redirects", "0"),
-    ] {
-        node.set_sysctl(key, value);
-    }
-    let own = own.iter().filter(|ip| !ip.is_loopback());
-    node.ip(&own.map(|ip| add_address(*ip, "lo")).collect::<Vec<_>>());
-    node
-}
-
-/// Makes a namespace that holds `addresses` and reaches everything else through the node.
-fn attach(node: &Namespace, number: u8, name: &str, addresses: &BTreeSet<IpAddr>) -> Namespace {
-    let space = Namespace::new(name);
-    let device = format!("to-{name}");
-    node.ip(&[
-        format!("link add {device} type veth peer name eth0 netns {}", space.name()),
-        format!("addr add 169.254.{number}.1/30 dev {device} scope link"),
-        format!("addr add fe80::1/64 dev {device} nodad"),
-        format!("link set {device} up"),
-    ]);
-    let mut inside = vec![
-        format!("addr add 169.254.{number}.2/30 dev eth0 scope link"),
-        "addr add fe80::2/64 dev eth0 nodad".to_owned(),
-        "link set eth0 up".to_owned(),
-    ];
-    inside.extend(addresses.iter().map(|ip| add_address(*ip, "eth0")));
-    inside.push(format!("route add 0.0.0.0/0 via 169.254.{number}.1 dev eth0"));
-    inside.push("route add ::/0 via fe80::1 dev eth0".to_owned());
-    space.ip(&inside);
-    let routes =
-        addresses.iter().map(|ip| format!("route add {} via {} dev {device}", host_prefix(*ip), gateway(*ip, number)));
-    node.ip(&routes.collect::<Vec<_>>());
-    space
-}
-
-fn gateway(towards: IpAddr, number: u8) -> String {
-    if towards.is_ipv4() { format!("169.254.{number}.2") } else { "fe80::2".to_owned() }
-}
-
-/// What nobody has goes to `inet`, with the node's primary addresses as source.
-fn route_the_rest(node: &Namespace, places: &Places, primary: [Option<IpAddr>; 2]) {
-    let (number, _) = (1_u8..).zip(places.keys()).find(|(_, name)| *name == "inet").expect("there always is one");
-    let route = |everything: &str, gateway: &str, source: Option<IpAddr>| {
-        let source = source.map_or_else(String::new, |source| format!("src {source}"));
-        format!("route add {everything} via {gateway} dev to-inet {source}")
-    };
-    node.ip(&[route("0.0.0.0/0", &format!("169.254.{number}.2"), primary[0]), route("::/0", "fe80::2", primary[1])]);
-}
-
-fn add_address(address: IpAddr, device: &str) -> String {
-    let flags = if address.is_ipv6() { "nodad" } else { "" };
-    format!("addr add {} dev {device} {flags}", host_prefix(address))
 }

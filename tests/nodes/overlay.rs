@@ -12,6 +12,7 @@ use crate::support::netns::Namespace;
 use crate::support::objects::node;
 use crate::support::plan::{Family, OTHER_NODE, host_prefix};
 use crate::support::proxy::config;
+use crate::support::wiring::{attach, forward};
 
 /// The MTU of the overlay: that of the bridge without outer Ethernet, IPv4, UDP and VXLAN headers.
 pub(crate) const OVERLAY_MTU: u16 = 1450;
@@ -78,9 +79,11 @@ impl Nodes {
         let outside = on_wire(&wire, "client", client);
         join_overlay(&a, 1, [Family::V4.node(), node_b(Family::V4)], 2);
         join_overlay(&b, 2, [node_b(Family::V4), Family::V4.node()], 1);
-        let shell = attach(&a, 1, "shell", &[Family::shell]);
-        let pod = attach(&a, 2, "pod", &[|family| family.endpoint(0)]);
-        let remote = attach(&b, 3, "remote", &[|family| family.endpoint(2), |family| family.endpoint(3)]);
+        let both = |address: fn(Family) -> IpAddr| Family::ALL.map(address).to_vec();
+        let on_a = [("shell".to_owned(), both(Family::shell)), ("pod".to_owned(), both(|f| f.endpoint(0)))];
+        let on_b = [("remote".to_owned(), [both(|f| f.endpoint(2)), both(|f| f.endpoint(3))].concat())];
+        let [shell, pod] = attach(&a, 1, &on_a).try_into().unwrap_or_else(|_| unreachable!("as many as places"));
+        let [remote] = attach(&b, 3, &on_b).try_into().unwrap_or_else(|_| unreachable!("as many as places"));
         Self { a, b, shell, pod, remote, client: outside, _wire: wire }
     }
 }
@@ -88,14 +91,7 @@ impl Nodes {
 /// A namespace on the bridge; the nodes forward.
 fn on_wire(wire: &Namespace, name: &str, address: fn(Family) -> IpAddr) -> Namespace {
     let space = Namespace::new(name);
-    for (key, value) in [
-        ("ipv4/ip_forward", "1"),
-        ("ipv6/conf/all/forwarding", "1"),
-        ("ipv4/conf/all/send_redirects", "0"),
-        ("ipv4/conf/default/send_redirects", "0"),
-    ] {
-        space.set_sysctl(key, value);
-    }
+    forward(&space);
     wire.ip(&[
         format!("link add port-{name} type veth peer name eth0 netns {}", space.name()),
         format!("link set port-{name} master bridge"),
@@ -123,33 +119,6 @@ fn join_overlay(node: &Namespace, side: u8, [local, remote]: [IpAddr; 2], other:
     lines.push(format!("route add 10.244.{other}.0/24 via {} dev overlay", overlay_address(Family::V4, other)));
     lines.push(format!("route add fd00:10:244:{other}::/64 via {} dev overlay", overlay_address(Family::V6, other)));
     node.ip(&lines);
-}
-
-/// A pod: a namespace with these addresses that reaches everything through its node.
-fn attach(node: &Namespace, number: u8, name: &str, addresses: &[fn(Family) -> IpAddr]) -> Namespace {
-    let pod = Namespace::new(name);
-    node.ip(&[
-        format!("link add to-{name} type veth peer name eth0 netns {}", pod.name()),
-        format!("addr add 169.254.{number}.1/30 dev to-{name} scope link"),
-        format!("addr add fe80::1/64 dev to-{name} nodad"),
-        format!("link set to-{name} up"),
-    ]);
-    pod.ip(&[
-        format!("addr add 169.254.{number}.2/30 dev eth0 scope link"),
-        "addr add fe80::2/64 dev eth0 nodad".to_owned(),
-        "link set eth0 up".to_owned(),
-        format!("route add 0.0.0.0/0 via 169.254.{number}.1 dev eth0"),
-        "route add ::/0 via fe80::1 dev eth0".to_owned(),
-    ]);
-    for (family, address) in Family::ALL.iter().flat_map(|family| addresses.iter().map(|of| (*family, of(*family)))) {
-        let (flags, gateway) = match family {
-            Family::V4 => ("", format!("169.254.{number}.2")),
-            Family::V6 => ("nodad", "fe80::2".to_owned()),
-        };
-        pod.ip(&[format!("addr add {} dev eth0 {flags}", host_prefix(address))]);
-        node.ip(&[format!("route add {} via {gateway} dev to-{name}", host_prefix(address))]);
-    }
-    pod
 }
 
 fn parse(text: &str) -> IpAddr {

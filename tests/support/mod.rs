@@ -1,6 +1,6 @@
 //! A small cluster in network namespaces, and everything a packet test needs around it.
 //!
-//! Takes root, iproute2 and nft; gives namespaces ([`netns`]), a cluster of them ([`world`], addresses in [`plan`]), servers that
+//! Takes root, iproute2 and nft; gives namespaces ([`netns`]), a cluster of them ([`world`], addresses in [`plan`], links in [`wiring`]), servers that
 //! say what they saw ([`server`]), probes that say what became of a packet ([`probe`]), the proxy under test ([`proxy`]), its
 //! objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]); a long test prints [`figures`]. Tests below the binary have objects of the model ([`cluster`])
 //! and a kernel that only remembers ([`kernel`]). A missing tool or privilege fails the test with a sentence;
@@ -26,4 +26,5 @@ pub(crate) mod server;
 pub(crate) mod stats;
 pub(crate) mod strace;
 pub(crate) mod wire;
+pub(crate) mod wiring;
 pub(crate) mod world;

@@ -6,12 +6,16 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use nft::decode;
+use nft::socket::{Bus, Socket};
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -29,13 +33,18 @@ pub(crate) struct Namespace {
 impl Namespace {
     /// Makes a namespace, with `lo` up, no reverse-path filter and no limit on ICMP errors.
     pub(crate) fn new(short: &str) -> Self {
+        Self::several(&[short]).swap_remove(0)
+    }
+
+    /// Makes namespaces like [`Namespace::new`], with one run of `ip`.
+    pub(crate) fn several(shorts: &[&str]) -> Vec<Self> {
         SWEEP.call_once(sweep);
-        let name = format!("{PREFIX}{}-{}-{short}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        run(Command::new("ip").args(["netns", "add", &name]));
-        let namespace = Self { name };
-        namespace.ip(&["link set lo up"]);
-        namespace.enter(set_test_sysctls);
-        namespace
+        let name = |short| format!("{PREFIX}{}-{}-{short}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let spaces: Vec<Self> = shorts.iter().map(|short| Self { name: name(short) }).collect();
+        let lines: String = spaces.iter().map(|space| format!("netns add {}\n", space.name)).collect();
+        run_with_input(Command::new("ip").args(["-batch", "-"]), &lines);
+        spaces.iter().for_each(|space| space.enter(|| (set_test_sysctls(), set_lo_up())).0);
+        spaces
     }
 
     /// The name under `ip netns`.
@@ -130,6 +139,19 @@ fn set_test_sysctls() {
     }
 }
 
+/// `RTM_NEWLINK` for the first interface, which is `lo`; the kernel's answer is awaited.
+fn set_lo_up() {
+    const RTM_NEWLINK: u32 = 16;
+    const REQUEST_AND_ACK: u32 = 5;
+    const UP: u32 = 1;
+    // nlmsghdr: length, type and flags, sequence, port. ifinfomsg: family and type, index, flags, mask of the flags.
+    let words = [32, RTM_NEWLINK | REQUEST_AND_ACK << 16, 0, 0, 0, 1, UP, UP];
+    let mut socket = Socket::open(Bus::Route).expect("a netlink socket can be opened");
+    socket.send(&words.map(u32::to_ne_bytes).concat()).expect("the kernel takes messages");
+    let answer = socket.receive().expect("the kernel answers");
+    assert_eq!(decode::ack(answer).map(|ack| ack.errno), Some(0), "lo cannot be set up (packet tests need root)");
+}
+
 fn sysctl_path(key: &str) -> PathBuf {
     Path::new("/proc/sys/net").join(key)
 }
@@ -157,11 +179,27 @@ fn owner(name: &str) -> Option<&str> {
 
 fn remove(name: &str) {
     // No assertions: this also runs while a failed test unwinds.
-    let listed = try_run(Command::new("ip").args(["netns", "pids", name]), "").unwrap_or_default();
-    for pid in listed.lines().filter_map(|line| line.trim().parse().ok()).filter_map(Pid::from_raw) {
+    let path = Path::new(DIRECTORY).join(name);
+    let Ok(namespace) = fs::metadata(&path) else { return };
+    for pid in processes_in(&namespace) {
         let _gone_already = kill_process(pid, Signal::KILL);
     }
-    if let Err(why) = try_run(Command::new("ip").args(["netns", "del", name]), "") {
-        eprintln!("{why}");
+    // What `ip netns del` does.
+    if let Err(error) = unmount(&path, UnmountFlags::DETACH) {
+        eprintln!("cannot unmount {}: {error}", path.display());
     }
+    if let Err(error) = fs::remove_file(&path) {
+        eprintln!("cannot remove {}: {error}", path.display());
+    }
+}
+
+fn processes_in(namespace: &fs::Metadata) -> Vec<Pid> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let is_inside = |process: &fs::DirEntry| {
+        // Those that end meanwhile, and what is no process, have none.
+        let theirs = fs::metadata(process.path().join("ns/net"));
+        theirs.is_ok_and(|theirs| (theirs.dev(), theirs.ino()) == (namespace.dev(), namespace.ino()))
+    };
+    let inside = processes.flatten().filter(is_inside);
+    inside.filter_map(|process| process.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw).collect()
 }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use super::netns::Namespace;
 use super::plan::{Family, SERVED_PORTS, host_prefix};
 use super::server::Server;
+use super::wiring::{attach, new_node, route_the_rest};
 
 /// The namespaces of one cluster; all gone when dropped.
 pub(crate) struct World {
@@ -29,17 +30,23 @@ pub(crate) struct World {
 impl World {
     /// Builds the cluster and starts its servers.
     pub(crate) fn new() -> Self {
-        let node = new_node();
         let both = |address: fn(Family) -> IpAddr| Family::ALL.map(address).to_vec();
-        let inet = attach(&node, 1, "inet", &[]);
-        route_the_rest(&node, 1);
-        let client = attach(&node, 2, "client", &both(Family::client));
-        let remote = attach(&node, 3, "remote", &[both(|f| f.endpoint(2)), both(|f| f.endpoint(3))].concat());
-        let pods = [
-            attach(&node, 4, "pod0", &both(|family| family.endpoint(0))),
-            attach(&node, 5, "pod1", &both(|family| family.endpoint(1))),
-        ];
-        let shell = attach(&node, 6, "shell", &both(Family::shell));
+        let node = new_node([both(Family::node), both(Family::node_second)].concat());
+        // Masquerading then never picks the second address, so a probe from there shows whether it was masqueraded.
+        node.ip(&[format!("addr change {} dev lo preferred_lft 0", host_prefix(Family::V6.node_second()))]);
+        let places = [
+            ("inet", Vec::new()),
+            ("client", both(Family::client)),
+            ("remote", [both(|f| f.endpoint(2)), both(|f| f.endpoint(3))].concat()),
+            ("pod0", both(|f| f.endpoint(0))),
+            ("pod1", both(|f| f.endpoint(1))),
+            ("shell", both(Family::shell)),
+        ]
+        .map(|(name, addresses)| (name.to_owned(), addresses));
+        let spaces = attach(&node, 1, &places).try_into().unwrap_or_else(|_| unreachable!("as many as places"));
+        let [inet, client, remote, pod0, pod1, shell] = spaces;
+        route_the_rest(&node, 1, "inet", Family::ALL.map(|family| Some(family.node())));
+        let pods = [pod0, pod1];
         let servers = vec![
             Server::start(&pods[0], &both(|family| family.endpoint(0)), &SERVED_PORTS),
             Server::start(&pods[1], &both(|family| family.endpoint(1)), &SERVED_PORTS),
@@ -53,62 +60,4 @@ impl World {
         let family = Family::of(address);
         [family.node(), family.node_second()].contains(&address)
     }
-}
-
-fn new_node() -> Namespace {
-    let node = Namespace::new("node");
-    for (key, value) in [
-        ("ipv4/ip_forward", "1"),
-        ("ipv6/conf/all/forwarding", "1"),
-        // A hairpin leaves through the interface it came from; that is no reason for a redirect.
-        ("ipv4/conf/all/send_redirects", "0"),
-        ("ipv4/conf/default/send_redirects", "0"),
-    ] {
-        node.set_sysctl(key, value);
-    }
-    let addresses = Family::ALL.iter().flat_map(|family| [family.node(), family.node_second()]);
-    node.ip(&addresses.map(|address| add_address(address, "lo")).collect::<Vec<_>>());
-    // Masquerading then never picks the second address, so a probe from there shows whether it was masqueraded.
-    node.ip(&[format!("addr change {} dev lo preferred_lft 0", host_prefix(Family::V6.node_second()))]);
-    node
-}
-
-/// Makes a namespace that holds `addresses` and reaches everything else through the node.
-fn attach(node: &Namespace, number: u8, name: &str, addresses: &[IpAddr]) -> Namespace {
-    let space = Namespace::new(name);
-    let device = format!("to-{name}");
-    // The link's own addresses have link scope, so that masquerading never picks them.
-    node.ip(&[
-        format!("link add {device} type veth peer name eth0 netns {}", space.name()),
-        format!("addr add 169.254.{number}.1/30 dev {device} scope link"),
-        format!("addr add fe80::1/64 dev {device} nodad"),
-        format!("link set {device} up"),
-    ]);
-    let mut inside = vec![
-        format!("addr add 169.254.{number}.2/30 dev eth0 scope link"),
-        "addr add fe80::2/64 dev eth0 nodad".to_owned(),
-        "link set eth0 up".to_owned(),
-    ];
-    inside.extend(addresses.iter().map(|address| add_address(*address, "eth0")));
-    inside.push(format!("route add 0.0.0.0/0 via 169.254.{number}.1 dev eth0"));
-    inside.push("route add ::/0 via fe80::1 dev eth0".to_owned());
-    space.ip(&inside);
-    let routes = addresses.iter().map(|address| {
-        let gateway = if address.is_ipv4() { format!("169.254.{number}.2") } else { "fe80::2".to_owned() };
-        format!("route add {} via {gateway} dev {device}", host_prefix(*address))
-    });
-    node.ip(&routes.collect::<Vec<_>>());
-    space
-}
-
-fn route_the_rest(node: &Namespace, number: u8) {
-    node.ip(&[
-        format!("route add 0.0.0.0/0 via 169.254.{number}.2 dev to-inet src {}", Family::V4.node()),
-        format!("route add ::/0 via fe80::2 dev to-inet src {}", Family::V6.node()),
-    ]);
-}
-
-fn add_address(address: IpAddr, device: &str) -> String {
-    let flags = if address.is_ipv6() { "nodad" } else { "" };
-    format!("addr add {} dev {device} {flags}", host_prefix(address))
 }

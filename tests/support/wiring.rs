@@ -1,0 +1,102 @@
+//! A node, and namespaces that reach everything through it, each over a veth of its own.
+//!
+//! Takes names and addresses, gives namespaces; whoever takes a namespace's address from outside is routed to it. A world needs few
+//! runs of `ip`, since these are most of the time that a packet test takes in a virtual machine.
+
+use std::net::IpAddr;
+
+use super::netns::Namespace;
+use super::plan::host_prefix;
+
+/// A namespace to be: its name and the addresses in it.
+pub(crate) type Place = (String, Vec<IpAddr>);
+
+/// Where a namespace hangs on its node.
+struct Spoke<'a> {
+    number: u8,
+    name: &'a str,
+    addresses: &'a [IpAddr],
+}
+
+/// What a node must be told to forward.
+const FORWARDING: [(&str, &str); 4] = [
+    ("ipv4/ip_forward", "1"),
+    ("ipv6/conf/all/forwarding", "1"),
+    // A hairpin leaves through the interface it came from; that is no reason for a redirect.
+    ("ipv4/conf/all/send_redirects", "0"),
+    ("ipv4/conf/default/send_redirects", "0"),
+];
+
+/// Makes a namespace forward as a node does.
+pub(crate) fn forward(node: &Namespace) {
+    FORWARDING.iter().for_each(|(key, value)| node.set_sysctl(key, value));
+}
+
+/// Makes a node that owns `addresses`, but for loopback ones.
+pub(crate) fn new_node(addresses: impl IntoIterator<Item = IpAddr>) -> Namespace {
+    let node = Namespace::new("node");
+    forward(&node);
+    let own = addresses.into_iter().filter(|address| !address.is_loopback());
+    node.ip(&own.map(|address| add_address(address, "lo")).collect::<Vec<_>>());
+    node
+}
+
+/// Makes a namespace for each place, in their order. The first link of a node has the number `first`, and every number is one node's
+/// once: it is in the addresses of the link.
+pub(crate) fn attach(node: &Namespace, first: u8, places: &[Place]) -> Vec<Namespace> {
+    let spaces = Namespace::several(&places.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
+    let spokes: Vec<Spoke> =
+        (first..).zip(places).map(|(number, (name, addresses))| Spoke { number, name, addresses }).collect();
+    let links = spokes.iter().zip(&spaces).flat_map(|(spoke, space)| spoke.link(space.name()));
+    node.ip(&links.collect::<Vec<_>>());
+    spokes.iter().zip(&spaces).for_each(|(spoke, space)| space.ip(&spoke.inside()));
+    node.ip(&spokes.iter().flat_map(Spoke::routes).collect::<Vec<_>>());
+    spaces
+}
+
+/// Routes whatever nobody owns to the place with this number, with these addresses of the node as sources.
+pub(crate) fn route_the_rest(node: &Namespace, number: u8, name: &str, sources: [Option<IpAddr>; 2]) {
+    let [v4, v6] = sources.map(|source| source.map_or_else(String::new, |source| format!("src {source}")));
+    node.ip(&[
+        format!("route add 0.0.0.0/0 via 169.254.{number}.2 dev to-{name} {v4}"),
+        format!("route add ::/0 via fe80::2 dev to-{name} {v6}"),
+    ]);
+}
+
+impl Spoke<'_> {
+    /// The node's end. The link's own addresses have link scope, so that masquerading never picks them.
+    fn link(&self, space: &str) -> [String; 4] {
+        let Self { number, name, .. } = self;
+        [
+            format!("link add to-{name} type veth peer name eth0 netns {space}"),
+            format!("addr add 169.254.{number}.1/30 dev to-{name} scope link"),
+            format!("addr add fe80::1/64 dev to-{name} nodad"),
+            format!("link set to-{name} up"),
+        ]
+    }
+
+    fn inside(&self) -> Vec<String> {
+        let number = self.number;
+        let mut lines = vec![
+            format!("addr add 169.254.{number}.2/30 dev eth0 scope link"),
+            "addr add fe80::2/64 dev eth0 nodad".to_owned(),
+            "link set eth0 up".to_owned(),
+        ];
+        lines.extend(self.addresses.iter().map(|address| add_address(*address, "eth0")));
+        lines.push(format!("route add 0.0.0.0/0 via 169.254.{number}.1 dev eth0"));
+        lines.push("route add ::/0 via fe80::1 dev eth0".to_owned());
+        lines
+    }
+
+    fn routes(&self) -> impl Iterator<Item = String> {
+        self.addresses.iter().map(|address| {
+            let gateway = if address.is_ipv4() { format!("169.254.{}.2", self.number) } else { "fe80::2".to_owned() };
+            format!("route add {} via {gateway} dev to-{}", host_prefix(*address), self.name)
+        })
+    }
+}
+
+fn add_address(address: IpAddr, device: &str) -> String {
+    let flags = if address.is_ipv6() { "nodad" } else { "" };
+    format!("addr add {} dev {device} {flags}", host_prefix(address))
+}
