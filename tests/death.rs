@@ -19,7 +19,9 @@ use kube_proxy::kernel::{Kernel, Netfilter};
 use nft::{TableName, Value as NftValue};
 use serde_json::{Value, json};
 use support::figures::Figures;
-use support::objects::{node, service_cidr};
+use support::objects::{self, node, service_cidr};
+use support::plan::Family;
+use support::probe::Proto;
 use support::proxy::{Proxy, config};
 use support::world::World;
 use tempfile::TempDir;
@@ -169,10 +171,12 @@ fn kubeconfig_of_nobody() -> (TempDir, PathBuf) {
 
 /// The status of a page of the health server.
 fn health(world: &World, path: &str) -> String {
-    let mut curl = world.node.command("curl");
-    let output =
-        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"]).arg(format!("http://127.0.0.1:10256{path}"));
-    String::from_utf8(output.output().expect("curl runs").stdout).expect("a number")
+    curl(world, &["-o", "/dev/null", "-w", "%{http_code}", &format!("http://127.0.0.1:10256{path}")])
+}
+
+fn curl(world: &World, arguments: &[&str]) -> String {
+    let output = world.node.command("curl").arg("-s").args(arguments).output().expect("curl runs");
+    String::from_utf8(output.stdout).expect("text")
 }
 
 /// Waits until the page has this status.
@@ -204,6 +208,43 @@ fn without_an_api_server_a_restart_touches_no_rule_and_serves_health() {
     thread::sleep(Duration::from_secs(2));
     assert_eq!(support::nft::list_ruleset(&world.node), before);
     assert!(proxy.is_running());
+}
+
+#[test]
+fn without_an_api_server_load_balancers_are_told_what_the_rules_say() {
+    // K1 K2 O7
+    let web = objects::service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30_080);
+    let web = web.load_balancer_ip(Family::V4.load_balancer_ip(1)).spec("externalTrafficPolicy", json!("Local"));
+    let cluster = |endpoints: &[u8]| {
+        let mut cluster = vec![node(), service_cidr()];
+        cluster.push(web.clone().spec("healthCheckNodePort", json!(32_123)).json());
+        cluster.extend(objects::slices("shop", "web", endpoints, &[("http", Proto::Tcp, 8080)]));
+        cluster
+    };
+    let (_directory, kubeconfig) = kubeconfig_of_nobody();
+    for (layout, addresses) in [("maps", &[][..]), ("chains", &["192.0.2.0/24", "2001:db8::/64"])] {
+        let world = World::new();
+        let mut config = config();
+        config["nftables"]["rulesetLayout"] = json!(layout);
+        config["nodePortAddresses"] = json!(addresses);
+        for (endpoints, here, status) in [(&[0, 1, 2][..], 2, "200"), (&[2], 0, "503")] {
+            let mut proxy = Proxy::start(&world.node, &config, &cluster(endpoints));
+            proxy.kill();
+            let mut proxy = Proxy::with_api(&world.node, &config, &kubeconfig);
+            proxy.spawn();
+            wait_for_health(&world, &mut proxy, "/healthz", "200");
+            for address in ["192.0.2.2", "[2001:db8::2]"] {
+                let url = format!("http://{address}:32123/");
+                let ask = || curl(&world, &["-w", "%{http_code}", &url]);
+                // The proxy's own page may be there a moment sooner.
+                let answer = (0..100).map(|_| ask()).find(|answer| answer != "000").unwrap_or_default();
+                for part in [r#""namespace": "shop""#, r#""name": "web""#, &format!(r#""localEndpoints": {here},"#)] {
+                    assert!(answer.contains(part), "{layout} {address}: {answer}");
+                }
+                assert!(answer.ends_with(status), "{layout} {address}: {answer}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ use crate::kernel::{Flowtables, Netfilter, families};
 use crate::logging::Verbosity;
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
+use crate::ruleset;
 use crate::serving::{self, HealthWatch};
 use crate::source::api;
 use crate::sync::{Culprit, Engine, Schedule, Sync};
@@ -157,7 +158,8 @@ fn sync(
     recorder: Recorder,
     events: &Receiver<Event>,
 ) -> Result<()> {
-    let kernel = Netfilter::open().context("netfilter netlink socket")?;
+    let fast_path = (config.file.nftables.flowtable != Flowtable::Off).then(ruleset::fastpath::table);
+    let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path);
     let families = families::supported();
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);

@@ -3,15 +3,14 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nft::decode::{self, Messages};
-use nft::socket::{Bus, Socket};
 use nft::wire::Attrs;
+
+use super::rtnetlink;
 
 /// `linux/rtnetlink.h`, `linux/if_addr.h`.
 mod number {
     pub(super) const RTM_NEWADDR: u16 = 20;
     pub(super) const RTM_GETADDR: u16 = 22;
-    pub(super) const REQUEST_DUMP: u16 = 0x301;
     pub(super) const IFA_ADDRESS: u16 = 1;
     /// The interface's own address; differs from `IFA_ADDRESS` on point-to-point links.
     pub(super) const IFA_LOCAL: u16 = 2;
@@ -24,31 +23,7 @@ mod number {
 /// # Errors
 /// What the kernel answers.
 pub fn list() -> io::Result<Vec<IpAddr>> {
-    let mut socket = Socket::open(Bus::Route)?;
-    socket.send(&request())?;
-    let mut addresses = Vec::new();
-    loop {
-        for message in Messages::new(socket.receive()?) {
-            if let Some(errno) = decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
-                if errno != 0 {
-                    return Err(io::Error::from_raw_os_error(errno));
-                }
-                addresses.sort_unstable();
-                addresses.dedup();
-                return Ok(addresses);
-            }
-            addresses.extend(address(message));
-        }
-    }
-}
-
-fn request() -> Vec<u8> {
-    let len = u32::try_from(number::HEADERS).unwrap_or_default();
-    let mut bytes = len.to_ne_bytes().to_vec();
-    bytes.extend(number::RTM_GETADDR.to_ne_bytes());
-    bytes.extend(number::REQUEST_DUMP.to_ne_bytes());
-    bytes.resize(number::HEADERS, 0);
-    bytes
+    rtnetlink::dump(number::RTM_GETADDR, number::HEADERS, address)
 }
 
 /// The address in a message; `None` when it is about something else.
@@ -79,6 +54,6 @@ mod tests {
     #[test]
     fn other_messages_have_no_address() {
         assert_eq!(address(&[0; 8]), None);
-        assert_eq!(address(&request()), None);
+        assert_eq!(address(&rtnetlink::request(number::RTM_GETADDR, number::HEADERS)), None);
     }
 }

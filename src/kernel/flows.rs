@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use nft::decode::{self, Messages};
 use nft::socket::{Bus, Socket};
@@ -51,6 +52,12 @@ const UDP: u8 = 17;
 const TRIES: usize = 5;
 /// Deletions sent at a time: their answers fit into the socket's receive buffer.
 const DELETIONS: usize = 64;
+/// How often flows are deleted again that a flowtable held, and how long before each time.
+const RELEASE_TRIES: usize = 50;
+const RELEASE_MOMENT: Duration = Duration::from_millis(20);
+
+const ENOENT: i32 = 2;
+const EBUSY: i32 = 16;
 
 /// Who picks the UDP flows out of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,28 +134,67 @@ fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Ve
     }
 }
 
-/// Deletes flows and gives the number of those that were still there. Goes on after one that cannot be deleted.
+/// What became of deletions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// Flows that are deleted.
+    deleted: usize,
+    /// A flow is in a flowtable, and this kernel deletes none that is: before 6.4 (commit 9b7c68b3911a, in 6.1 since 6.1.32).
+    held: bool,
+    /// What the kernel answered first, other than that.
+    failure: Option<i32>,
+}
+
+/// Deletes flows and gives the number of those that were still there. Goes on after one that cannot be deleted. `release` empties the
+/// flowtable, if flows are in it that the kernel does not delete there.
 ///
 /// # Errors
-/// What the kernel answered first, other than that a flow is gone already.
-pub(super) fn delete(flows: &[Flow]) -> io::Result<usize> {
-    const ENOENT: i32 = 2;
+/// What the kernel answered first, other than that a flow is gone already; what `release` failed with.
+pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -> io::Result<usize> {
     let mut socket = Socket::open(Bus::Netfilter)?;
-    let (mut deleted, mut failure) = (0, None);
+    let outcome = until_released(|| delete_once(&mut socket, flows), release)?;
+    let failure = outcome.failure.or(outcome.held.then_some(EBUSY));
+    failure.map_or(Ok(outcome.deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
+}
+
+/// Deletes; after a release, which takes effect some moments later, until nothing is held any more or it has been tried
+/// [`RELEASE_TRIES`] times.
+fn until_released(
+    mut delete: impl FnMut() -> io::Result<Outcome>,
+    release: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Outcome> {
+    let mut outcome = delete()?;
+    if outcome.held {
+        release()?;
+    }
+    for _ in 0..RELEASE_TRIES {
+        if !outcome.held {
+            break;
+        }
+        std::thread::sleep(RELEASE_MOMENT);
+        let again = delete()?;
+        outcome = Outcome { deleted: outcome.deleted + again.deleted, ..again };
+    }
+    Ok(outcome)
+}
+
+fn delete_once(socket: &mut Socket, flows: &[Flow]) -> io::Result<Outcome> {
+    let mut outcome = Outcome::default();
     for chunk in flows.chunks(DELETIONS) {
         let requests: Vec<u8> = chunk.iter().flat_map(deletion).collect();
         socket.send(&requests)?;
         while let Some(bytes) = socket.receive_now()? {
             for ack in Messages::new(bytes).filter_map(decode::ack) {
                 match ack.errno {
-                    0 => deleted += 1,
+                    0 => outcome.deleted += 1,
                     ENOENT => {}
-                    errno => failure = failure.or(Some(errno)),
+                    EBUSY => outcome.held = true,
+                    errno => outcome.failure = outcome.failure.or(Some(errno)),
                 }
             }
         }
     }
-    failure.map_or(Ok(deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
+    Ok(outcome)
 }
 
 /// The request that deletes a flow.
@@ -249,6 +295,34 @@ mod tests {
         assert!(matches!(attempts(|_| Ok(false)), (5, Ok(1))), "then the last list counts, though partial");
         assert!(matches!(attempts(|_| Err(io::ErrorKind::Interrupted.into())), (5, Ok(1))));
         assert!(matches!(attempts(|_| Err(io::Error::from_raw_os_error(1))), (1, Err(_))), "other errors end it");
+    }
+
+    /// Flows that are held for so many tries after the release: releases, tries, and the end.
+    fn held_for(tries_until_free: usize) -> (usize, usize, Outcome) {
+        let (mut releases, mut tries) = (0, 0);
+        let outcome = until_released(
+            || {
+                tries += 1;
+                let held = tries <= tries_until_free;
+                Ok(Outcome { deleted: usize::from(!held) + usize::from(tries == 1), held, failure: None })
+            },
+            || {
+                releases += 1;
+                Ok(())
+            },
+        );
+        (releases, tries, outcome.unwrap())
+    }
+
+    // J1
+    #[test]
+    fn flows_in_a_flowtable_are_released_once_and_then_deleted() {
+        assert_eq!(held_for(0), (0, 1, Outcome { deleted: 2, ..Outcome::default() }));
+        assert_eq!(held_for(3), (1, 4, Outcome { deleted: 2, ..Outcome::default() }), "one at once, one after it");
+        let (releases, tries, end) = held_for(usize::MAX);
+        assert_eq!((releases, tries, end.held), (1, 1 + RELEASE_TRIES, true), "given up");
+        let held = || Ok(Outcome { held: true, ..Outcome::default() });
+        assert!(until_released(held, || Err(io::ErrorKind::PermissionDenied.into())).is_err());
     }
 
     // J2

@@ -3,15 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use nft::decode::{self, Messages};
-use nft::socket::{Bus, Socket};
 use nft::wire::Attrs;
+
+use super::rtnetlink;
 
 /// `linux/rtnetlink.h`, `linux/if_link.h`, `linux/if.h`.
 mod number {
     pub(super) const RTM_NEWLINK: u16 = 16;
     pub(super) const RTM_GETLINK: u16 = 18;
-    pub(super) const REQUEST_DUMP: u16 = 0x301;
     pub(super) const IFLA_IFNAME: u16 = 3;
     /// Bytes of `nlmsghdr` and `ifinfomsg` together.
     pub(super) const HEADERS: usize = 16 + 16;
@@ -25,31 +24,7 @@ mod number {
 /// # Errors
 /// What the kernel answers.
 pub fn list() -> io::Result<Vec<Arc<str>>> {
-    let mut socket = Socket::open(Bus::Route)?;
-    socket.send(&request())?;
-    let mut names = Vec::new();
-    loop {
-        for message in Messages::new(socket.receive()?) {
-            if let Some(errno) = decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
-                if errno != 0 {
-                    return Err(io::Error::from_raw_os_error(errno));
-                }
-                names.sort_unstable();
-                names.dedup();
-                return Ok(names);
-            }
-            names.extend(interface(message));
-        }
-    }
-}
-
-fn request() -> Vec<u8> {
-    let len = u32::try_from(number::HEADERS).unwrap_or_default();
-    let mut bytes = len.to_ne_bytes().to_vec();
-    bytes.extend(number::RTM_GETLINK.to_ne_bytes());
-    bytes.extend(number::REQUEST_DUMP.to_ne_bytes());
-    bytes.resize(number::HEADERS, 0);
-    bytes
+    rtnetlink::dump(number::RTM_GETLINK, number::HEADERS, interface)
 }
 
 /// The name in a message; `None` when it is about loopback, or about something else.
@@ -80,6 +55,6 @@ mod tests {
     #[test]
     fn other_messages_name_no_interface() {
         assert_eq!(interface(&[0; 8]), None);
-        assert_eq!(interface(&request()), None);
+        assert_eq!(interface(&rtnetlink::request(number::RTM_GETLINK, number::HEADERS)), None);
     }
 }

@@ -12,13 +12,15 @@ pub mod leftovers;
 mod link;
 pub mod probe;
 pub mod process;
+mod rtnetlink;
 pub mod sysctl;
 mod watch;
 
 use std::io;
 use std::net::IpAddr;
 
-use nft::{Command, CommitError, Committed, Connection, Element, ReadError, Set, TableDump, TableName};
+use nft::{Command, CommitError, Committed, Connection, Element, ReadError, Set, Table, TableDump, TableName};
+use tracing::info;
 
 use crate::conntrack::Flow;
 use crate::model::Family;
@@ -80,6 +82,8 @@ pub trait Kernel {
 pub struct Netfilter {
     connection: Link<Connection>,
     watch: Watch,
+    /// The table with the flowtable that flows of ours may be in.
+    fast_path: Option<TableName>,
 }
 
 impl Netfilter {
@@ -90,7 +94,25 @@ impl Netfilter {
     pub fn open() -> io::Result<Self> {
         let mut connection = Link::new(Connection::open);
         connection.ensure()?;
-        Ok(Self { connection, watch: Watch::new() })
+        Ok(Self { connection, watch: Watch::new(), fast_path: None })
+    }
+
+    /// Names the table of the fast path. Where the kernel deletes no flow that is in a flowtable, the table is deleted for that; who
+    /// keeps it makes it again.
+    #[must_use]
+    pub fn with_fast_path(self, table: Option<TableName>) -> Self {
+        Self { fast_path: table, ..self }
+    }
+
+    fn release_flows(&mut self) -> io::Result<()> {
+        let Some(name) = self.fast_path.clone() else {
+            let text = "a flow is in somebody else's flowtable, and this kernel deletes none that is";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        };
+        info!("this kernel deletes no flow that is in a flowtable: all flows leave it for a moment");
+        // Added first, as somebody may have deleted it.
+        let commands = [Command::AddTable(Table { name: name.clone(), comment: None }), Command::DeleteTable(name)];
+        self.commit(&commands).map(drop).map_err(io::Error::other)
     }
 }
 
@@ -130,7 +152,7 @@ impl Kernel for Netfilter {
     }
 
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
-        flows::delete(flows)
+        flows::delete(flows, || self.release_flows())
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {

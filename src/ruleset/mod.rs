@@ -9,6 +9,7 @@
 pub mod chains;
 pub mod fastpath;
 pub mod maps;
+pub mod notes;
 mod shared;
 
 use std::net::IpAddr;
@@ -19,6 +20,8 @@ use ipnet::IpNet;
 use crate::diff::{Fragment, Program};
 use crate::model::Family;
 use crate::select::ServiceSelection;
+
+pub(crate) use shared::set::NODEPORT_IPS;
 
 /// What decides about the fixed part of one family's table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::model::Family;
 pub(super) mod set {
     pub(in crate::ruleset) const CLUSTER_IPS: &str = "cluster-ips";
     /// Not upstream's name `nodeport-ips`: its start in match-all mode deletes that set, and fails if a rule of ours uses it.
-    pub(in crate::ruleset) const NODEPORT_IPS: &str = "nodeport-addresses";
+    pub(crate) const NODEPORT_IPS: &str = "nodeport-addresses";
     pub(in crate::ruleset) const SERVICE_CIDRS: &str = "service-cidrs";
 }
 

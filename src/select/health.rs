@@ -22,14 +22,15 @@ pub struct HealthCheck {
 /// health-check node port (A13) or is unknown.
 #[must_use]
 pub fn health_checks(state: &State, name: &ObjectName) -> Vec<HealthCheck> {
-    let Some((service, port)) =
-        state.service(name).and_then(|service| Some((service, service.health_check_node_port?)))
-    else {
-        return Vec::new();
-    };
-    let families = Family::BOTH.into_iter().filter(|family| service.cluster_ips.get(*family).is_some());
-    let check = |family| HealthCheck { family, port, local_endpoints: local_endpoints(state, service, family) };
-    families.map(check).collect()
+    let Some(service) = state.service(name) else { return Vec::new() };
+    Family::BOTH.into_iter().filter_map(|family| health_check(state, service, family)).collect()
+}
+
+/// The health check of a Service in one family, if it has any.
+pub(super) fn health_check(state: &State, service: &Service, family: Family) -> Option<HealthCheck> {
+    service.cluster_ips.get(family)?;
+    let port = service.health_check_node_port?;
+    Some(HealthCheck { family, port, local_endpoints: local_endpoints(state, service, family) })
 }
 
 fn local_endpoints(state: &State, service: &Service, family: Family) -> usize {

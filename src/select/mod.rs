@@ -27,6 +27,7 @@ use crate::model::{
 };
 
 use endpoints::{Lists, Uses};
+use health::HealthCheck;
 use topology::Site;
 
 /// What to do for one Service.
@@ -57,6 +58,8 @@ pub struct PortSelection {
     pub fronts: Vec<FrontSelection>,
     /// Time-out of the session affinity in seconds, if there is affinity (A11).
     pub affinity_seconds: Option<u32>,
+    /// What the Service's health-check node port says (K2); with the Service's first port only.
+    pub health_check: Option<HealthCheck>,
 }
 
 /// What to do with traffic to one front.
@@ -121,6 +124,7 @@ fn select_port(state: &State, service: &Service, index: usize, port: &ServicePor
         local: lists.local,
         hairpin: lists.hairpin,
         affinity_seconds: service.affinity_seconds,
+        health_check: if index == 0 { health::health_check(state, service, family) } else { None },
     }
 }
 

@@ -207,6 +207,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     fn recompute(&mut self) -> usize {
         let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
         services.extend(self.quarantine.due(Instant::now()));
+        if self.first {
+            self.health_checks.disinherit();
+        }
         if self.first || node || service_cidrs {
             self.refresh_node();
             self.first = false;
@@ -232,13 +235,17 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
 
     /// Takes over the node's facts and addresses.
     fn refresh_node(&mut self) {
+        self.list_addresses();
+        let facts = NodeFacts { service_cidrs: self.state.service_cidrs(), ..NodeFacts::default() };
+        self.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
+        self.tables.set_node(&self.config, self.state.node(), &self.interfaces, facts);
+    }
+
+    fn list_addresses(&mut self) {
         match self.kernel.addresses() {
             Ok(addresses) => self.interfaces = addresses,
             Err(error) => warn!(%error, "cannot list the node's addresses; node ports keep those known before"),
         }
-        let facts = NodeFacts { service_cidrs: self.state.service_cidrs(), ..NodeFacts::default() };
-        self.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
-        self.tables.set_node(&self.config, self.state.node(), &self.interfaces, facts);
     }
 
     /// Makes sure that what the kernel holds is known, and says how much is to be compared.
@@ -267,15 +274,23 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.quarantine.names()
     }
 
-    /// Whether the kernel holds rules of a process before this one. Nobody knows before the first sync.
-    pub fn inherits(&mut self) -> bool {
-        self.tables.names().iter().any(|table| match self.kernel.read(table) {
-            Ok(dump) => dump.is_some_and(|dump| !dump.chains.is_empty()),
-            Err(error) => {
-                warn!(%error, %table, "cannot ask for the rules of a process before this one");
-                false
+    /// Whether the kernel holds rules of a process before this one. If so, the health checks are what these say until the first
+    /// sync; before that, nobody else knows.
+    pub fn inherit(&mut self) -> bool {
+        let mut inherits = false;
+        self.list_addresses();
+        self.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
+        for (family, table) in self.tables.families().collect::<Vec<_>>().into_iter().zip(self.tables.names()) {
+            match self.kernel.read(&table) {
+                Ok(Some(dump)) if !dump.chains.is_empty() => {
+                    self.health_checks.inherit(&self.config, family, &dump);
+                    inherits = true;
+                }
+                Ok(_) => {}
+                Err(error) => warn!(%error, %table, "cannot ask for the rules of a process before this one"),
             }
-        })
+        }
+        inherits
     }
 
     /// Looks at the node's addresses. Says whether the next sync has to take over other ones (G11).

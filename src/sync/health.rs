@@ -3,10 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use nft::{Data, TableDump};
+
 use crate::config::{Config, NodePortAddresses};
 use crate::health::{Check, CheckName, Snapshot};
 use crate::model::{Family, Node, ObjectName, State};
-use crate::ruleset::NodePorts;
+use crate::ruleset::{NODEPORT_IPS, NodePorts, notes};
 use crate::select::health::health_checks;
 
 use super::settings;
@@ -39,6 +41,26 @@ impl HealthChecks {
         }
     }
 
+    /// Takes over what the rules of a process before this one say, until [`HealthChecks::disinherit`]. With `primary`, these are also
+    /// all that tells the node's addresses.
+    pub(super) fn inherit(&mut self, config: &Config, family: Family, dump: &TableDump) {
+        let snapshot = Arc::make_mut(&mut self.0);
+        if config.node_port_addresses == NodePortAddresses::Primary {
+            let listed = dump.sets.get(NODEPORT_IPS).into_iter().flat_map(|(_, elements)| elements);
+            snapshot.listen.extend(listed.filter_map(|element| address(&element.key)));
+        }
+        let elements = dump.sets.values().flat_map(|(_, elements)| elements);
+        let notes = elements.filter_map(|element| notes::health_check(element.comment.as_deref()?));
+        let checks = notes
+            .map(|(service, port, local_endpoints)| (CheckName { service, family }, Check { port, local_endpoints }));
+        snapshot.checks.extend(checks);
+    }
+
+    /// The objects are known: each Service speaks for itself from now on.
+    pub(super) fn disinherit(&mut self) {
+        Arc::make_mut(&mut self.0).checks.clear();
+    }
+
     /// Takes over the node's addresses.
     pub(super) fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) {
         let listen = Family::BOTH.into_iter().flat_map(|family| listen(config, node, interfaces, family)).collect();
@@ -46,6 +68,11 @@ impl HealthChecks {
             Arc::make_mut(&mut self.0).listen = listen;
         }
     }
+}
+
+fn address(key: &Data) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(key.as_slice()).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(key.as_slice()).map(IpAddr::from)).ok()
 }
 
 /// Where the servers of a family listen (K5): like node ports, but loopback counts. Every node has some address, so none at

@@ -124,13 +124,15 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         if known.is_some() || self.engine.is_ready() || self.started.elapsed() < NODE_PATIENCE {
             return known;
         }
-        let engine = &mut self.engine;
+        let (engine, health) = (&mut self.engine, &self.health);
         let inherits = *self.inherits.get_or_insert_with(|| {
-            let inherits = engine.inherits();
+            let inherits = engine.inherit();
             if inherits {
                 info!(
-                    "the Node is not known yet; it counts as eligible, because there are rules from before the start"
+                    "the Node is not known yet; it counts as eligible, because there are rules from before the start, and \
+                     health-check node ports say what these do"
                 );
+                health.services(engine.health_checks());
             }
             inherits
         });

@@ -16,6 +16,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::netns::Namespace;
 use super::plan::Family;
+use super::proxy::is_slow;
 use super::server::{Answer, bind_sctp};
 use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_payload};
 
@@ -115,7 +116,7 @@ pub(crate) fn probe_many(namespace: &Namespace, flow: Flow, count: u32) -> Tally
 }
 
 fn timeout() -> Duration {
-    if std::env::var_os("TEST_PATIENCE_SECONDS").is_some() { SLOW_TIMEOUT } else { TIMEOUT }
+    if is_slow() { SLOW_TIMEOUT } else { TIMEOUT }
 }
 
 /// A source port no other probe of this process uses.

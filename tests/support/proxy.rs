@@ -24,13 +24,19 @@ use super::plan::{CLUSTER_CIDR, NODE};
 const METRICS: &str = "127.0.0.1:10249";
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 const PATIENCE_SECONDS: u64 = 20;
+const PATIENCE_VARIABLE: &str = "TEST_PATIENCE_SECONDS";
 const POLL: Duration = Duration::from_millis(20);
 /// Longer than minSyncPeriod: what was asked for before has been done after so long without a sync.
 const QUIET: Duration = Duration::from_millis(150);
 
+/// Whether `$TEST_PATIENCE_SECONDS` says that the machine is slow.
+pub(crate) fn is_slow() -> bool {
+    env::var_os(PATIENCE_VARIABLE).is_some()
+}
+
 /// How long anything may take; `$TEST_PATIENCE_SECONDS` where machines are slow or clusters large.
 fn patience() -> Duration {
-    let seconds = env::var("TEST_PATIENCE_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds = env::var(PATIENCE_VARIABLE).ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(PATIENCE_SECONDS))
 }
 

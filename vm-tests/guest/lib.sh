@@ -47,7 +47,7 @@ run_tests() { # BINARY ARGUMENT...
 	# More threads than processors: tests mostly wait for what must not come.
 	# A translated processor needs its time, most of all to read large maps back.
 	export TEST_PATIENCE_SECONDS=300
-	KUBE_PROXY_BINARY=$(proxy_under_test) "/tests/$binary" --test-threads="${THREADS:-4}" "$@" >$out 2>&1
+	KUBE_PROXY_BINARY=$(proxy_under_test) "/tests/$binary" --test-threads="${THREADS:-3}" "$@" >$out 2>&1
 	code=$?
 	cat $out
 	note "$(sed -n 's/^test result: [A-Za-z]*\. \([0-9]* passed; [0-9]* failed\).*/\1/p' $out)"

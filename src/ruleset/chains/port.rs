@@ -12,8 +12,8 @@ use super::program::{FROM_HOST, from_local_pod, masqueraded_in_cluster, rule};
 use super::{chain, hash, set};
 use crate::diff::{Choice, Fragment, LearnedMap};
 use crate::model::{Destination, Front, FrontKind};
-use crate::ruleset::Settings;
 use crate::ruleset::shared::{Fields, comment, goto, jump, regular};
+use crate::ruleset::{Settings, notes};
 use crate::select::{Action, FrontSelection, PortSelection};
 
 /// The largest number of clients that an endpoint's set remembers.
@@ -36,8 +36,10 @@ enum Target {
 pub(super) fn write(settings: &Settings, port: &PortSelection, fragment: &mut Fragment) {
     let hash = hash::of_port(&port.label, port.protocol);
     let fields = Fields::of(settings.family);
-    let mut writer = Writer { settings, fields, port, hash, comment: comment(&port.label), fragment };
+    let mut writer =
+        Writer { settings, fields, port, hash, comment: comment(&port.label), note: Arc::clone(&port.label), fragment };
     for front in &port.fronts {
+        writer.note = notes::front(port, front.kind);
         writer.front(front);
     }
 }
@@ -48,6 +50,8 @@ struct Writer<'a> {
     port: &'a PortSelection,
     hash: String,
     comment: Arc<str>,
+    /// The note on the front that is being written.
+    note: Arc<str>,
     fragment: &'a mut Fragment,
 }
 
@@ -94,7 +98,7 @@ impl Writer<'_> {
 
     fn element(&mut self, map: &'static str, key: Data, verdict: Verdict) {
         let mut element = Element::mapping(key, Value::Verdict(verdict));
-        element.comment = Some(Arc::clone(&self.comment));
+        element.comment = Some(Arc::clone(&self.note));
         self.fragment.extend(map, [element]);
     }
 

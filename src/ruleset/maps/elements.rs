@@ -11,6 +11,7 @@ use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
 use crate::diff::{Fragment, Slots};
 use crate::model::{Destination, Family, Front, Protocol};
+use crate::ruleset::notes;
 use crate::ruleset::shared::comment;
 use crate::select::{Action, PortSelection, ServiceSelection};
 
@@ -23,8 +24,15 @@ pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment 
         if let Some(affinity) = &affinity {
             affinity.write_shared(&mut fragment);
         }
-        let mut writer = Writer { fragment: &mut fragment, port, affinity, comment: comment(&port.label) };
+        let mut writer = Writer {
+            fragment: &mut fragment,
+            port,
+            affinity,
+            comment: comment(&port.label),
+            note: Arc::clone(&port.label),
+        };
         for front in &port.fronts {
+            writer.note = notes::front(port, front.kind);
             writer.front(&front.front, &front.action);
             if let Some(sources) = &front.sources {
                 writer.restrict(&front.front, sources);
@@ -60,6 +68,8 @@ struct Writer<'a> {
     port: &'a PortSelection,
     affinity: Option<Affinity<'a>>,
     comment: Arc<str>,
+    /// The note on the front that is being written.
+    note: Arc<str>,
 }
 
 impl Writer<'_> {
@@ -125,7 +135,7 @@ impl Writer<'_> {
 
     fn verdict(&mut self, map: &'static str, key: Data, verdict: Verdict) {
         let mut element = Element::mapping(key, Value::Verdict(verdict));
-        element.comment = Some(Arc::clone(&self.comment));
+        element.comment = Some(Arc::clone(&self.note));
         self.fragment.extend(map, [element]);
     }
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::config::{self, Invocation};
 use crate::model::Event;
@@ -49,6 +51,41 @@ fn addresses_that_cannot_be_listed_mean_all() {
 #[test]
 fn primary_is_the_nodes_own_address() {
     assert_eq!(listens("primary", INTERFACES), ["192.0.2.1"]);
+}
+
+/// A dump with a commented element for a front, and an address for node ports.
+fn dump(comment: &str, node_port_address: &str) -> TableDump {
+    let set = |name: &str, element: nft::Element| {
+        let set = nft::Set::new(name, nft::Types::Named(vec![nft::DataType::Ipv4Addr]));
+        (set.name.clone(), (set, vec![element]))
+    };
+    let front = nft::Element::new(IpAddr::V4(Ipv4Addr::LOCALHOST).into());
+    let address: IpAddr = node_port_address.parse().unwrap();
+    let sets = [
+        set("services", nft::Element { comment: Some(comment.into()), ..front }),
+        set(NODEPORT_IPS, nft::Element::new(address.into())),
+    ];
+    TableDump {
+        table: nft::Table { name: nft::TableName::new(nft::Family::Ip, "kube-proxy"), comment: None },
+        ownership: nft::Ownership::Anybody,
+        chains: BTreeMap::default(),
+        sets: sets.into(),
+        unreadable: Vec::new(),
+    }
+}
+
+// K1 O7
+#[test]
+fn what_a_former_process_wrote_counts_until_the_objects_are_known() {
+    let mut checks = HealthChecks::default();
+    let primary = config("primary");
+    checks.inherit(&primary, Family::V4, &dump("ns/web; health check on 30000, local endpoints: 3", "192.0.2.1"));
+    checks.inherit(&config("192.0.2.0/24"), Family::V4, &dump("ns/other", "192.0.2.2"));
+    let web = CheckName { service: name("ns/web"), family: Family::V4 };
+    assert_eq!(checks.snapshot().checks, [(web, Check { port: 30000, local_endpoints: 3 })].into());
+    assert_eq!(checks.snapshot().listen, ["192.0.2.1".parse::<IpAddr>().unwrap()], "CIDRs name them without the Node");
+    checks.disinherit();
+    assert_eq!(checks.snapshot().checks, [].into());
 }
 
 // K1
