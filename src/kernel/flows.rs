@@ -139,7 +139,7 @@ fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Ve
 struct Outcome {
     /// Flows that are deleted.
     deleted: usize,
-    /// A flow is in a flowtable, and this kernel deletes none that is: before 6.4 (commit 9b7c68b3911a, in 6.1 since 6.1.32).
+    /// A flow is in a flowtable, and this kernel deletes none that is: before 6.4, unless it got commit 9b7c68b3911a.
     held: bool,
     /// What the kernel answered first, other than that.
     failure: Option<i32>,
