@@ -106,8 +106,8 @@ vm-deps: deps
 vm-test: vm-deps ## The tests on Debian's kernels and with their nft, in virtual machines; see vm-tests/README.md
 	vm-tests/run
 
-vm-smoke: vm-deps ## One kernel of vm-test and a part of its tests, in some minutes
-	vm-tests/run --own-nft --groups "restart room nodes listing conformance flowtable upgrade" bookworm
+vm-smoke: vm-deps build ## One kernel of vm-test and a part of its tests, with the release binary, in some minutes
+	vm-tests/run --binary $(or $(CARGO_TARGET_DIR),target)/release/kube-proxy --own-nft --groups "restart room nodes listing conformance flowtable upgrade" bookworm
 
 fmt: ## Format the sources
 	cargo fmt --all

@@ -3,7 +3,7 @@
 //!
 //! Takes a [`Config`]; gives the values that `metrics` and `health` ask for.
 
-use crate::config::{Config, VERSION};
+use crate::config::Config;
 use crate::events::{Happening, Recorder};
 use crate::health::{ListenFailure, Observer, Page};
 use crate::logging::Verbosity;
@@ -43,7 +43,7 @@ fn enabled(config: &Config, name: &str) -> bool {
 pub fn pages(config: &Config, configz: String, flagz: Vec<(String, String)>, verbosity: Verbosity) -> Pages {
     let (major, minor) = KUBERNETES;
     let versions =
-        Versions { binary: VERSION.trim_start_matches('v').to_owned(), emulation: format!("{major}.{minor}") };
+        Versions { binary: config.version.trim_start_matches('v').to_owned(), emulation: format!("{major}.{minor}") };
     let set: SetVerbosity = std::sync::Arc::new(move |level| verbosity.set(level));
     Pages {
         configz,
@@ -66,7 +66,7 @@ pub fn describe(config: &Config, metrics: &Metrics) {
     metrics.build_info(Build {
         major: major.to_owned(),
         minor: minor.to_owned(),
-        git_version: VERSION.to_owned(),
+        git_version: config.version.clone(),
         platform: format!("linux/{architecture}"),
     });
     for (name, stage, _) in FEATURES {

@@ -78,6 +78,16 @@ fn every_input_that_is_kept_comes_to_an_end() {
 }
 
 #[test]
+fn every_target_is_a_program_of_the_fuzzers() {
+    let manifest = fs::read_to_string(folder("Cargo.toml")).expect("it can be read");
+    let programs = manifest.split("[[bin]]").skip(1).map(|entry| entry.split('"').nth(1).unwrap_or_default());
+    assert_eq!(programs.collect::<BTreeSet<_>>(), TARGETS.iter().map(|(name, _)| *name).collect());
+    for (name, _) in TARGETS {
+        assert!(folder("src/bin").join(format!("{name}.rs")).exists(), "{name}");
+    }
+}
+
+#[test]
 fn every_folder_of_inputs_has_a_target() {
     let targets: BTreeSet<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
     for kept in ["corpus", "crashes"] {

@@ -175,3 +175,17 @@ fn the_fuzzer_has_the_same_versions() {
         .collect();
     assert!(other.is_empty(), "copy Cargo.lock to tests/fuzz and run `cargo metadata` there: {other:?}");
 }
+
+/// Otherwise cargo refuses to build it.
+#[test]
+fn the_fuzzers_lock_file_knows_every_dependency() {
+    let known: BTreeSet<String> = locked("tests/fuzz/Cargo.lock").into_iter().map(|(name, ..)| name).collect();
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let own = packages.filter(|package| package["source"].is_null());
+    let wanted = own.flat_map(|package| package["dependencies"].as_array().into_iter().flatten());
+    let names =
+        wanted.filter(|dependency| dependency["kind"] != "dev").filter_map(|dependency| dependency["name"].as_str());
+    let unknown: Vec<_> = names.filter(|name| !known.contains(*name)).collect();
+    assert!(unknown.is_empty(), "run `cargo metadata` in tests/fuzz: {unknown:?}");
+}

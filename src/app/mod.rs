@@ -48,7 +48,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<()> {
 /// Runs until a signal asks to end.
 fn run(config: Config) -> Result<()> {
     let verbosity = begin(&config);
-    info!(version = config::VERSION, node = config.node_name, "starting");
+    info!(version = config.version, node = config.node_name, "starting");
     leftovers::remove_other_modes().log();
     prepare::prepare(&config)?;
     if config.file.nftables.flowtable == Flowtable::Off {

@@ -28,7 +28,6 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use file::{DecodeError, Decoded, KubeProxyConfiguration};
 
 pub use output::configz;
-pub use version::VERSION;
 
 /// What the program was called to do.
 #[derive(Debug)]
@@ -91,6 +90,8 @@ pub struct Config {
     pub oom_score_adj: i32,
     /// Whether the metrics server has profiling handlers.
     pub profiling: bool,
+    /// The version to report in metrics, pages and the log (`--version=v...`); by default Kubernetes' and our own.
+    pub version: String,
     /// The file that the configuration came from, if it did.
     pub config_file: Option<PathBuf>,
     /// What that file held when it was read; empty without one.
@@ -284,6 +285,7 @@ fn configure(flags: &cli::Flags) -> Result<Config, Error> {
         manifests: flags.option("manifests").map(PathBuf::from),
         master: flags.option("master").map(str::to_owned),
         own_tables: flags.option("table-ownership") == Some("auto"),
+        version: flags.version().to_owned(),
         config_file: flags.config_file().map(PathBuf::from),
         config_content: content.into_bytes(),
         flags: flags.shown(),
@@ -310,6 +312,7 @@ struct Context {
     manifests: Option<PathBuf>,
     master: Option<String>,
     own_tables: bool,
+    version: String,
     config_file: Option<PathBuf>,
     config_content: Vec<u8>,
     flags: Vec<(String, String)>,

@@ -73,6 +73,7 @@ fn defaults_without_file_or_flags() {
         },
         oom_score_adj: -999,
         profiling: false,
+        version: version::VERSION.to_owned(),
         config_file: None,
         config_content: Vec::new(),
         flagz: true,

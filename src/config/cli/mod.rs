@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::file::KubeProxyConfiguration;
-use super::version;
+use super::version::{self, VERSION, Wish};
 use field::go_bool;
 use table::FLAGS;
 
@@ -66,6 +66,8 @@ const OPTIONS: &[Opt] = &[
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,
+    /// The version to report in the place of our own.
+    version: Option<String>,
 }
 
 /// What the command line asks for.
@@ -89,14 +91,15 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
         Err(error) if error.use_stderr() => return Err(error.to_string()),
         Err(text) => return Ok(Request::Print(text.to_string())),
     };
-    if let Some(value) = matches.get_many::<String>("version").and_then(Iterator::last)
-        && let Some(text) = version::text(value)?
-    {
-        return Ok(Request::Print(text));
-    }
-    match matches.subcommand() {
-        Some((_, render)) => Flags::read(render).map(Request::Render),
-        None => Flags::read(&matches).map(Request::Run),
+    let version = match matches.get_many::<String>("version").and_then(Iterator::last) {
+        Some(value) => version::wish(value)?,
+        None => Wish::None,
+    };
+    match (version, matches.subcommand()) {
+        (Wish::Print(text), _) => Ok(Request::Print(text)),
+        (_, Some((_, render))) => Flags::read(render).map(Request::Render),
+        (Wish::Report(version), None) => Ok(Request::Run(Flags { version: Some(version), ..Flags::read(&matches)? })),
+        (Wish::None, None) => Flags::read(&matches).map(Request::Run),
     }
 }
 
@@ -223,6 +226,11 @@ impl Flags {
         }
     }
 
+    /// The version to report.
+    pub(super) fn version(&self) -> &str {
+        self.version.as_deref().unwrap_or(VERSION)
+    }
+
     /// Every flag with its value, sorted by name, as Go prints it (`/flagz`, surface.md section 4.2).
     pub(super) fn shown(&self) -> Vec<(String, String)> {
         let option = |option: &Opt| {
@@ -238,7 +246,7 @@ impl Flags {
         let _ = self.set(&mut config, |_| true);
         let mut all: Vec<_> = OPTIONS.iter().map(option).collect();
         all.extend(FLAGS.iter().map(|flag| (flag.name.to_owned(), flag.field.show(&mut config))));
-        all.push(("version".to_owned(), "false".to_owned()));
+        all.push(("version".to_owned(), self.version.clone().unwrap_or_else(|| "false".to_owned())));
         all.sort();
         all
     }

@@ -128,6 +128,7 @@ fn check(
         conntrack: conntrack?,
         oom_score_adj: file.oom_score_adj,
         profiling: file.enable_profiling,
+        version: context.version,
         config_file: context.config_file,
         config_content: context.config_content,
         flagz: gates.flagz,

@@ -1,0 +1,20 @@
+// A fuzzer for the target that is called like the program; each file of `bin` is one.
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../targets/mod.rs"]
+mod targets;
+
+use targets::{TARGETS, Target};
+
+fn target() -> Target {
+    static TARGET: OnceLock<Target> = OnceLock::new();
+    *TARGET.get_or_init(|| {
+        let found = TARGETS.into_iter().find(|(name, _)| *name == env!("CARGO_BIN_NAME"));
+        found.expect("a program is called like a target").1
+    })
+}
+
+fuzz_target!(|bytes: &[u8]| target()(bytes));
