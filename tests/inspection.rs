@@ -63,15 +63,20 @@ fn the_hosts_nft_watches_a_sync_beside_foreign_rules() {
     let output = std::fs::File::create(&log).expect("a file can be made");
     let errors = output.try_clone().expect("a file can be shared");
     let mut monitor = monitor.arg("monitor").stdout(output).stderr(errors).spawn().expect("nft can be run");
-    // It says nothing when it is ready; it has read all tables by then.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    for which in [&[0, 3][..], &[1, 2]] {
-        proxy.apply(&slices("shop", "web", which, &mixed::WEB_PORTS));
+    let said = || std::fs::read_to_string(&log).expect("the log can be read");
+    // It says nothing when it is ready: there are changes until it has seen some.
+    for _ in 0..50 {
+        for which in [&[0, 3][..], &[1, 2]] {
+            proxy.apply(&slices("shop", "web", which, &mixed::WEB_PORTS));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        if said().matches("# new generation").count() > 2 {
+            break;
+        }
     }
-    std::thread::sleep(std::time::Duration::from_millis(500));
     let ended = monitor.try_wait().expect("a child can be asked");
     monitor.kill().and_then(|()| monitor.wait()).expect("a child can be ended");
-    let text = std::fs::read_to_string(&log).expect("the log can be read");
+    let text = said();
     assert_eq!(ended, None, "nft monitor ended by itself:\n{text}");
     assert!(text.contains("# new generation"), "{text}");
     let listing = nft::normalised(&nft::list_ruleset(&world.node));
