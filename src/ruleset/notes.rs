@@ -2,7 +2,7 @@
 //! says.
 //!
 //! The kernel keeps them with the rules. So a process that starts while no API server answers can serve the health-check node ports
-//! from what it reads back, and load balancers leave the node in. [`health_check`] reads what [`front`] writes.
+//! from what it reads back, and load balancers leave the node in. [`health_check`] reads what `front` writes.
 
 use std::sync::Arc;
 
