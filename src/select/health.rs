@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{Endpoint, Family, ObjectName, Service, State};
+use crate::model::{Endpoint, Family, Service, State};
 
 use super::endpoints;
 use super::topology::Site;
@@ -18,19 +18,13 @@ pub struct HealthCheck {
     pub local_endpoints: usize,
 }
 
-/// One health check for each family in which the Service exists (A4), IPv4 first; none for a Service that has no
-/// health-check node port (A13) or is unknown.
-#[must_use]
-pub fn health_checks(state: &State, name: &ObjectName) -> Vec<HealthCheck> {
-    let Some(service) = state.service(name) else { return Vec::new() };
-    Family::BOTH.into_iter().filter_map(|family| health_check(state, service, family)).collect()
-}
-
-/// The health check of a Service in one family, if it has any.
-pub(super) fn health_check(state: &State, service: &Service, family: Family) -> Option<HealthCheck> {
-    service.cluster_ips.get(family)?;
-    let port = service.health_check_node_port?;
-    Some(HealthCheck { family, port, local_endpoints: local_endpoints(state, service, family) })
+/// One health check for each family in which the Service exists (A4), IPv4 first; none without a health-check node port (A13).
+pub(super) fn health_checks(state: &State, service: &Service) -> Vec<HealthCheck> {
+    let Some(port) = service.health_check_node_port else { return Vec::new() };
+    let families = Family::BOTH.into_iter().filter(|family| service.cluster_ips.get(*family).is_some());
+    families
+        .map(|family| HealthCheck { family, port, local_endpoints: local_endpoints(state, service, family) })
+        .collect()
 }
 
 fn local_endpoints(state: &State, service: &Service, family: Family) -> usize {
@@ -50,6 +44,7 @@ mod tests {
     use super::*;
     use crate::model::testing::{name, port, service, slice, slice_port, state};
     use crate::model::{EndpointSlice, Event};
+    use crate::select::select;
 
     const SERVICE: &str = "ns/web";
 
@@ -58,8 +53,8 @@ mod tests {
         web.health_check_node_port = Some(30000);
         web.ports = vec![port("http", 80), port("dns/udp", 53)];
         let events = slices.into_iter().map(Event::SliceApplied).chain([Event::ServiceApplied(web)]);
-        let checks = health_checks(&state(events), &name(SERVICE));
-        checks.iter().map(|check| (check.family, check.port, check.local_endpoints)).collect()
+        let selection = select(&state(events), &name(SERVICE)).unwrap();
+        selection.health_checks.iter().map(|check| (check.family, check.port, check.local_endpoints)).collect()
     }
 
     fn http(slice_name: &str, endpoints: &[&str]) -> EndpointSlice {
@@ -102,7 +97,6 @@ mod tests {
     #[test]
     fn a_service_without_the_port_has_no_health_check() {
         let state = state([Event::ServiceApplied(service(SERVICE, &["172.30.0.1"]))]);
-        assert_eq!(health_checks(&state, &name(SERVICE)), []);
-        assert_eq!(health_checks(&state, &name("ns/unknown")), []);
+        assert_eq!(select(&state, &name(SERVICE)).unwrap().health_checks, []);
     }
 }

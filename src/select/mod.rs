@@ -37,6 +37,8 @@ pub struct ServiceSelection {
     pub cluster_ips: Vec<IpAddr>,
     /// One entry for each service port and family that exists (A4, A5), in the order of the ports.
     pub ports: Vec<PortSelection>,
+    /// What its health-check node port says, in each family that exists, IPv4 first; empty without such a port (A13).
+    pub health_checks: Vec<HealthCheck>,
 }
 
 /// What to do for one service port in one family.
@@ -103,7 +105,14 @@ pub fn select(state: &State, name: &ObjectName) -> Option<ServiceSelection> {
     let ports = service.ports.iter().enumerate().flat_map(|(index, port)| {
         families.iter().map(move |(family, _)| select_port(state, service, index, port, *family))
     });
-    Some(ServiceSelection { ports: ports.collect(), cluster_ips: families.iter().map(|(_, ip)| *ip).collect() })
+    let mut ports: Vec<PortSelection> = ports.collect();
+    let health_checks = health::health_checks(state, service);
+    // The first port stands first, once for each family.
+    for (port, check) in ports.iter_mut().zip(&health_checks) {
+        port.health_check = Some(*check);
+    }
+    let cluster_ips = families.iter().map(|(_, ip)| *ip).collect();
+    Some(ServiceSelection { cluster_ips, ports, health_checks })
 }
 
 fn select_port(state: &State, service: &Service, index: usize, port: &ServicePort, family: Family) -> PortSelection {
@@ -124,7 +133,7 @@ fn select_port(state: &State, service: &Service, index: usize, port: &ServicePor
         local: lists.local,
         hairpin: lists.hairpin,
         affinity_seconds: service.affinity_seconds,
-        health_check: if index == 0 { health::health_check(state, service, family) } else { None },
+        health_check: None,
     }
 }
 

@@ -217,9 +217,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let families: Vec<Family> = self.families().collect();
         for name in &services {
             self.quarantine.release(name);
-            self.health_checks.set_service(&self.state, name, &families);
             self.udp.service_changed(&self.state, name);
             let selection = select(&self.state, name);
+            self.health_checks.set_service(name, selection.as_ref(), &families);
             self.no_local_endpoints.set_service(name, selection.as_ref());
             self.tables.set_service(name, selection.as_ref());
         }

@@ -7,9 +7,9 @@ use nft::{Data, TableDump};
 
 use crate::config::{Config, NodePortAddresses};
 use crate::health::{Check, CheckName, Snapshot};
-use crate::model::{Family, Node, ObjectName, State};
+use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{NODEPORT_IPS, NodePorts, notes};
-use crate::select::health::health_checks;
+use crate::select::ServiceSelection;
 
 use super::settings;
 
@@ -24,11 +24,16 @@ impl HealthChecks {
     }
 
     /// Takes over a Service that became dirty, in the families that this node serves.
-    pub(super) fn set_service(&mut self, state: &State, service: &ObjectName, families: &[Family]) {
-        let wanted = health_checks(state, service);
+    pub(super) fn set_service(
+        &mut self,
+        service: &ObjectName,
+        selection: Option<&ServiceSelection>,
+        families: &[Family],
+    ) {
         for family in families {
             let name = CheckName { service: service.clone(), family: *family };
-            let check = wanted.iter().find(|check| check.family == *family);
+            let mut wanted = selection.into_iter().flat_map(|selection| &selection.health_checks);
+            let check = wanted.find(|check| check.family == *family);
             let check = check.map(|check| Check { port: check.port, local_endpoints: check.local_endpoints });
             if self.0.checks.get(&name) == check.as_ref() {
                 continue;

@@ -40,10 +40,19 @@ kernel_of() { # GUEST
 
 boot() { # GUEST ACCELERATOR
 	local work=$WORK/$1 code=0
-	(export -f machine; export CACHE QEMU_SUITE CPUS; timeout "$BOOT_SECONDS" bash -c \
+	(export -f machine; export CACHE QEMU_SUITE CPUS; echo "$BASHPID" >"$work/pid"; exec timeout "$BOOT_SECONDS" bash -c \
 		"machine $2 $(kernel_of "$1") -initrd '$work/initramfs' -append '$KERNEL_LINE'") |
 		sed -u 's|\r||g' | tee "$work/console" | show "$1" || code=$?
+	rm -f "$work/pid"
 	[ "$code" -eq 0 ] || echo "qemu ended with $code (124: more than $BOOT_SECONDS seconds)" | tee -a "$work/console"
+}
+
+# Ends the guests that run: a run that is stopped leaves none behind.
+end_guests() {
+	local file
+	for file in "$WORK"/*/pid; do
+		if [ -e "$file" ]; then kill "$(cat "$file")" 2>/dev/null || true; fi
+	done
 }
 
 # The console, or only its verdicts.

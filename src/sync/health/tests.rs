@@ -2,8 +2,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::config::{self, Invocation};
-use crate::model::Event;
 use crate::model::testing::{name, node, port, service, slice, slice_port, state};
+use crate::model::{Event, State};
+use crate::select::select;
 
 fn config(node_port_addresses: &str) -> Config {
     let arg = format!("--nodeport-addresses={node_port_addresses}");
@@ -98,7 +99,8 @@ fn checks_come_change_and_go_with_their_service() {
     let mut state = state([Event::ServiceApplied(web), Event::SliceApplied(endpoints)]);
     let mut checks = HealthChecks::default();
     let mut now = |state: &State| {
-        checks.set_service(state, &name("ns/web"), &[Family::V4]);
+        let web = name("ns/web");
+        checks.set_service(&web, select(state, &web).as_ref(), &[Family::V4]);
         checks.snapshot()
     };
 
