@@ -23,14 +23,18 @@ fn socket(family: Family) -> Socket {
     socket
 }
 
-/// Connects through `front`, has its message answered, and gives the source that the server saw.
-fn converse(nodes: &Nodes, family: Family, outside: bool, front: SocketAddr) -> IpAddr {
-    let listener = nodes.remote.enter(|| {
+/// The endpoint. One for all conversations: an association that is still closing keeps the port.
+fn listener(nodes: &Nodes, family: Family) -> Socket {
+    nodes.remote.enter(|| {
         let listener = socket(family);
         listener.bind(&SocketAddr::new(family.endpoint(2), 9090).into()).expect("the port is free");
         listener.listen(1).expect("an SCTP socket listens");
         listener
-    });
+    })
+}
+
+/// Connects through `front`, has its message answered, and gives the source that the server saw.
+fn converse(nodes: &Nodes, family: Family, listener: &Socket, outside: bool, front: SocketAddr) -> IpAddr {
     let (from, source) = if outside { (&nodes.client, client(family)) } else { (&nodes.shell, family.shell()) };
     std::thread::scope(|scope| {
         let server = scope.spawn(move || -> std::io::Result<SockAddr> {
@@ -65,9 +69,10 @@ fn sctp_sockets_talk_through_a_service() {
     objects.extend(slices("shop", "sctp", &[2], &PORTS));
     let _proxy = Proxy::start(&nodes.a, &config(), &objects);
     for family in Family::ALL {
+        let listener = listener(&nodes, family);
         let inside = SocketAddr::new(family.cluster_ip(1), 3868);
-        assert_eq!(converse(&nodes, family, false, inside), family.shell());
+        assert_eq!(converse(&nodes, family, &listener, false, inside), family.shell());
         let outside = SocketAddr::new(family.node(), 30868);
-        assert_eq!(converse(&nodes, family, true, outside), overlay_address(family, 1));
+        assert_eq!(converse(&nodes, family, &listener, true, outside), overlay_address(family, 1));
     }
 }
