@@ -93,10 +93,21 @@ mod tests {
         assert_eq!(checks(&["fd30::1"], slices), [(Family::V6, 30000, 1)]);
     }
 
+    // K2
+    #[test]
+    fn a_service_without_ports_has_its_health_check() {
+        let mut web = service(SERVICE, &["172.30.0.1"]);
+        web.health_check_node_port = Some(30000);
+        let selection = select(&state([Event::ServiceApplied(web)]), &name(SERVICE)).unwrap();
+        let none_local = HealthCheck { family: Family::V4, port: 30000, local_endpoints: 0 };
+        assert_eq!((selection.ports, selection.health_checks), (vec![], vec![none_local]));
+    }
+
     // A13
     #[test]
     fn a_service_without_the_port_has_no_health_check() {
         let state = state([Event::ServiceApplied(service(SERVICE, &["172.30.0.1"]))]);
         assert_eq!(select(&state, &name(SERVICE)).unwrap().health_checks, []);
+        assert_eq!(select(&state, &name("ns/unknown")), None);
     }
 }

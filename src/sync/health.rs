@@ -30,10 +30,10 @@ impl HealthChecks {
         selection: Option<&ServiceSelection>,
         families: &[Family],
     ) {
+        let wanted = selection.map_or(&[][..], |selection| &selection.health_checks);
         for family in families {
             let name = CheckName { service: service.clone(), family: *family };
-            let mut wanted = selection.into_iter().flat_map(|selection| &selection.health_checks);
-            let check = wanted.find(|check| check.family == *family);
+            let check = wanted.iter().find(|check| check.family == *family);
             let check = check.map(|check| Check { port: check.port, local_endpoints: check.local_endpoints });
             if self.0.checks.get(&name) == check.as_ref() {
                 continue;
