@@ -1,6 +1,7 @@
-//! What the program is built from: a lock file that is kept and true, licences that `deny.toml` allows, one registry, nothing banned.
+//! What the program is built from: a lock file that is kept and true, licences that `deny.toml` allows, one registry, nothing banned,
+//! and no binary file that nothing uses.
 //!
-//! Asks cargo and reads files; needs no network. `make audit` has cargo-deny look as well, also at advisories.
+//! Asks cargo and git and reads files; needs no network. `make audit` has cargo-deny look as well, also at advisories.
 
 #![forbid(unsafe_code)]
 
@@ -113,17 +114,101 @@ fn locked(path: &str) -> BTreeSet<(String, String, Option<String>)> {
         .collect()
 }
 
+/// The files of the repository: what git keeps, or, in an unpacked archive of the sources, everything but what was built.
+fn kept() -> BTreeSet<String> {
+    let mut command = if root().join(".git").exists() {
+        let mut git = Command::new("git");
+        // The tests may run as another user than the one who checked the sources out.
+        git.arg("-c").arg(format!("safe.directory={}", root().display())).args(["ls-files", "-z"]);
+        git
+    } else {
+        let mut find = Command::new("find");
+        find.args([".", "-path", "./target", "-prune", "-o", "-type", "f", "-printf", "%P\\0"]);
+        find
+    };
+    let output = command.current_dir(root()).output().expect("git or find can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let names = String::from_utf8(output.stdout).expect("names are text");
+    // git still lists a file that was removed and not yet committed.
+    names.split_terminator('\0').filter(|name| root().join(name).exists()).map(str::to_owned).collect()
+}
+
+/// Whether a text has the name of a file as a whole, not as the end of a longer one.
+fn names(text: &str, name: &str) -> bool {
+    let part_of_name = |c: char| c.is_alphanumeric() || "._-".contains(c);
+    let ends = |at: usize| text[at + name.len()..].chars().next().is_none_or(|after| !part_of_name(after));
+    let begins = |at: usize| text[..at].chars().next_back().is_none_or(|before| !part_of_name(before));
+    text.match_indices(name).any(|(at, _)| begins(at) && ends(at))
+}
+
+/// Whether a file is one of the inputs that `tests/corpora.rs` and `tests/fuzz/run` take by their folder, not by their names:
+/// directly in `corpus/TARGET` or `crashes/TARGET`, where TARGET is one of the fuzzers' targets.
+fn is_input_of(path: &str, targets: &str) -> bool {
+    let folder = ["corpus/", "crashes/"].into_iter().find_map(|kept| path.strip_prefix("tests/fuzz/")?.strip_prefix(kept));
+    let target = folder.and_then(|rest| rest.split_once('/')).filter(|(_, file)| !file.contains('/'));
+    target.is_some_and(|(target, _)| targets.contains(&format!("\n    (\"{target}\", ")))
+}
+
+/// The binary files (not UTF-8, or with a NUL) that nothing uses. A page that mentions a file does not use it.
+fn unused_binaries<'a>(files: &'a [(String, Vec<u8>)], targets: &str) -> Vec<&'a str> {
+    let text = |bytes: &'a [u8]| str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+    let users: Vec<&str> =
+        files.iter().filter(|(path, _)| !path.ends_with(".md")).filter_map(|(_, bytes)| text(bytes)).collect();
+    let used = |path: &str| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        is_input_of(path, targets) || users.iter().any(|text| names(text, name))
+    };
+    let binaries = files.iter().filter(|(_, bytes)| text(bytes).is_none());
+    binaries.map(|(path, _)| path.as_str()).filter(|path| !used(path)).collect()
+}
+
+#[test]
+fn no_binary_is_kept_that_nothing_uses() {
+    let targets = read("tests/fuzz/targets/mod.rs");
+    let load = |path: String| {
+        let bytes = fs::read(root().join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        (path, bytes)
+    };
+    let files: Vec<_> = kept().into_iter().map(load).collect();
+    let binaries = files.iter().filter(|(_, bytes)| bytes.contains(&0)).count();
+    assert!(binaries > 100, "only {binaries} binaries among {} files: the fuzzers' inputs are missing", files.len());
+    assert_eq!(unused_binaries(&files, &targets), [""; 0]);
+}
+
+#[test]
+fn a_binary_is_used_where_a_source_names_it_or_the_fuzzers_take_its_folder() {
+    let targets = "TARGETS = [\n    (\"yaml\", run),\n];";
+    let file = |path: &str, bytes: &[u8]| (path.to_owned(), bytes.to_vec());
+    let files = [
+        file("a/used.bin", b"\0"),
+        file("a/latin1.txt", b"\xe9"),
+        file("a/page-only.whl", b"\0"),
+        file("a/sed.bin", b"\0"),
+        file("tests/fuzz/corpus/yaml/0a1b", b"\0"),
+        file("tests/fuzz/corpus/yaml/deeper/0a1b", b"\0"),
+        file("tests/fuzz/corpus/gone/0a1b", b"\0"),
+        file("tests/fuzz/0a1b", b"\0"),
+        file("src/a.rs", b"include_bytes!(\"../a/used.bin\")"),
+        file("README.md", b"page-only.whl"),
+    ];
+    let unused = [
+        "a/latin1.txt",
+        "a/page-only.whl",
+        "a/sed.bin",
+        "tests/fuzz/corpus/yaml/deeper/0a1b",
+        "tests/fuzz/corpus/gone/0a1b",
+        "tests/fuzz/0a1b",
+    ];
+    assert_eq!(unused_binaries(&files, targets), unused);
+}
+
 #[test]
 fn the_lock_file_is_kept_and_up_to_date() {
     let packages = metadata()["packages"].as_array().map_or(0, Vec::len);
     assert!(packages > 50, "cargo knows {packages} packages");
-    if root().join(".git").exists() {
-        let mut git = Command::new("git");
-        // The tests may run as another user than the one who checked the sources out.
-        git.arg("-c").arg(format!("safe.directory={}", root().display())).current_dir(root());
-        let output =
-            git.args(["ls-files", "Cargo.lock", "tests/fuzz/Cargo.lock"]).output().expect("git can be started");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "Cargo.lock\ntests/fuzz/Cargo.lock\n");
+    let kept = kept();
+    for lock in ["Cargo.lock", "tests/fuzz/Cargo.lock"] {
+        assert!(kept.contains(lock), "{lock} is not kept");
     }
 }
 
