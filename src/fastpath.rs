@@ -11,7 +11,7 @@ use nft::{Command, CommitError, Flowtable, ReadError, TableContent, TableDump};
 use tracing::{info, warn};
 
 use crate::config::file::Flowtable as Wanted;
-use crate::kernel::{FlowtableKernel, interfaces};
+use crate::kernel::FlowtableKernel;
 use crate::ruleset::fastpath;
 
 /// How often the interfaces and the table are looked at, as the addresses of node ports are.
@@ -125,15 +125,16 @@ impl<K: FlowtableKernel> Keeper<K> {
     }
 }
 
-/// The table for the interfaces that this node has now; `None` when there shall be no fast path.
-///
-/// # Errors
-/// When the interfaces cannot be listed.
-pub fn table(wanted: &Wanted) -> std::io::Result<Option<TableContent>> {
-    if *wanted == Wanted::Off {
-        return Ok(None);
-    }
-    Ok(Some(fastpath::content(chosen(wanted, interfaces::list()?))))
+/// The table as far as the configuration alone says it: with the interfaces that are named, as if all of them existed. `None` when
+/// there shall be no fast path.
+#[must_use]
+pub fn table(wanted: &Wanted) -> Option<TableContent> {
+    let named: BTreeSet<Arc<str>> = match wanted {
+        Wanted::Off => return None,
+        Wanted::Auto => BTreeSet::new(),
+        Wanted::Interfaces(names) => names.iter().map(|name| name.as_str().into()).collect(),
+    };
+    Some(fastpath::content(named.into_iter().collect()))
 }
 
 /// Those of the interfaces that take part.

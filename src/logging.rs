@@ -37,7 +37,8 @@ impl fmt::Debug for Verbosity {
 pub fn init(config: &LoggingConfig) -> Verbosity {
     let from_environment = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
     let (filter, handle) = reload::Layer::new(from_environment.unwrap_or_else(|| filter(config.verbosity)));
-    let lines = lines::layer().with_writer(std::io::stderr);
+    // A log that nobody reads any more is no reason to end: the complaint about it would go the same way, and panic.
+    let lines = lines::layer().with_writer(std::io::stderr).log_internal_errors(false);
     let log = tracing_subscriber::registry().with(filter);
     let started = match config.format {
         LogFormat::Text => log.with(lines.with_ansi(false)).try_init(),

@@ -2,13 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use kube_proxy::app::{self, ReaderGone};
+
 fn main() -> ExitCode {
-    match kube_proxy::app::start(std::env::args_os()) {
+    match app::start(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<ReaderGone>() => ExitCode::from(ReaderGone::EXIT_CODE),
         Err(error) => {
-            eprintln!("kube-proxy: {error:#}");
+            let _nobody_reads_it = writeln!(io::stderr(), "kube-proxy: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -4,6 +4,7 @@
 
 mod support;
 
+use serde_json::json;
 use support::mixed;
 use support::netns::{Namespace, run};
 use support::nft;
@@ -86,7 +87,10 @@ fn the_hosts_nft_watches_a_sync_beside_foreign_rules() {
 #[test]
 fn render_prints_what_the_proxy_programs() {
     let world = World::new();
-    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let mut config = config();
+    // The addresses that the Node has; the interfaces of the test's node have others too, which manifests do not tell.
+    config["nodePortAddresses"] = json!(["192.0.2.0/24", "2001:db8::/64"]);
+    let mut proxy = Proxy::start(&world.node, &config, &mixed::cluster());
     assert_rendered_is_programmed(&world, &proxy);
     // The same after changes, which the kernel got as differences: fewer endpoints, then as many others.
     for which in [&[0, 3][..], &[1, 2], &(0..ENDPOINTS).collect::<Vec<_>>()] {

@@ -144,7 +144,8 @@ fn names(text: &str, name: &str) -> bool {
 /// Whether a file is one of the inputs that `tests/corpora.rs` and `tests/fuzz/run` take by their folder, not by their names:
 /// directly in `corpus/TARGET` or `crashes/TARGET`, where TARGET is one of the fuzzers' targets.
 fn is_input_of(path: &str, targets: &str) -> bool {
-    let folder = ["corpus/", "crashes/"].into_iter().find_map(|kept| path.strip_prefix("tests/fuzz/")?.strip_prefix(kept));
+    let folder =
+        ["corpus/", "crashes/"].into_iter().find_map(|kept| path.strip_prefix("tests/fuzz/")?.strip_prefix(kept));
     let target = folder.and_then(|rest| rest.split_once('/')).filter(|(_, file)| !file.contains('/'));
     target.is_some_and(|(target, _)| targets.contains(&format!("\n    (\"{target}\", ")))
 }

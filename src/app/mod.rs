@@ -5,7 +5,9 @@
 //! before any thread, and is given up then ([`crate::privileges`]).
 
 mod node;
+mod output;
 mod prepare;
+mod render;
 mod serve;
 mod source;
 
@@ -17,31 +19,26 @@ use tracing::{info, warn};
 
 use crate::config::file::{Flowtable, RulesetLayout};
 use crate::config::{self, Config, Invocation};
-use crate::fastpath;
 use crate::kernel::leftovers;
 use crate::logging::{self, Verbosity};
-use crate::model::Family;
 use crate::ruleset::AnyLayout;
-use crate::source::manifests;
-use crate::sync::{Engine, NoKernel};
+
+pub use output::ReaderGone;
 
 /// Does what the arguments ask for; the first of them is the program's name.
 ///
 /// # Errors
-/// What to tell the user; upstream's exit code for each is 1.
+/// What to tell the user; upstream's exit code for each is 1. Nothing is to be told in the case of [`ReaderGone`].
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<()> {
     match config::load(args)? {
         Invocation::Run(config) => run(config),
-        Invocation::Render(config) => render(config),
+        Invocation::Render(config) => render::render(config),
         Invocation::WriteConfig { path, text } => {
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+            output::written(fs::write(&path, text)).with_context(|| format!("cannot write {}", path.display()))
         }
         Invocation::InitOnly(config) => init_only(&config),
         Invocation::Cleanup(config) => clean_up(&config),
-        Invocation::Print(text) => {
-            print!("{text}");
-            Ok(())
-        }
+        Invocation::Print(text) => output::print(text),
     }
 }
 
@@ -92,23 +89,4 @@ fn layout(config: &Config) -> AnyLayout {
         RulesetLayout::Maps => AnyLayout::Maps,
         RulesetLayout::Chains => AnyLayout::Chains,
     }
-}
-
-/// Prints the ruleset that the manifests ask for.
-fn render(config: Config) -> Result<()> {
-    let dir = config.manifests.clone().context("give --manifests DIR")?;
-    let (events, problems) = manifests::read_once(&dir, source::options(&config))?;
-    config.warnings.iter().for_each(|text| eprintln!("{text}"));
-    problems.iter().for_each(|problem| eprintln!("{problem}"));
-    let layout = layout(&config);
-    let flowtable = config.file.nftables.flowtable.clone();
-    let mut engine = Engine::new(config, layout, &Family::BOTH, NoKernel);
-    events.into_iter().for_each(|event| {
-        engine.apply(event);
-    });
-    print!("{}", engine.content());
-    if let Some(table) = fastpath::table(&flowtable)? {
-        print!("{table}");
-    }
-    Ok(())
 }

@@ -34,7 +34,8 @@ pub use output::configz;
 pub enum Invocation {
     /// Run the proxy until told to stop.
     Run(Config),
-    /// Print the ruleset for the manifests, and change nothing. [`Config::manifests`] is set.
+    /// Print the ruleset for the manifests, and change nothing. [`Config::manifests`] is set. The machine is not asked for its name:
+    /// [`Config::node_name`] means something only where the configuration gives one (`file.hostname_override`).
     Render(Config),
     /// Write this text to this file and exit with 0.
     WriteConfig {
@@ -250,13 +251,13 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Erro
         cli::Request::Render(flags) if flags.option("manifests").is_none() => {
             Err(Error::Usage("kube-proxy render needs --manifests DIR\n".to_owned()))
         }
-        cli::Request::Render(flags) => configure(&flags).map(Invocation::Render),
+        cli::Request::Render(flags) => configure(&flags, || Ok("unknown".to_owned())).map(Invocation::Render),
     }
 }
 
 /// What the flags ask for, in upstream's order (surface.md section 10).
 fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
-    let config = configure(flags)?;
+    let config = configure(flags, hostname)?;
     if let Some(path) = flags.option("write-config-to") {
         let text = output::text(&config).map_err(Error::Usage)?;
         return Ok(Invocation::WriteConfig { path: path.into(), text });
@@ -270,7 +271,8 @@ fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
     })
 }
 
-fn configure(flags: &cli::Flags) -> Result<Config, Error> {
+/// `hostname` is asked for the node's name only if none is configured.
+fn configure(flags: &cli::Flags, hostname: impl FnOnce() -> io::Result<String>) -> Result<Config, Error> {
     let content = flags.config_file().map(read).transpose()?.unwrap_or_default();
     let Decoded { mut config, warnings } = match flags.config_file() {
         Some(path) => decode(path, &content)?,

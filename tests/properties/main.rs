@@ -46,7 +46,7 @@ fn config_by_node() -> Config {
 
 /// The wanted ruleset after these events, without what may differ between equal ones.
 fn wanted(layout: AnyLayout, events: impl IntoIterator<Item = Event>) -> BTreeMap<String, Vec<String>> {
-    let mut engine = Engine::new(config_by_node(), layout, &Family::BOTH, NoKernel);
+    let mut engine = Engine::new(config_by_node(), layout, &Family::BOTH, NoKernel::default());
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });

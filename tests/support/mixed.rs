@@ -27,7 +27,7 @@ pub(crate) fn cluster() -> Vec<Value> {
     let local = Family::ALL
         .iter()
         .fold(plain("local", 3).node_port(30083), |local, family| local.load_balancer_ip(family.load_balancer_ip(3)));
-    let local = local.spec("externalTrafficPolicy", json!("Local"));
+    let local = local.spec("externalTrafficPolicy", json!("Local")).spec("healthCheckNodePort", json!(32_083));
     let local = local.spec("loadBalancerSourceRanges", json!(["203.0.113.0/24", "2001:db8:113::/48"]));
     let inside = plain("inside", 4).spec("internalTrafficPolicy", json!("Local"));
     let sctp = service("shop", "sctp").cluster_ips(5).port("signalling", Proto::Sctp, 3868);

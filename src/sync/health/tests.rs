@@ -119,7 +119,7 @@ fn checks_come_change_and_go_with_their_service() {
 #[test]
 fn a_deleted_node_stays_eligible() {
     let mut engine =
-        crate::sync::Engine::new(config("primary"), crate::ruleset::maps::Maps, &[], crate::sync::NoKernel);
+        crate::sync::Engine::new(config("primary"), crate::ruleset::maps::Maps, &[], crate::sync::NoKernel::default());
     assert_eq!(engine.node_eligible(), None);
     engine.apply(Event::NodeApplied(node(None)));
     engine.apply(Event::NodeDeleted("here".into()));

@@ -24,7 +24,7 @@ pub(super) fn programmed(events: Vec<Event>) {
         return;
     }
     for layout in [AnyLayout::Maps, AnyLayout::Chains] {
-        let mut engine = Engine::new(config(), layout, &Family::BOTH, NoKernel);
+        let mut engine = Engine::new(config(), layout, &Family::BOTH, NoKernel::default());
         events.iter().cloned().for_each(|event| {
             engine.apply(event);
         });
