@@ -195,6 +195,12 @@ fn a_flaw_costs_itself_and_one_line_that_names_it() {
         assert_eq!(connect(&world, 30), Err(Outcome::Dropped), "what was flawed as a whole");
         assert_eq!(complaints(&proxy, &[]).len(), cases().len(), "nothing is said twice, or about anything else");
     });
+    let rejected = |kind: &str| proxy.series(&format!("kubeproxy_nft_rejected_objects_total{{kind=\"{kind}\"}}"));
+    for (kind, count) in
+        [("Service", 7.0), ("EndpointSlice", 1.0), ("Node", 0.0), ("ServiceCIDR", 0.0), ("unknown", 1.0)]
+    {
+        assert_eq!(rejected(kind), [count], "{kind}");
+    }
 }
 
 #[test]

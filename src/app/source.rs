@@ -24,7 +24,8 @@ impl Source {
     /// Starts the source that the configuration asks for.
     pub(super) fn spawn(config: &Config, sink: SyncSender<Event>, metrics: Metrics) -> Result<Self> {
         if let Some(dir) = config.manifests.clone() {
-            return Ok(Self::Manifests { _handle: manifests::spawn(dir, options(config), sink)? });
+            let on_rejected = Box::new(move |kind| metrics.object_rejected(kind));
+            return Ok(Self::Manifests { _handle: manifests::spawn(dir, options(config), sink, on_rejected)? });
         }
         let options = api::ApiOptions {
             client: client(config),

@@ -16,6 +16,18 @@ use prometheus_client::registry::Registry;
 use super::process::Process;
 use crate::model::Family;
 
+/// Kinds of objects that a source reads.
+const KINDS: [&str; 4] = ["EndpointSlice", "Node", "Service", "ServiceCIDR"];
+
+/// The kind of what is so broken that it does not say its kind; only manifests have that.
+const NO_KIND: &str = "unknown";
+
+/// Kinds of failed transactions and dumps.
+const FAILURES: [&str; 6] = ["decode", "encode", "refused", "socket", "unconfirmed", "unstable"];
+
+/// What the health server answers with.
+const CODES: [u16; 2] = [200, 503];
+
 /// Label `ip_family`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ByFamily {
@@ -214,8 +226,30 @@ impl Registrar {
     }
 }
 
+/// Has a counter show 0 for these labels: what appears only with its first event is taken for nothing, or for missing.
+fn begin<L>(series: &Series<L, Counter>, labels: impl IntoIterator<Item = L>)
+where
+    L: Clone + std::hash::Hash + Eq,
+{
+    labels.into_iter().for_each(|labels| drop(series.get_or_create(&labels)));
+}
+
 impl Families {
     pub(super) fn new() -> Self {
+        let families = Self::without_series();
+        for counter in [&families.sync_failures, &families.cleanup_failures, &families.reconciler_deleted] {
+            begin(counter, Family::BOTH.map(ByFamily::from));
+        }
+        for counter in [&families.healthz, &families.livez] {
+            begin(counter, CODES.map(|code| ByCode { code }));
+        }
+        begin(&families.own.errors, FAILURES.map(|kind| ByKind { kind }));
+        begin(&families.own.reconnects, KINDS.map(|resource| ByResource { resource }));
+        begin(&families.own.rejected, KINDS.into_iter().chain([NO_KIND]).map(|kind| ByKind { kind }));
+        families
+    }
+
+    fn without_series() -> Self {
         let mut r = Registrar::default();
         let r = &mut r;
         Self {

@@ -2,7 +2,8 @@
 //!
 //! Takes plain numbers from the sync loop and the health servers, gives the text that Prometheus scrapes. Names, types, labels,
 //! buckets and help texts are upstream's (surface.md section 6); those that start with `kubeproxy_nft_` are our own. All of it
-//! is declared in `families`. A labelled series appears when it is first used.
+//! is declared in `families`. A counter shows 0 from the start for all labels that are known in advance; any other labelled series
+//! appears when it is first used.
 //!
 //! Not there: `go_*`, for this is no Go program, and `rest_client_*`, which describe a library that is not in use.
 
@@ -226,12 +227,12 @@ impl Metrics {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();
     }
 
-    /// The source had to connect or list again. `resource` is the plural name, such as `services`.
+    /// The source had to connect or list again. `resource` is the kind, such as `Service`.
     pub fn source_reconnected(&self, resource: &'static str) {
         self.inner.own.reconnects.get_or_create(&ByResource { resource }).inc();
     }
 
-    /// Something of an object could not be used, which is new. `kind` is the object's, such as `Service`.
+    /// Something of an object could not be used, which is new. `kind` is the object's, such as `Service`, or `unknown`.
     pub fn object_rejected(&self, kind: &'static str) {
         self.inner.own.rejected.get_or_create(&ByKind { kind }).inc();
     }

@@ -27,10 +27,12 @@ fn a_failed_sync_is_counted_and_leaves_the_timestamp_alone() {
     let metrics = Metrics::new();
     metrics.sync_finished(Family::V6, SystemTime::now(), Duration::from_millis(3), false, false);
     assert!(lines(&metrics, "kubeproxy_sync_proxy_rules_last_timestamp_seconds{").is_empty());
-    assert_eq!(
-        lines(&metrics, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{"),
-        ["kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv6\"} 1"]
-    );
+    let failures = |family, count| {
+        format!("kubeproxy_sync_proxy_rules_nftables_sync_failures_total{{ip_family=\"{family}\"}} {count}")
+    };
+    let mut found = lines(&metrics, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{");
+    found.sort();
+    assert_eq!(found, [failures("IPv4", 0), failures("IPv6", 1)]);
     let count = "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 1";
     assert_eq!(lines(&metrics, "kubeproxy_sync_partial_proxy_rules_duration_seconds_count"), [count]);
 }
@@ -115,7 +117,7 @@ fn changes_are_counted_for_each_family_and_wait_for_a_sync() {
 #[test]
 fn labels_of_what_others_report() {
     let metrics = Metrics::new();
-    metrics.source_reconnected("services");
+    metrics.source_reconnected("Service");
     metrics.object_rejected("Service");
     metrics.netlink_error("refused");
     metrics.feature_enabled("ComponentFlagz", Stage::Beta, true);
@@ -124,7 +126,7 @@ fn labels_of_what_others_report() {
     metrics.livez(200);
     let text = metrics.text();
     for line in [
-        "kubeproxy_nft_source_reconnects_total{resource=\"services\"} 1",
+        "kubeproxy_nft_source_reconnects_total{resource=\"Service\"} 1",
         "kubeproxy_nft_rejected_objects_total{kind=\"Service\"} 1",
         "kubeproxy_nft_errors_total{kind=\"refused\"} 1",
         "kubernetes_feature_enabled{name=\"ComponentFlagz\",stage=\"BETA\"} 1",

@@ -110,5 +110,10 @@ mod tests {
         ]
         .map(|error| error.kind());
         assert_eq!(words, ["refused", "unconfirmed", "socket", "socket", "unstable"]);
+        let metrics = crate::metrics::Metrics::new().text();
+        for word in words {
+            let series = format!("kubeproxy_nft_errors_total{{kind=\"{word}\"}} 0\n");
+            assert!(metrics.contains(&series), "{word} is not counted from the start");
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! A scrape of `/metrics` against the table of surface.md section 6.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::client::{Answer, ask, cluster, config, get, get_until, node_namespace};
 use crate::support::netns::run;
@@ -124,6 +126,13 @@ const UPSTREAM: &[(&str, &str, &[&str], &str)] = &[
         BY_FAMILY,
         "Cumulative conntrack flows deleted by conntrack reconciler",
     ),
+    ("sync_proxy_rules_nftables_sync_failures_total", "counter", BY_FAMILY, "Cumulative proxy nftables sync failures"),
+    (
+        "sync_proxy_rules_nftables_cleanup_failures_total",
+        "counter",
+        BY_FAMILY,
+        "Cumulative proxy nftables cleanup failures",
+    ),
     ("proxy_healthz_total", "counter", &["code"], "Cumulative proxy healthz HTTP status"),
     ("proxy_livez_total", "counter", &["code"], "Cumulative proxy livez HTTP status"),
 ];
@@ -224,6 +233,74 @@ fn values_tell_what_happened() {
     assert!(value("process_resident_memory_bytes") > 1e6);
     assert_eq!(value("kubernetes_feature_enabled{name=\"ComponentFlagz\",stage=\"BETA\"}"), 1.0);
     assert!(text.lines().any(|line| line.starts_with("kubernetes_build_info{") && line.contains("minor=\"36\"")));
+}
+
+const FAMILIES: &[&str] = &["IPv4", "IPv6"];
+const KINDS: &[&str] = &["EndpointSlice", "Node", "Service", "ServiceCIDR"];
+const KINDS_OR_NONE: &[&str] = &["EndpointSlice", "Node", "Service", "ServiceCIDR", "unknown"];
+const FAILURES: &[&str] = &["decode", "encode", "refused", "socket", "unconfirmed", "unstable"];
+
+/// Every counter whose series are known before anything happens: its name without `kubeproxy_` and `_total`, its label, and the values
+/// of that.
+const COUNTERS: &[(&str, &str, &[&str])] = &[
+    ("sync_proxy_rules_endpoint_changes", "", &[]),
+    ("sync_proxy_rules_service_changes", "", &[]),
+    ("sync_proxy_rules_nftables_sync_failures", "ip_family", FAMILIES),
+    ("sync_proxy_rules_nftables_cleanup_failures", "ip_family", FAMILIES),
+    ("conntrack_reconciler_deleted_entries", "ip_family", FAMILIES),
+    ("proxy_healthz", "code", &["200", "503"]),
+    ("proxy_livez", "code", &["200", "503"]),
+    ("nft_transactions", "", &[]),
+    ("nft_elements_added", "", &[]),
+    ("nft_elements_removed", "", &[]),
+    ("nft_message_bytes", "", &[]),
+    ("nft_foreign_changes", "", &[]),
+    ("nft_repairs", "", &[]),
+    ("nft_errors", "kind", FAILURES),
+    ("nft_source_reconnects", "resource", KINDS),
+    ("nft_rejected_objects", "kind", KINDS_OR_NONE),
+];
+
+/// The samples of all counters in a scrape, but for those about the process and about the metrics themselves.
+fn counters(text: &str) -> BTreeSet<String> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
+    let names: BTreeSet<&str> = types.filter(|name| name.starts_with("kubeproxy_")).collect();
+    let is_counter = |line: &&str| names.contains(line.split(['{', ' ']).next().unwrap_or_default());
+    text.lines().filter(is_counter).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_counter_is_there_with_0_before_anything_was_counted() {
+    // Without its API server a process has nothing to count.
+    let node = node_namespace();
+    let nowhere = TempDir::new().expect("a temporary directory can be made");
+    let kubeconfig = nowhere.path().join("kubeconfig");
+    let content = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [],
+        "clusters": [{ "name": "c", "cluster": { "server": "http://127.0.0.1:9" } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "" } }],
+    });
+    fs::write(&kubeconfig, content.to_string()).expect("a file can be written");
+    let mut proxy = Proxy::with_api(&node, &config(), &kubeconfig);
+    proxy.spawn();
+    let scrape = get_until(&node, METRICS, "/metrics", |answer| answer.status == "HTTP/1.1 200 OK");
+    let mut expected = BTreeSet::new();
+    for (name, label, values) in COUNTERS {
+        let name = format!("kubeproxy_{name}_total");
+        match values {
+            [] => drop(expected.insert(format!("{name} 0"))),
+            values => expected.extend(values.iter().map(|value| format!("{name}{{{label}=\"{value}\"}} 0"))),
+        }
+    }
+    assert_eq!(counters(&scrape.body), expected);
+}
+
+#[test]
+fn the_list_of_counters_is_whole() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/families.rs");
+    let source = fs::read_to_string(source).expect("the source is there");
+    let fields = source.lines().filter(|line| line.ends_with(": Counter,") || line.ends_with(", Counter>,")).count();
+    assert_eq!(fields, COUNTERS.len(), "counters that src/metrics/families.rs declares, and those listed here");
 }
 
 // G10

@@ -63,7 +63,7 @@ pub struct ApiOptions {
 pub trait Observer: Send + 'static {
     /// The watch of a kind goes on after a failure.
     fn reconnected(&self, kind: &'static str);
-    /// An object of a kind could not be read, for a reason that was not there before.
+    /// An object of a kind could not be used, or not all of it, for a reason that was not there before.
     fn rejected(&self, kind: &'static str);
 }
 

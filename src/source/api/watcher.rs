@@ -205,9 +205,7 @@ impl<'a, O: Observer> Watcher<'a, O> {
             return Ok(());
         };
         let key = Key::of(&event);
-        for notice in self.said.fresh(key.clone(), converted.notices) {
-            warn!("{notice}");
-        }
+        self.reject(key.clone(), converted.notices);
         let Some(key) = key else { return Ok(()) };
         match &event {
             // It exists, but not for this proxy.

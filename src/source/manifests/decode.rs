@@ -55,7 +55,7 @@ pub(super) struct Object {
 
 /// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise.
 pub(super) fn decode(file: &Arc<Path>, bytes: &[u8], converter: &mut Converter) -> Content {
-    let mut decoder = Decoder { file, converter, document: None, content: Content::default() };
+    let mut decoder = Decoder { file, converter, document: None, kind: Problem::NO_KIND, content: Content::default() };
     match std::str::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -74,12 +74,15 @@ struct Decoder<'a> {
     file: &'a Arc<Path>,
     converter: &'a mut Converter,
     document: Option<usize>,
+    /// The kind of the object that is being read.
+    kind: &'static str,
     content: Content,
 }
 
 impl Decoder<'_> {
     fn problem(&mut self, severity: Severity, text: String) {
-        let problem = Problem { severity, file: Arc::clone(self.file), document: self.document, text };
+        let (file, kind) = (Arc::clone(self.file), Some(self.kind));
+        let problem = Problem { severity, file, document: self.document, text, kind };
         self.content.problems.push(problem);
     }
 
@@ -157,6 +160,7 @@ impl Decoder<'_> {
     }
 
     fn item(&mut self, kind: ItemKind, object: Map<String, Value>, path: &str) {
+        self.kind = kind.name();
         match kind {
             ItemKind::Service => self.typed::<core::Service, _>(with_namespace(object), path, Converter::service),
             ItemKind::Slice => {
@@ -165,6 +169,7 @@ impl Decoder<'_> {
             ItemKind::Node => self.typed::<core::Node, _>(object, path, Converter::node),
             ItemKind::ServiceCidr => self.typed::<networking::ServiceCIDR, _>(object, path, Converter::service_cidr),
         }
+        self.kind = Problem::NO_KIND;
     }
 
     /// Reads an object of a known kind and keeps what it amounts to.
@@ -231,6 +236,16 @@ enum ItemKind {
 impl ItemKind {
     fn kind(self) -> Kind {
         Kind::Item(self)
+    }
+
+    /// The kind as an object says it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::Slice => "EndpointSlice",
+            Self::Node => "Node",
+            Self::ServiceCidr => "ServiceCIDR",
+        }
     }
 
     fn of(api_version: &str, kind: &str) -> Option<Self> {

@@ -24,12 +24,17 @@ pub struct Problem {
     pub document: Option<usize>,
     /// What is wrong.
     pub text: String,
+    /// The kind of the object that it is about, or [`Problem::NO_KIND`]; `None` if it says nothing about the content of an object.
+    pub kind: Option<&'static str>,
 }
 
 impl Problem {
+    /// The kind of what is too broken to say its kind.
+    pub const NO_KIND: &'static str = "unknown";
+
     /// An error about a whole file or directory.
     pub(super) fn of_file(file: &Arc<Path>, text: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, file: Arc::clone(file), document: None, text: text.into() }
+        Self { severity: Severity::Error, file: Arc::clone(file), document: None, text: text.into(), kind: None }
     }
 }
 

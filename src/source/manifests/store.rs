@@ -131,5 +131,6 @@ fn duplicate(key: &Key, winner: &Place, loser: Place) -> Problem {
         file: loser.file,
         document: Some(loser.document),
         text: format!("{key}: also in {winner}, which counts; ignored here"),
+        kind: None,
     }
 }

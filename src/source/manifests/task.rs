@@ -60,12 +60,20 @@ impl Drop for Handle {
     }
 }
 
+/// Hears of each problem with the content of an object that was not there before: of the object's kind ([`Problem::kind`]).
+pub type OnRejected = Box<dyn Fn(&'static str) + Send>;
+
 /// Starts to watch a directory: all its objects are sent, then [`Event::InitialListDone`], then changes.
 ///
 /// # Errors
 /// The directory cannot be read, or there is no thread or eventfd to be had.
-pub fn spawn(dir: PathBuf, options: ConvertOptions, sink: SyncSender<Event>) -> anyhow::Result<Handle> {
-    spawn_with(dir, options, sink, Noticing { inotify: true, period: POLL })
+pub fn spawn(
+    dir: PathBuf,
+    options: ConvertOptions,
+    sink: SyncSender<Event>,
+    on_rejected: OnRejected,
+) -> anyhow::Result<Handle> {
+    spawn_with(dir, options, sink, on_rejected, Noticing { inotify: true, period: POLL })
 }
 
 /// How changes are noticed.
@@ -82,6 +90,7 @@ pub(super) fn spawn_with(
     dir: PathBuf,
     options: ConvertOptions,
     sink: SyncSender<Event>,
+    on_rejected: OnRejected,
     noticing: Noticing,
 ) -> anyhow::Result<Handle> {
     fs::read_dir(&dir).with_context(|| format!("manifest directory {}", dir.display()))?;
@@ -90,6 +99,7 @@ pub(super) fn spawn_with(
         directory: Directory::new(&dir, options),
         dir,
         sink,
+        on_rejected,
         stop: Arc::clone(&stop),
         noticing,
         listed: false,
@@ -114,6 +124,7 @@ struct Worker {
     directory: Directory,
     dir: PathBuf,
     sink: SyncSender<Event>,
+    on_rejected: OnRejected,
     stop: Arc<OwnedFd>,
     noticing: Noticing,
     /// The initial list was sent.
@@ -202,6 +213,7 @@ impl Worker {
 
     fn hand_over(&self, update: Update) -> Result<(), Stopped> {
         update.problems.iter().for_each(say);
+        update.problems.iter().filter_map(|problem| problem.kind).for_each(&self.on_rejected);
         update.events.into_iter().try_for_each(|event| self.send(event))
     }
 
@@ -246,7 +258,7 @@ fn is_signalled(fd: &OwnedFd) -> bool {
 
 /// Says a problem to the log.
 fn say(problem: &Problem) {
-    let Problem { severity, file, document, text } = problem;
+    let Problem { severity, file, document, text, kind: _ } = problem;
     let (file, document) = (display(file), *document);
     match severity {
         Severity::Error => error!(file, document, "{text}"),

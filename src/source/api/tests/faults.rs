@@ -23,6 +23,21 @@ fn a_broken_object_loses_only_itself() {
 }
 
 #[test]
+fn an_object_that_is_used_in_part_is_counted_once_for_each_part_that_is_not() {
+    let odd = |version| {
+        let mut text = service("web", &json!(80), version);
+        text["spec"]["externalIPs"] = json!(["300.1.1.1", "300.1.1.2"]);
+        text
+    };
+    let answer = move |_: &Request| {
+        stream(vec![added(&odd("2")), end("3"), event("MODIFIED", &odd("4")), added(&service("last", &json!(1), "5"))])
+    };
+    let followed = follow("services", answer, Timing::default());
+    followed.until("+demo/last 1");
+    assert_eq!(followed.counts.of("rejected Service"), 2);
+}
+
+#[test]
 fn a_broken_watch_goes_on_where_it_was() {
     let answer = |request: &Request| match request.nth {
         // Cut in the middle of an object.

@@ -104,6 +104,17 @@ fn an_object_of_another_kind_is_named_and_says_nothing_about_ours() {
 }
 
 #[test]
+fn each_kind_is_counted_from_the_start() {
+    let metrics = crate::metrics::Metrics::new().text();
+    for kind in Resource::ALL.map(Resource::kind) {
+        for series in ["source_reconnects_total{resource", "rejected_objects_total{kind"] {
+            let line = format!("kubeproxy_nft_{series}=\"{kind}\"}} 0\n");
+            assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
+        }
+    }
+}
+
+#[test]
 fn each_kind_is_read_and_identified() {
     let named = raw(&json!({"metadata": {"name": "a", "namespace": "b", "resourceVersion": "3"}}));
     for resource in Resource::ALL {

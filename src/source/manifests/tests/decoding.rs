@@ -59,6 +59,27 @@ fn duplicate_keys_break_a_document() {
 }
 
 #[test]
+fn a_problem_says_the_kind_of_its_object_and_that_kind_is_counted_from_the_start() {
+    let metrics = crate::metrics::Metrics::new().text();
+    let broken = |api_version: &str, kind: &str| {
+        format!("---\napiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x, nonsense: 1}}\n")
+    };
+    for (text, expected) in [
+        (broken("v1", "Service"), "Service"),
+        (broken("v1", "Node"), "Node"),
+        (broken("discovery.k8s.io/v1", "EndpointSlice"), "EndpointSlice"),
+        (broken("networking.k8s.io/v1", "ServiceCIDR"), "ServiceCIDR"),
+        ("[".to_owned(), "unknown"),
+        (broken("v1", "Node") + "---\n[", "unknown"),
+    ] {
+        let problems = content("a.yaml", &text).problems;
+        assert_eq!(problems.last().and_then(|problem| problem.kind), Some(expected), "{text}: {problems:?}");
+        let line = format!("kubeproxy_nft_rejected_objects_total{{kind=\"{expected}\"}} 0\n");
+        assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
+    }
+}
+
+#[test]
 fn unknown_fields_are_said_and_left_out() {
     let text =
         service("a", "10.96.0.1").replace("port: 80", "port: 80, prot: TCP").replace("spec: {", "spec: {foo: 1, ");

@@ -28,7 +28,7 @@ impl Live {
         let dir = tempdir().unwrap();
         prepare(dir.path());
         let (sink, events) = sync_channel(4096);
-        let handle = spawn(dir.path().into(), ConvertOptions::default(), sink).unwrap();
+        let handle = spawn(dir.path().into(), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap();
         let live = Self { dir, events, handle };
         let initial = live.until("done");
         (live, initial)
@@ -184,7 +184,7 @@ fn a_directory_that_vanishes_and_returns_loses_nothing() {
     });
     let (sink, events) = sync_channel(16);
     let nested = Live {
-        handle: spawn(live.path("m"), ConvertOptions::default(), sink).unwrap(),
+        handle: spawn(live.path("m"), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap(),
         events,
         dir: tempdir().unwrap(),
     };
@@ -206,7 +206,11 @@ fn a_root_that_is_a_symlink_can_be_swapped() {
     let (current, new) = (base.path().join("current"), base.path().join("new"));
     symlink("v1", &current).unwrap();
     let (sink, events) = sync_channel(16);
-    let live = Live { handle: spawn(current.clone(), ConvertOptions::default(), sink).unwrap(), events, dir: base };
+    let live = Live {
+        handle: spawn(current.clone(), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap(),
+        events,
+        dir: base,
+    };
     live.until("done");
     symlink("v2", &new).unwrap();
     fs::rename(&new, &current).unwrap();
@@ -241,7 +245,7 @@ fn stop_is_prompt_even_if_nobody_reads() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
     let (sink, _events) = sync_channel(0);
-    let handle = spawn(dir.path().into(), ConvertOptions::default(), sink).unwrap();
+    let handle = spawn(dir.path().into(), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap();
     let start = Instant::now();
     handle.stop();
     assert!(start.elapsed() < Duration::from_secs(1));
@@ -251,7 +255,7 @@ fn stop_is_prompt_even_if_nobody_reads() {
 fn a_missing_directory_is_an_error_at_the_start() {
     let dir = tempdir().unwrap();
     let (sink, _events) = sync_channel(1);
-    let error = spawn(dir.path().join("missing"), ConvertOptions::default(), sink).unwrap_err();
+    let error = spawn(dir.path().join("missing"), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap_err();
     assert!(error.to_string().starts_with("manifest directory "), "{error}");
 }
 
@@ -261,7 +265,7 @@ fn looking_now_and_then_finds_the_same() {
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
     let (sink, events) = sync_channel(16);
     let noticing = Noticing { inotify: false, period: Duration::from_millis(20) };
-    let handle = spawn_with(dir.path().into(), ConvertOptions::default(), sink, noticing).unwrap();
+    let handle = spawn_with(dir.path().into(), ConvertOptions::default(), sink, Box::new(|_| {}), noticing).unwrap();
     let live = Live { dir, events, handle };
     assert_eq!(live.until("done").len(), 2);
     fs::write(live.path("a.yaml"), service("a", "10.96.0.2")).unwrap();
