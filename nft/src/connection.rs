@@ -39,6 +39,14 @@ pub enum CommitError {
     /// The socket failed.
     #[error("netlink socket: {0}")]
     Socket(#[from] io::Error),
+    /// The kernel does not take a batch of this size, at all or for want of memory; nothing was changed.
+    #[error("the kernel does not take a batch of {bytes} bytes: {error}")]
+    TooLarge {
+        /// Bytes of its messages.
+        bytes: usize,
+        /// What the kernel says.
+        error: io::Error,
+    },
     /// The kernel refused some of it; nothing was changed.
     #[error("the kernel refused {}{}", .0[0], more(.0.len()))]
     Refused(Vec<Refusal>),
@@ -161,7 +169,10 @@ impl Connection {
         while self.socket.receive_now()?.is_some() {
             // What an interrupted conversation left behind is not an answer to this batch.
         }
-        self.socket.send_datagram(batch.pages())?;
+        self.socket.send_datagram(batch.pages()).map_err(|error| match error.raw_os_error() {
+            Some(libc::EMSGSIZE | libc::ENOBUFS | libc::ENOMEM) => CommitError::TooLarge { bytes: batch.bytes(), error },
+            _ => error.into(),
+        })?;
         let mut refusals = Vec::new();
         let mut confirmed = false;
         loop {

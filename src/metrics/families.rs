@@ -23,7 +23,7 @@ const KINDS: [&str; 4] = ["EndpointSlice", "Node", "Service", "ServiceCIDR"];
 const NO_KIND: &str = "unknown";
 
 /// Kinds of failed transactions and dumps.
-const FAILURES: [&str; 6] = ["decode", "encode", "refused", "socket", "unconfirmed", "unstable"];
+const FAILURES: [&str; 7] = ["decode", "encode", "refused", "socket", "too_large", "unconfirmed", "unstable"];
 
 /// What the health server answers with.
 const CODES: [u16; 2] = [200, 503];

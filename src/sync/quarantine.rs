@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nft::{CommitError, Refusal};
+use rustix::io::Errno;
 
 use crate::model::ObjectName;
 
@@ -36,8 +37,15 @@ pub(super) enum Fault {
 impl Fault {
     /// What a failure tells.
     pub(super) fn of(error: &CommitError) -> Self {
-        let CommitError::Refused(refusals) = error else {
-            return if matches!(error, CommitError::Encode(_)) { Self::Content } else { Self::Elsewhere };
+        let refusals = match error {
+            CommitError::Refused(refusals) => refusals,
+            CommitError::Encode(_) => return Self::Content,
+            // Another error than this one is want of memory, for which smaller ones may do.
+            CommitError::TooLarge { error, .. } if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
+                return Self::Content;
+            }
+            CommitError::TooLarge { .. } => return Self::Passing,
+            CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
         };
         // Rights are ours, whichever command it was that the kernel looked at.
         if refusals.iter().any(|refusal| refusal.command.is_none() || refusal.is_about_rights()) {
@@ -116,8 +124,6 @@ impl Quarantine {
 
 #[cfg(test)]
 mod tests {
-    use rustix::io::Errno;
-
     use super::*;
 
     fn refused(errnos: &[Errno]) -> CommitError {
@@ -142,6 +148,8 @@ mod tests {
         assert_eq!(Fault::of(&refused(&[Errno::NOMEM, Errno::EXIST])), Fault::Content);
         assert_eq!(Fault::of(&refused(&[Errno::INVAL, Errno::PERM])), Fault::Elsewhere);
         assert_eq!(Fault::of(&CommitError::Unconfirmed), Fault::Elsewhere);
+        let too_large = |errno: Errno| Fault::of(&CommitError::TooLarge { bytes: 1 << 30, error: errno.into() });
+        assert_eq!((too_large(Errno::MSGSIZE), too_large(Errno::NOBUFS)), (Fault::Content, Fault::Passing));
         assert_eq!(Fault::of(&CommitError::Socket(Errno::NOBUFS.into())), Fault::Elsewhere);
     }
 
