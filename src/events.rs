@@ -58,6 +58,13 @@ pub enum Happening {
         /// What the kernel says.
         error: String,
     },
+    /// A Service does not get an address with a port, or a node port, that it claims.
+    FrontNotProgrammed {
+        /// The Service.
+        service: ObjectName,
+        /// What it does not get, and why.
+        reason: String,
+    },
 }
 
 /// Takes what happened. Clones report to the same [`Publisher`].
@@ -213,16 +220,16 @@ fn about(node: &str, happening: &Happening) -> ObjectReference {
             uid: Some(node.to_owned()),
             ..ObjectReference::default()
         },
-        Happening::ServiceHealthCheckFailed { service, .. } | Happening::ServiceNotProgrammed { service, .. } => {
-            ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Service".to_owned()),
-                namespace: Some(service.namespace.to_string()),
-                name: Some(service.name.to_string()),
-                uid: Some(service.to_string()),
-                ..ObjectReference::default()
-            }
-        }
+        Happening::ServiceHealthCheckFailed { service, .. }
+        | Happening::ServiceNotProgrammed { service, .. }
+        | Happening::FrontNotProgrammed { service, .. } => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            namespace: Some(service.namespace.to_string()),
+            name: Some(service.name.to_string()),
+            uid: Some(service.to_string()),
+            ..ObjectReference::default()
+        },
     }
 }
 
@@ -233,13 +240,14 @@ fn reason(happening: &Happening) -> &'static str {
         Happening::MetricsFailed(_) => "FailedToStartMetricServer",
         Happening::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
         Happening::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
+        Happening::FrontNotProgrammed { .. } => "FrontNotProgrammed",
     }
 }
 
 fn action(happening: &Happening) -> &'static str {
     match happening {
         Happening::ServiceHealthCheckFailed { .. } => "Listen",
-        Happening::ServiceNotProgrammed { .. } => "Program",
+        Happening::ServiceNotProgrammed { .. } | Happening::FrontNotProgrammed { .. } => "Program",
         _ => "StartKubeProxy",
     }
 }
@@ -254,6 +262,7 @@ fn note(node: &str, happening: &Happening) -> String {
         Happening::ServiceNotProgrammed { error, .. } => {
             format!("node {node} goes on without the changes of this Service, which its kernel refuses: {error}")
         }
+        Happening::FrontNotProgrammed { reason, .. } => format!("node {node}: {reason}"),
     }
 }
 
@@ -321,6 +330,17 @@ mod tests {
         assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ServiceNotProgrammed")));
         assert_eq!((event.metadata.namespace.as_deref(), event.action.as_deref()), (Some("demo"), Some("Program")));
         assert!(event.note.is_some_and(|note| note.contains("node-1") && note.ends_with("set full")));
+        assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
+    }
+
+    #[test]
+    fn a_claim_that_loses_is_an_event_of_its_service() {
+        let service = ObjectName { namespace: "demo".into(), name: "web".into() };
+        let happening = Happening::FrontNotProgrammed { service, reason: "a/b gets it".to_owned() };
+        let event = describe("node-1", &happening, at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("FrontNotProgrammed")));
+        assert_eq!(event.action.as_deref(), Some("Program"));
+        assert_eq!(event.note.as_deref(), Some("node node-1: a/b gets it"));
         assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
     }
 

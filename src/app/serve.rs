@@ -25,7 +25,7 @@ use crate::model::{Event, Node};
 use crate::ruleset;
 use crate::serving::{self, HealthWatch};
 use crate::source::api;
-use crate::sync::{Culprit, Engine, Schedule, Sync};
+use crate::sync::{Culprit, Engine, LostClaims, Schedule, Sync};
 
 /// Events on their way from the source to the sync loop; a source that is faster waits.
 const EVENT_QUEUE: usize = 4096;
@@ -167,8 +167,15 @@ fn sync(
         node::check(&config, &families, node)?.iter().for_each(|text| warn!("{text}"));
         Ok(())
     });
+    let on_lost_claims = {
+        let recorder = recorder.clone();
+        Box::new(move |LostClaims { service, reason }| {
+            recorder.record(Happening::FrontNotProgrammed { service, reason });
+        })
+    };
     let on_culprit = Box::new(move |Culprit { service, reason }| {
         recorder.record(Happening::ServiceNotProgrammed { service, error: reason });
     });
-    Sync::new(engine, schedule, metrics, health, on_node).telling(on_culprit).run(events)
+    let sync = Sync::new(engine, schedule, metrics, health, on_node).telling(on_culprit);
+    sync.telling_lost_claims(on_lost_claims).run(events)
 }

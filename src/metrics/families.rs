@@ -167,6 +167,7 @@ pub(super) struct Own {
     pub(super) foreign_changes: Counter,
     pub(super) repairs: Counter,
     pub(super) quarantined: Gauge,
+    pub(super) lost_claims: Gauge,
     pub(super) errors: Series<ByKind, Counter>,
     pub(super) reconnects: Series<ByResource, Counter>,
     pub(super) rejected: Series<ByKind, Counter>,
@@ -342,6 +343,10 @@ impl Own {
             quarantined: r.empty(
                 "kubeproxy_nft_quarantined_services",
                 "Services that are left out of the rules because the kernel refuses them",
+            ),
+            lost_claims: r.empty(
+                "kubeproxy_nft_lost_claims",
+                "Addresses with a port, and node ports, that a Service claims and another one gets, or nobody",
             ),
             errors: r.empty("kubeproxy_nft_errors", "Failed netlink transactions and dumps by kind"),
             reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that the source of objects connected again"),

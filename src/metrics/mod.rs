@@ -222,6 +222,11 @@ impl Metrics {
         self.inner.own.quarantined.set(number(services));
     }
 
+    /// Number of claims on fronts that their Services do not get.
+    pub fn lost_claims(&self, claims: usize) {
+        self.inner.own.lost_claims.set(number(claims));
+    }
+
     /// A transaction or a dump failed. `kind` is one of a few fixed words.
     pub fn netlink_error(&self, kind: &'static str) {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::names::{Family, ObjectName, Protocol};
+use super::names::{Destination, Family, Front, ObjectName, Protocol};
 
 /// An EndpointSlice with the Service it belongs to (B2).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,16 @@ pub struct EndpointSlice {
     pub endpoints: Vec<Endpoint>,
     /// When the cluster changed so that the slice had to.
     pub trigger: TriggerTime,
+}
+
+impl EndpointSlice {
+    /// Every address with every port, as a packet to it has them.
+    pub(super) fn addressed(&self) -> impl Iterator<Item = Front> {
+        self.endpoints.iter().flat_map(|endpoint| {
+            let destination = Destination::Address(endpoint.address);
+            self.ports.iter().map(move |port| Front { destination, protocol: port.protocol, port: port.port })
+        })
+    }
 }
 
 /// When something happened that a slice tells of: nanoseconds since the epoch, if known.

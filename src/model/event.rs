@@ -1,5 +1,6 @@
 //! What a source tells the model.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -28,6 +29,8 @@ pub enum Event {
     ServiceCidrApplied(Arc<str>, Vec<IpNet>),
     /// A ServiceCIDR is gone.
     ServiceCidrDeleted(Arc<str>),
+    /// The API server is reached at these addresses, and at no others.
+    ApiServerAt(Vec<SocketAddr>),
     /// Every object that existed when the source started has been sent (G1, C10).
     InitialListDone,
 }

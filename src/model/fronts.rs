@@ -12,17 +12,30 @@ use foldhash::HashSet;
 use super::names::{Destination, Family, Front};
 use super::service::{Service, ServicePort};
 
-/// What a front is to its Service. The order decides which kind an address counts as when it is listed as several.
+/// What a front is to its Service. The order decides which kind an address counts as when it is listed as several, and which of two
+/// Services gets a front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontKind {
     /// The Service's cluster IP (A4).
     ClusterIp,
-    /// One of `spec.externalIPs` (A7).
-    ExternalIp,
     /// A load balancer's VIP (A8).
     LoadBalancerIp,
+    /// One of `spec.externalIPs` (A7).
+    ExternalIp,
     /// A port on the node's addresses.
     NodePort,
+}
+
+impl FrontKind {
+    /// The kind in words, with the article.
+    pub(super) const fn one(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "a cluster IP",
+            Self::LoadBalancerIp => "a load balancer IP",
+            Self::ExternalIp => "an external IP",
+            Self::NodePort => "a node port",
+        }
+    }
 }
 
 impl Service {
@@ -33,8 +46,8 @@ impl Service {
         let front = |destination, number| Front { destination, protocol: port.protocol, port: number };
 
         let addresses = std::iter::once((FrontKind::ClusterIp, cluster_ip))
-            .chain(of_family(&self.external_ips, family).map(|ip| (FrontKind::ExternalIp, ip)))
             .chain(of_family(&self.load_balancer_ips, family).map(|ip| (FrontKind::LoadBalancerIp, ip)))
+            .chain(of_family(&self.external_ips, family).map(|ip| (FrontKind::ExternalIp, ip)))
             .map(|(kind, ip)| (kind, front(Destination::Address(ip), port.port)));
         let node_port =
             port.node_port.map(|number| (FrontKind::NodePort, front(Destination::NodePort(family), number)));

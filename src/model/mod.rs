@@ -19,7 +19,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use claims::Conflict;
+pub use claims::{Conflict, Winner};
 pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort, TriggerTime};
 pub use event::Event;
 pub use fronts::FrontKind;

@@ -15,7 +15,8 @@ use super::names::{Family, ObjectName, Protocol};
 pub struct Service {
     /// Namespace and name.
     pub name: ObjectName,
-    /// `metadata.creationTimestamp` in seconds since 1970; `i64::MAX` when absent. The older Service wins a contested front.
+    /// `metadata.creationTimestamp` in seconds since 1970; `i64::MAX` when absent. Of two claims of one kind on a front
+    /// the older one wins.
     pub created: i64,
     /// The cluster IP of each family that the Service has (A4). No cluster IP: the Service does not exist for that family.
     pub cluster_ips: ClusterIps,

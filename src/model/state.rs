@@ -5,6 +5,7 @@
 //! Service became dirty.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
@@ -13,7 +14,7 @@ use ipnet::IpNet;
 use super::claims::{Claims, Conflict};
 use super::endpoint::EndpointSlice;
 use super::event::Event;
-use super::names::{Front, ObjectName};
+use super::names::{Destination, Front, ObjectName, Protocol};
 use super::node::Node;
 use super::service::Service;
 
@@ -47,6 +48,10 @@ pub struct State {
     slice_services: HashMap<ObjectName, ObjectName>,
     node: Option<Node>,
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
+    /// The Service of the API server itself.
+    kubernetes: ObjectName,
+    /// Where this process reaches the API server.
+    api_server: Vec<SocketAddr>,
     claims: Claims,
     complete: bool,
     dirty: Dirty,
@@ -63,6 +68,8 @@ impl State {
             slice_services: HashMap::default(),
             node: None,
             service_cidrs: BTreeMap::new(),
+            kubernetes: ObjectName::new("default", "kubernetes"),
+            api_server: Vec::new(),
             claims: Claims::default(),
             complete: false,
             dirty: Dirty::default(),
@@ -81,6 +88,7 @@ impl State {
             Event::NodeDeleted(_) => {}
             Event::ServiceCidrApplied(name, ranges) => self.set_service_cidr(name, Some(ranges)),
             Event::ServiceCidrDeleted(name) => self.set_service_cidr(name, None),
+            Event::ApiServerAt(addresses) => self.set_api_server(addresses),
             Event::InitialListDone => self.complete = true,
         }
     }
@@ -99,6 +107,12 @@ impl State {
     /// The contested fronts that arose since the last call and still are contested, each once.
     pub fn take_conflicts(&mut self) -> Vec<Conflict> {
         self.claims.take_conflicts()
+    }
+
+    /// The number of claims on fronts that their Services do not get.
+    #[must_use]
+    pub const fn lost_claims(&self) -> usize {
+        self.claims.lost()
     }
 
     /// Whether everything that existed at the start has been seen (G1, C10).
@@ -159,8 +173,9 @@ impl State {
 
     /// Whether a Service's port, given by its index in [`Service::ports`], owns a front.
     ///
-    /// Of all that claim the front the oldest Service owns it, then the one with the smallest name, then the first
-    /// port.
+    /// Of all that claim the front, the one to which it is the first of [`FrontKind`](super::FrontKind) owns it, then the oldest
+    /// Service, then the one with the smallest name, then the first port. An external IP owns no endpoint of the API server, and no
+    /// address of a ServiceCIDR.
     #[must_use]
     pub fn owns(&self, service: &ObjectName, port_index: usize, front: &Front) -> bool {
         self.claims.owns(service, port_index, front)
@@ -183,10 +198,33 @@ impl State {
         if self.slice(name) == new.as_ref() {
             return;
         }
+        let is_of_api_server = |slice: &EndpointSlice| slice.service == self.kubernetes;
+        let concerns_api_server = self.slice(name).into_iter().chain(&new).any(is_of_api_server);
         self.remove_slice(name);
         if let Some(slice) = new {
             self.insert_slice(slice);
         }
+        if concerns_api_server {
+            self.refresh_api_server();
+        }
+    }
+
+    fn set_api_server(&mut self, addresses: Vec<SocketAddr>) {
+        self.api_server = addresses;
+        self.refresh_api_server();
+    }
+
+    /// The fronts that lead to the API server are those of its Service's endpoints, and those by which this process reaches it.
+    fn refresh_api_server(&mut self) {
+        let front = |address: &SocketAddr| Front {
+            destination: Destination::Address(address.ip().to_canonical()),
+            protocol: Protocol::Tcp,
+            port: address.port(),
+        };
+        let of_service = self.slices_of(&self.kubernetes).flat_map(EndpointSlice::addressed);
+        let fronts = of_service.chain(self.api_server.iter().map(front)).collect();
+        let others = self.claims.set_api_server(&self.kubernetes, fronts);
+        self.dirty.services.extend(others);
     }
 
     fn remove_slice(&mut self, name: &ObjectName) {
@@ -237,6 +275,8 @@ impl State {
                 None => self.service_cidrs.remove(&name),
             };
             self.dirty.service_cidrs = true;
+            let others = self.claims.set_service_cidrs(self.service_cidrs());
+            self.dirty.services.extend(others);
         }
     }
 }

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 
 use super::{ServiceSelection, select};
-use crate::model::testing::NODE;
-use crate::model::{Conflict, Dirty, Event, Family, Front, Node, ObjectName, State};
+use crate::model::testing::{NODE, name};
+use crate::model::{Conflict, Destination, Dirty, Event, Family, Front, FrontKind, Node, ObjectName, State, Winner};
 
 /// All that a state says about the cluster.
 #[derive(Debug, PartialEq)]
@@ -48,6 +48,7 @@ fn object(event: &Event) -> String {
         Event::NodeApplied(node) => format!("Node {}", node.name),
         Event::NodeDeleted(name) => format!("Node {name}"),
         Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => format!("ServiceCIDR {name}"),
+        Event::ApiServerAt(_) => "API server".to_owned(),
         Event::InitialListDone => String::new(),
     }
 }
@@ -118,17 +119,31 @@ impl Follower {
     }
 }
 
-/// Every front with all that claim it: age and name of the Service, and index of the port.
-fn claims(state: &State) -> BTreeMap<Front, BTreeSet<(i64, ObjectName, usize)>> {
+/// Every front with all that claim it: what it is to the Service, age and name of the Service, and index of the port.
+fn claims(state: &State) -> BTreeMap<Front, BTreeSet<(FrontKind, i64, ObjectName, usize)>> {
     let mut claims: BTreeMap<Front, BTreeSet<_>> = BTreeMap::new();
     for service in state.services() {
         for (index, port) in service.ports.iter().enumerate() {
-            for (_, front) in Family::BOTH.into_iter().flat_map(|family| service.fronts(port, family)) {
-                claims.entry(front).or_default().insert((service.created, service.name.clone(), index));
+            for (kind, front) in Family::BOTH.into_iter().flat_map(|family| service.fronts(port, family)) {
+                claims.entry(front).or_default().insert((kind, service.created, service.name.clone(), index));
             }
         }
     }
     claims
+}
+
+/// Whether a front is an endpoint of the API server.
+fn is_of_api_server(state: &State, front: &Front) -> bool {
+    let kubernetes = name("default/kubernetes");
+    state.slices_of(&kubernetes).any(|slice| {
+        let has_port = slice.ports.iter().any(|port| port.port == front.port && port.protocol == front.protocol);
+        has_port && slice.endpoints.iter().any(|endpoint| Destination::Address(endpoint.address) == front.destination)
+    })
+}
+
+fn is_in_service_cidr(state: &State, front: &Front) -> bool {
+    let ranges = state.service_cidrs();
+    matches!(front.destination, Destination::Address(ip) if ranges.iter().any(|range| range.contains(&ip)))
 }
 
 proptest! {
@@ -180,14 +195,25 @@ proptest! {
         history.into_iter().for_each(|event| state.apply(event));
         let mut conflicts = BTreeSet::new();
         for (front, claims) in claims(&state) {
-            let (_, owner, _) = claims.first().unwrap();
-            for (place, (_, service, port)) in claims.iter().enumerate() {
-                prop_assert_eq!(state.owns(service, *port, &front), place == 0);
-                if place > 0 {
-                    conflicts.insert(Conflict { front, owner: owner.clone(), loser: service.clone() });
+            let (strongest, _, owner, _) = claims.first().unwrap();
+            let is_external = *strongest == FrontKind::ExternalIp;
+            let winner = if is_external && is_of_api_server(&state, &front) {
+                Winner::ApiServer
+            } else if is_external && is_in_service_cidr(&state, &front) {
+                Winner::Nobody
+            } else {
+                Winner::Service(owner.clone(), *strongest)
+            };
+            for (place, (kind, _, service, port)) in claims.iter().enumerate() {
+                let wins = place == 0 && matches!(winner, Winner::Service(..));
+                prop_assert_eq!(state.owns(service, *port, &front), wins);
+                if !wins {
+                    let (winner, loser) = (winner.clone(), service.clone());
+                    conflicts.insert(Conflict { front, winner, loser, kind: *kind });
                 }
             }
         }
+        prop_assert_eq!(state.lost_claims(), conflicts.len());
         prop_assert_eq!(state.take_conflicts(), conflicts.into_iter().collect::<Vec<_>>());
     }
 }

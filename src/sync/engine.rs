@@ -14,6 +14,7 @@ use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
 use super::locality::{Counts, NoLocalEndpoints};
+use super::lost::{self, LostClaims};
 use super::pending::Pending;
 use super::quarantine::{Culprit, Quarantine};
 use super::tables::Tables;
@@ -96,9 +97,6 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         };
         self.pending.note(&self.state, &event);
         self.state.apply(event);
-        for conflict in self.state.take_conflicts() {
-            warn!("{conflict}");
-        }
         self.state.is_complete() && self.state.is_dirty()
     }
 
@@ -267,6 +265,17 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     /// The Services that the kernel refused since the last call and that are left out now. Each is said once for each reason.
     pub fn take_culprits(&mut self) -> Vec<Culprit> {
         self.quarantine.take_news()
+    }
+
+    /// The Services that lost a claim on a front since the last call, and still lose it. Nothing before every object that existed at
+    /// the start has arrived: which of two comes first says nothing.
+    pub fn take_lost_claims(&mut self) -> Vec<LostClaims> {
+        if self.is_ready() { lost::by_loser(&self.state.take_conflicts()) } else { Vec::new() }
+    }
+
+    /// The number of claims on fronts that their Services do not get.
+    pub fn lost_claims(&self) -> usize {
+        self.state.lost_claims()
     }
 
     /// The Services that are left out because the kernel refuses them.

@@ -10,6 +10,7 @@ mod failure;
 mod flows;
 mod health;
 mod locality;
+mod lost;
 mod pending;
 mod quarantine;
 mod schedule;
@@ -24,6 +25,7 @@ use tracing::{debug, error, info, warn};
 pub use engine::{Engine, NoKernel, Report};
 pub use failure::SyncError;
 pub use flows::Reconciled;
+pub use lost::LostClaims;
 pub use quarantine::Culprit;
 pub use schedule::Schedule;
 
@@ -52,7 +54,12 @@ pub struct Sync<K, L> {
     last_tick: Option<Instant>,
     /// Told of each Service that is left out.
     on_culprit: Option<OnCulprit>,
+    /// Told of each Service that does not get a front.
+    on_lost_claims: Option<OnLostClaims>,
 }
+
+/// Hears of a Service that does not get a front that it claims.
+pub type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
 /// Hears of a Service that the kernel refuses.
 pub type OnCulprit = Box<dyn Fn(Culprit) + Send>;
@@ -81,6 +88,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             last_tick: None,
             on_node: Some(on_node),
             on_culprit: None,
+            on_lost_claims: None,
         }
     }
 
@@ -88,6 +96,13 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     #[must_use]
     pub fn telling(mut self, on_culprit: OnCulprit) -> Self {
         self.on_culprit = Some(on_culprit);
+        self
+    }
+
+    /// Has somebody told of each Service that loses a claim on a front.
+    #[must_use]
+    pub fn telling_lost_claims(mut self, on_lost_claims: OnLostClaims) -> Self {
+        self.on_lost_claims = Some(on_lost_claims);
         self
     }
 
@@ -109,6 +124,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
                 Err(Gone) => break,
             }
             self.look_at_node()?;
+            self.tell_lost_claims();
             self.look_around();
             let eligible = self.node_eligible();
             self.health.node(eligible);
@@ -193,6 +209,16 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             error!(%service, "left out until it changes, because the kernel refuses it: {reason}");
             if let Some(tell) = &self.on_culprit {
                 tell(culprit);
+            }
+        }
+    }
+
+    fn tell_lost_claims(&mut self) {
+        self.metrics.lost_claims(self.engine.lost_claims());
+        for lost in self.engine.take_lost_claims() {
+            warn!(service = %lost.service, "{}", lost.reason);
+            if let Some(tell) = &self.on_lost_claims {
+                tell(lost);
             }
         }
     }

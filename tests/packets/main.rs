@@ -9,6 +9,7 @@ mod support;
 
 mod affinity;
 mod changes;
+mod claims;
 mod fronts;
 mod identity;
 mod judge;

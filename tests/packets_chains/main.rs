@@ -9,6 +9,8 @@ mod support;
 mod affinity;
 #[path = "../packets/changes.rs"]
 mod changes;
+#[path = "../packets/claims.rs"]
+mod claims;
 #[path = "../packets/fronts.rs"]
 mod fronts;
 #[path = "../packets/identity.rs"]

@@ -49,6 +49,7 @@ pub(crate) fn object(event: &Event) -> String {
         Event::NodeApplied(node) => format!("Node {}", node.name),
         Event::NodeDeleted(name) => format!("Node {name}"),
         Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => format!("ServiceCIDR {name}"),
+        Event::ApiServerAt(_) => "API server".to_owned(),
         Event::InitialListDone => "InitialListDone".to_owned(),
     }
 }

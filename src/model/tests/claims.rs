@@ -25,7 +25,7 @@ fn a_port_claims_every_address_once() {
     let node_port = |family| Front { destination: Destination::NodePort(family), protocol: Protocol::Tcp, port: 30080 };
     let v4 = [
         (FrontKind::ClusterIp, address_front("10.96.0.1", 80)),
-        (FrontKind::ExternalIp, address_front("192.0.2.1", 80)),
+        (FrontKind::LoadBalancerIp, address_front("192.0.2.1", 80)),
         (FrontKind::LoadBalancerIp, address_front("192.0.2.2", 80)),
         (FrontKind::NodePort, node_port(Family::V4)),
     ];
@@ -87,7 +87,8 @@ fn owner(state: &State) -> String {
 }
 
 fn conflict(owner: &str, loser: &str) -> Conflict {
-    Conflict { front: contested(), owner: name(owner), loser: name(loser) }
+    let (loser, kind) = (name(loser), FrontKind::ExternalIp);
+    Conflict { front: contested(), winner: Winner::Service(name(owner), kind), loser, kind }
 }
 
 #[test]
@@ -131,7 +132,8 @@ fn a_front_goes_to_the_port_that_claims_it_only() {
     assert!(!state.owns(&name("default/none"), 0, &front));
 
     let conflicts = state.take_conflicts();
-    let expected = Conflict { front, owner: name("default/web"), loser: name("default/web") };
+    let (web, kind) = (name("default/web"), FrontKind::ClusterIp);
+    let expected = Conflict { front, winner: Winner::Service(web.clone(), kind), loser: web, kind };
     assert_eq!(conflicts, [expected]);
     assert_eq!(
         conflicts[0].to_string(),
@@ -200,4 +202,138 @@ fn a_conflict_that_ended_before_it_was_told_is_not_told() {
         Event::ServiceDeleted(name("default/c")),
     ]);
     assert_eq!(state.take_conflicts(), [conflict("default/a", "default/b")]);
+}
+
+/// Service `default/NAME` with a port 80, created at this second.
+fn aged(service_name: &str, created: i64, cluster_ip: &str) -> Service {
+    Service { created, ports: vec![port("http", 80)], ..service(service_name, &[cluster_ip]) }
+}
+
+fn applied(service: &Service) -> Event {
+    Event::ServiceApplied(service.clone())
+}
+
+/// All orders of a few events.
+fn permutations(events: &[Event]) -> Vec<Vec<Event>> {
+    let Some((first, others)) = events.split_first() else { return vec![Vec::new()] };
+    let insert = |order: Vec<Event>| {
+        (0..=order.len()).map(move |at| [&order[..at], &[first.clone()], &order[at..]].concat()).collect::<Vec<_>>()
+    };
+    permutations(others).into_iter().flat_map(insert).collect()
+}
+
+/// Four claims on 192.0.2.1 port 80/tcp; the stronger, the younger.
+fn every_kind() -> [Service; 4] {
+    [
+        aged("default/cluster", 40, "192.0.2.1"),
+        Service { load_balancer_ips: vec![ip("192.0.2.1")], ..aged("default/balancer", 30, "10.96.0.8") },
+        claimant("default/a", 20, "10.96.0.9"),
+        claimant("default/b", 10, "10.96.0.10"),
+    ]
+}
+
+#[test]
+fn what_a_front_is_to_a_service_counts_more_than_age_in_any_order_of_events() {
+    let [cluster, balanced, younger, older] = every_kind();
+    let services = [&cluster, &balanced, &younger, &older].map(applied);
+    // Each is taken away in turn, and the next one has the front: the strongest, then the older of two alike.
+    let mut gone = Vec::new();
+    for expected in ["default/cluster", "default/balancer", "default/b", "default/a", ""] {
+        for order in permutations(&services) {
+            let mut state = state(order);
+            gone.iter().for_each(|service_name: &&str| state.apply(Event::ServiceDeleted(name(service_name))));
+            assert_eq!(owner(&state), expected, "without {gone:?}");
+            assert_eq!(state.lost_claims(), 3_usize.saturating_sub(gone.len()), "without {gone:?}");
+        }
+        gone.push(expected);
+    }
+}
+
+#[test]
+fn a_cluster_ip_takes_its_front_from_an_older_external_ip_and_gets_it_back() {
+    let [cluster, _, external, _] = every_kind();
+    let mut state = state([applied(&external)]);
+    assert_eq!(owner(&state), "default/a");
+    for _ in 0..2 {
+        let dirty = dirty_after(&mut state, applied(&cluster));
+        assert_eq!(
+            (dirty, owner(&state)),
+            (dirty_services(&["default/a", "default/cluster"]), "default/cluster".into())
+        );
+        let conflicts = state.take_conflicts();
+        let text = "Services default/cluster and default/a both claim 192.0.2.1 port 80/tcp; default/cluster gets it, because \
+                    a cluster IP comes before an external IP";
+        assert_eq!(conflicts.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
+        let dirty = dirty_after(&mut state, Event::ServiceDeleted(cluster.name.clone()));
+        assert_eq!((dirty, owner(&state)), (dirty_services(&["default/a", "default/cluster"]), "default/a".into()));
+        assert_eq!((state.take_conflicts(), state.lost_claims()), (vec![], 0));
+    }
+}
+
+#[test]
+fn an_address_that_is_listed_as_two_kinds_counts_as_the_stronger_one() {
+    let both = Service { load_balancer_ips: vec![ip("192.0.2.1")], ..claimant("default/b", 9, "10.96.0.2") };
+    let other = claimant("default/a", 1, "10.96.0.1");
+    for order in permutations(&[applied(&both), applied(&other)]) {
+        assert_eq!(owner(&state(order)), "default/b");
+    }
+}
+
+fn api_slice(address: &str, number: u16) -> Event {
+    let slice = crate::model::testing::slice;
+    let port = crate::model::testing::slice_port("https", number);
+    Event::SliceApplied(slice("default/kubernetes", "default/kubernetes", &[port], &[address]))
+}
+
+#[test]
+fn an_endpoint_of_the_api_server_is_nobodys_external_ip_in_any_order_of_events() {
+    let [cluster, balanced, external, _] = every_kind();
+    let at = |text: &str| Event::ApiServerAt(vec![text.parse().unwrap()]);
+    let elsewhere = [api_slice("192.0.2.1", 81), at("192.0.2.2:80")];
+    for api_server in [api_slice("192.0.2.1", 80), at("192.0.2.1:80"), at("[::ffff:192.0.2.1]:80")] {
+        for order in permutations(&[applied(&external), api_server.clone()]) {
+            let mut state = state(order);
+            assert_eq!((owner(&state), state.lost_claims()), (String::new(), 1));
+            let text = "Service default/a does not get 192.0.2.1 port 80/tcp as an external IP, because it is an endpoint of the \
+                        API server";
+            assert_eq!(state.take_conflicts().iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
+            // Other ports of the address are free.
+            elsewhere.iter().for_each(|event| state.apply(event.clone()));
+            assert_eq!((owner(&state), state.lost_claims()), ("default/a".to_owned(), 0));
+            state.apply(api_server.clone());
+            assert_eq!(owner(&state), "");
+            state.apply(Event::SliceDeleted(name("default/kubernetes")));
+            state.apply(Event::ApiServerAt(vec![]));
+            assert_eq!(owner(&state), "default/a");
+        }
+        // A load balancer may lead to the API servers at the address by which they are known.
+        for stronger in [&balanced, &cluster] {
+            for order in permutations(&[applied(stronger), api_server.clone(), applied(&external)]) {
+                assert_eq!(owner(&state(order)), stronger.name.to_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn an_address_of_a_service_cidr_is_nobodys_external_ip_in_any_order_of_events() {
+    let [cluster, balanced, younger, older] = every_kind();
+    let ranges = |texts: &[&str]| Event::ServiceCidrApplied("x".into(), crate::model::testing::ranges(texts));
+    for order in permutations(&[applied(&younger), applied(&older), ranges(&["192.0.2.0/24", "2001:db8::/64"])]) {
+        let mut state = state(order);
+        assert_eq!((owner(&state), state.lost_claims()), (String::new(), 2));
+        let text = "Service default/a does not get 192.0.2.1 port 80/tcp as an external IP, because the address is in a \
+                    ServiceCIDR and is not its cluster IP";
+        assert_eq!(state.take_conflicts()[0].to_string(), text);
+        let dirty = dirty_after(&mut state, ranges(&["192.0.3.0/24"]));
+        assert!(dirty.services.contains(&older.name) && dirty.service_cidrs, "{dirty:?}");
+        assert_eq!((owner(&state), state.lost_claims()), ("default/b".to_owned(), 1));
+        state.apply(ranges(&["192.0.0.0/16"]));
+        assert_eq!((owner(&state), state.lost_claims()), (String::new(), 2));
+        // Who has the address as a cluster IP, or from a load balancer, is as before.
+        for stronger in [&balanced, &cluster] {
+            state.apply(applied(stronger));
+            assert_eq!(owner(&state), stronger.name.to_string());
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::model::{Endpoint, EndpointSlice, Event, Family, Node, Service, Servic
 
 const SERVICES: [&str; 3] = ["default/a", "default/b", "prod/a"];
 const SLICES: [&str; 4] = ["default/s1", "default/s2", "default/s3", "prod/s1"];
+const API_SERVER: &str = "default/kubernetes";
 const ADDRESSES: [&str; 4] = ["192.0.2.1", "192.0.2.2", "10.96.0.1", "2001:db8::1"];
 
 /// Any sequence of events.
@@ -40,6 +41,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (select(&["x", "y"][..]), subsequence(vec!["10.96.0.0/16", "fd00::/112"], 0..=2))
             .prop_map(|(name, texts)| Event::ServiceCidrApplied(name.into(), ranges(&texts))),
         1 => select(&["x", "y"][..]).prop_map(|text| Event::ServiceCidrDeleted(text.into())),
+        2 => an_api_server().prop_map(Event::SliceApplied),
+        1 => Just(Event::SliceDeleted(name(API_SERVER))),
     ]
 }
 
@@ -84,6 +87,19 @@ fn a_slice() -> impl Strategy<Value = EndpointSlice> {
         family,
         ports: ports.into_iter().map(|(name, number)| slice_port(name, number)).collect(),
         endpoints,
+        trigger: TriggerTime::default(),
+    })
+}
+
+/// The API server's endpoints, on fronts that Services claim too.
+fn an_api_server() -> impl Strategy<Value = EndpointSlice> {
+    let addresses = subsequence(ADDRESSES[..3].to_vec(), 0..=2);
+    (addresses, 80..82_u16).prop_map(|(addresses, number)| EndpointSlice {
+        name: name(API_SERVER),
+        service: name(API_SERVER),
+        family: Family::V4,
+        ports: vec![slice_port("p", number)],
+        endpoints: addresses.into_iter().map(endpoint).collect(),
         trigger: TriggerTime::default(),
     })
 }

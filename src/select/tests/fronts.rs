@@ -50,8 +50,8 @@ fn policies_and_endpoints_decide() {
         let state = with_endpoints(every_front(internal, external), endpoints);
         let expected = [
             (FrontKind::ClusterIp, "10.96.0.1 port 80/tcp".to_owned(), inside),
-            (FrontKind::ExternalIp, "192.0.2.1 port 80/tcp".to_owned(), outside),
             (FrontKind::LoadBalancerIp, "192.0.2.2 port 80/tcp".to_owned(), outside),
+            (FrontKind::ExternalIp, "192.0.2.1 port 80/tcp".to_owned(), outside),
             (FrontKind::NodePort, "IPv4 node port 30080/tcp".to_owned(), outside),
         ];
         assert_eq!(fronts(&state), expected, "{case}, internal {internal:?}, external {external:?}");
@@ -82,7 +82,7 @@ fn an_address_listed_twice_is_one_front() {
     };
     let expected = [
         (FrontKind::ClusterIp, "10.96.0.1 port 80/tcp".to_owned(), ANY),
-        (FrontKind::ExternalIp, "192.0.2.1 port 80/tcp".to_owned(), MASQUERADED),
+        (FrontKind::LoadBalancerIp, "192.0.2.1 port 80/tcp".to_owned(), MASQUERADED),
     ];
     assert_eq!(fronts(&with_endpoints(twice, &["1"])), expected);
 }

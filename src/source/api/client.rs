@@ -38,7 +38,11 @@ pub async fn client(options: &ClientOptions) -> Result<kube::Client> {
     kube::Client::try_from(config).context("API client")
 }
 
-async fn configuration(options: &ClientOptions) -> Result<Config> {
+/// What a client is made of.
+///
+/// # Errors
+/// As for [`client`].
+pub(super) async fn configuration(options: &ClientOptions) -> Result<Config> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
     let url = master.map(|url| {
         // As kubectl has it.

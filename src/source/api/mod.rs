@@ -5,7 +5,7 @@
 //!
 //! The stages: `connection` asks, `lines` and `frame` cut the answer, `resource` reads an object, `known` keeps the books,
 //! `outlet` sends. `watcher` ties these together for one kind, with `follow` for the conversation, `listing`
-//! for the way to list and `backoff` for the time between tries; `readiness` knows when start-up is done, `task` runs it
+//! for the way to list and `backoff` for the time between tries; `readiness` knows when start-up is done, `location` where the server is, `task` runs it
 //! all on a thread. `client` finds the server.
 //!
 //! Why not `kube::runtime::watcher`: there an object that does not decode fails its whole page, a server that refuses or
@@ -27,6 +27,7 @@ mod frame;
 mod known;
 mod lines;
 mod listing;
+mod location;
 mod outlet;
 mod readiness;
 mod resource;

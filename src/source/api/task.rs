@@ -12,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::error;
 
 use super::connection::Connection;
+use super::location;
 use super::outlet::Outlet;
 use super::readiness::{Patience, Progress, ready};
 use super::resource::Resource;
@@ -120,6 +121,7 @@ async fn follow(
     tokio::select! {
         _ = stopped => None,
         _ = select_all(watchers) => None,
+        () = location::announce(&options.client, &outlet) => None,
         error = start_up(&options, seen, &outlet) => Some(error),
     }
 }

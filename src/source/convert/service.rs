@@ -1,5 +1,6 @@
 //! Service objects (A1 to A13).
 
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use super::{Converted, Converter, Scope};
@@ -160,7 +161,7 @@ fn external_ips(spec: &objects::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
     for (index, text) in spec.external_ips.iter().enumerate() {
         let text = text.trim();
         if !text.is_empty() {
-            push_new(&mut ips, scope.ip(format_args!("spec.externalIPs[{index}]"), text));
+            push_new(&mut ips, reachable_ip(format_args!("spec.externalIPs[{index}]"), text, scope));
         }
     }
     ips
@@ -174,7 +175,7 @@ fn load_balancer_ips(object: &objects::Service, scope: &mut Scope) -> Vec<IpAddr
         let field = format!("status.loadBalancer.ingress[{index}]");
         let Some(text) = ingress.ip.as_deref().filter(|text| !text.is_empty()) else { continue };
         match ingress.ip_mode.as_deref() {
-            None | Some("VIP") => push_new(&mut ips, scope.ip(format_args!("{field}.ip"), text)),
+            None | Some("VIP") => push_new(&mut ips, reachable_ip(format_args!("{field}.ip"), text, scope)),
             Some("Proxy") => {}
             Some(other) => {
                 scope.notice(format!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored"))
@@ -182,6 +183,24 @@ fn load_balancer_ips(object: &objects::Service, scope: &mut Scope) -> Vec<IpAddr
         }
     }
     ips
+}
+
+/// An address at which others can reach a Service. Every host has its own of the addresses that are left out here, or every link: a
+/// Service with one of them would only take what is meant for somebody else, such as a cloud's metadata server at 169.254.169.254.
+/// The API server refuses most of them in external IPs, but not in the status, and not in objects that are older than its checks.
+fn reachable_ip(field: impl Display, text: &str, scope: &mut Scope) -> Option<IpAddr> {
+    let ip = scope.ip(&field, text)?;
+    let special = match ip {
+        ip if ip.is_unspecified() => "the unspecified address",
+        ip if ip.is_loopback() => "a loopback address",
+        ip if ip.is_multicast() => "a multicast address",
+        IpAddr::V4(ip) if ip.is_link_local() => "a link-local address",
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => "a link-local address",
+        IpAddr::V4(ip) if ip.is_broadcast() => "the broadcast address",
+        _ => return Some(ip),
+    };
+    scope.notice(field.to_string(), format!("{text:?} is {special}; ignored"));
+    None
 }
 
 fn push_new(ips: &mut Vec<IpAddr>, ip: Option<IpAddr>) {

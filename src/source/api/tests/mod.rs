@@ -81,6 +81,7 @@ fn short(event: &Event) -> String {
         Event::NodeDeleted(name) => format!("-node {name}"),
         Event::ServiceCidrApplied(name, _) => format!("+cidr {name}"),
         Event::ServiceCidrDeleted(name) => format!("-cidr {name}"),
+        Event::ApiServerAt(addresses) => format!("API server at {addresses:?}"),
         Event::InitialListDone => "done".into(),
     }
 }

@@ -143,6 +143,33 @@ fn external_ips_are_trimmed_and_bad_ones_dropped() {
 }
 
 #[test]
+fn addresses_that_every_host_or_link_has_are_no_external_and_no_load_balancer_ips() {
+    let special = [
+        ("0.0.0.0", "the unspecified address"),
+        ("::", "the unspecified address"),
+        ("127.0.0.1", "a loopback address"),
+        ("127.255.0.9", "a loopback address"),
+        ("::1", "a loopback address"),
+        ("::ffff:127.0.0.1", "a loopback address"),
+        ("224.0.0.1", "a multicast address"),
+        ("239.255.255.250", "a multicast address"),
+        ("ff02::1", "a multicast address"),
+        ("169.254.169.254", "a link-local address"),
+        ("fe80::1", "a link-local address"),
+        ("255.255.255.255", "the broadcast address"),
+    ];
+    for (text, what) in special {
+        let value = with(web(), "/spec/externalIPs", json!([text, "203.0.113.7"]));
+        let value = with(value, "/status/loadBalancer/ingress", json!([{"ip": "203.0.113.8"}, {"ip": text}]));
+        let (service, notices) = service(value);
+        assert_eq!(strings(&service.external_ips), ["203.0.113.7"], "{text}");
+        assert_eq!(strings(&service.load_balancer_ips), ["203.0.113.8"], "{text}");
+        let notice = |field: &str| format!("Service demo/web: {field}: {text:?} is {what}; ignored");
+        assert_eq!(notices, [notice("status.loadBalancer.ingress[1].ip"), notice("spec.externalIPs[0]")]);
+    }
+}
+
+#[test]
 fn external_ips_need_their_gate() {
     // A7, A12: with the gate off the IPs are gone, but the Service still counts as reachable from outside.
     let value = with(web(), "/spec/externalIPs", json!(["203.0.113.7", "x"]));

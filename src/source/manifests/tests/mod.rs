@@ -44,6 +44,7 @@ fn word(event: &Event) -> String {
         Event::NodeDeleted(name) => format!("-node {name}"),
         Event::ServiceCidrApplied(name, _) => format!("+cidr {name}"),
         Event::ServiceCidrDeleted(name) => format!("-cidr {name}"),
+        Event::ApiServerAt(addresses) => format!("API server at {addresses:?}"),
         Event::InitialListDone => "done".into(),
     }
 }
