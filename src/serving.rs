@@ -6,6 +6,7 @@
 use crate::config::Config;
 use crate::events::{Happening, Recorder};
 use crate::health::{ListenFailure, Observer, Page};
+use crate::http::Places;
 use crate::logging::Verbosity;
 use crate::metrics::server::{Pages, SetVerbosity, Versions};
 use crate::metrics::{Build, Metrics, Stage};
@@ -36,6 +37,32 @@ fn enabled(config: &Config, name: &str) -> bool {
         Stage::Stable => None,
     };
     gates.get(name).or(all).copied().unwrap_or(*default)
+}
+
+/// Descriptors that no server takes: for manifests, netlink sockets, connections to the API server, and what is read below `/proc`.
+const OWN: usize = 128;
+/// Connections to the metrics server; each may keep an answer of some 100 KB waiting.
+const SCRAPERS: usize = 64;
+/// Connections to the health servers together; each takes at most some 10 KB. More than a thousand, so that so many idle clients
+/// cost nobody a place.
+const PROBERS: usize = 1_536;
+
+/// The places of all connections to this process.
+#[derive(Clone, Debug)]
+pub struct Shares {
+    /// For the metrics server.
+    pub metrics: Places,
+    /// For `/healthz` and `/livez`, and for the health-check node ports.
+    pub health: Places,
+}
+
+/// Shares the descriptors of a process that may have so many of them (RLIMIT_NOFILE) among the servers.
+#[must_use]
+pub fn places(open_files: u64) -> Shares {
+    // The server that listens is one more.
+    let metrics = SCRAPERS + 1;
+    let health = usize::try_from(open_files).unwrap_or(usize::MAX).saturating_sub(OWN + metrics);
+    Shares { metrics: Places::new(SCRAPERS, metrics), health: Places::new(PROBERS, health) }
 }
 
 /// The pages of the metrics server. `configz` is the body of `/configz`, `flagz` every flag with its value.

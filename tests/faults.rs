@@ -341,7 +341,7 @@ fn serve(servers: health::Servers) -> SocketAddr {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free");
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let listen = health::Listen { healthz: Some(free), hard_fail: true };
+        let listen = health::Listen { healthz: Some(free), hard_fail: true, ..health::Listen::default() };
         runtime.block_on(servers.run(listen, Arc::new(Nobody))).expect("it can listen");
     });
     free

@@ -55,7 +55,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "select", modules: &["select", "model"], words: &[] },
     Wall { module: "ruleset", modules: &["ruleset", "select", "model", "diff"], words: &["nft::"] },
     Wall { module: "diff", modules: &["diff"], words: &["nft::"] },
-    Wall { module: "kernel", modules: &["kernel", "model", "conntrack"], words: &["nft::", "std::fs", "std::thread"] },
+    Wall { module: "kernel", modules: &["kernel", "model", "conntrack"], words: &["nft::", "rustix", "std::fs", "std::thread"] },
     Wall {
         module: "sync",
         modules: &["sync", "kernel", "diff", "ruleset", "select", "model", "config", "metrics", "conntrack", "health"],
@@ -63,7 +63,7 @@ const WALLS: &[Wall] = &[
     },
     Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
     Wall { module: "config", modules: &["config"], words: &["clap", "rustix", "std::fs"] },
-    Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix"] },
+    Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix", "Instant::now"] },
     Wall {
         module: "metrics",
         modules: &["metrics", "model", "http"],
@@ -101,7 +101,7 @@ const WALLS: &[Wall] = &[
     },
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "ruleset"], words: &["nft::"] },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
-    Wall { module: "serving", modules: &["serving", "config", "events", "health", "logging", "metrics"], words: &[] },
+    Wall { module: "serving", modules: &["serving", "config", "events", "health", "http", "logging", "metrics"], words: &[] },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
 ];
 

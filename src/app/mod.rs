@@ -20,6 +20,7 @@ use tracing::{info, warn};
 use crate::config::file::{Flowtable, RulesetLayout};
 use crate::config::{self, Config, Invocation};
 use crate::kernel::leftovers;
+use crate::kernel::process::raise_open_files;
 use crate::logging::{self, Verbosity};
 use crate::ruleset::AnyLayout;
 
@@ -48,12 +49,13 @@ fn run(config: Config) -> Result<()> {
     info!(version = config.version, node = config.node_name, "starting");
     leftovers::remove_other_modes().log();
     prepare::prepare(&config)?;
+    let open_files = raise_open_files();
     if config.file.nftables.flowtable == Flowtable::Off {
         leftovers::remove_fast_path().log();
     }
     prepare::give_up_privileges(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve::serve(config, verbosity))
+    runtime.block_on(serve::serve(config, verbosity, open_files))
 }
 
 /// The privileged part of a start, and nothing else (O3).

@@ -36,20 +36,21 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// What ended it otherwise.
-pub(super) async fn serve(config: Config, verbosity: Verbosity) -> Result<()> {
+pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let metrics = Metrics::new();
+    let (metrics, places) = (Metrics::new(), serving::places(open_files));
     serving::describe(&config, &metrics);
     let recorder = publish_events(&config);
     recorder.record(Happening::Starting);
 
     let hard_fail = config.file.bind_address_hard_fail;
     let pages = serving::pages(&config, config::configz(&config)?, config.flags.clone(), verbosity);
-    let server = tokio::spawn(metrics::server::run(config.metrics_bind_address, hard_fail, metrics.clone(), pages));
+    let listen = metrics::server::Listen { address: config.metrics_bind_address, hard_fail, places: places.metrics };
+    let server = tokio::spawn(metrics::server::run(listen, metrics.clone(), pages));
     // L3
     let (reporter, health) = health::new(config.sync_period * 2);
-    let listen = Listen { healthz: config.healthz_bind_address, hard_fail };
+    let listen = Listen { healthz: config.healthz_bind_address, hard_fail, places: places.health };
     let watch = HealthWatch { metrics: metrics.clone(), events: Some(recorder.clone()) };
     let health = tokio::spawn(health.run(listen, Arc::new(watch)));
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tracing::info;
 
-use crate::http;
+use crate::http::{self, Limits, Places};
 use crate::model::{Family, ObjectName};
 use proxy::ProxyHealth;
 
@@ -83,13 +83,15 @@ pub trait Observer: Send + Sync {
     fn listen_failed(&self, failure: &ListenFailure);
 }
 
-/// Where the proxy's own health is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where the proxy's own health is served, and how many may ask.
+#[derive(Clone, Debug, Default)]
 pub struct Listen {
     /// The address; `None` for nowhere. The unspecified address of either family stands for all addresses of both, as in Go.
     pub healthz: Option<SocketAddr>,
     /// A failure to listen ends the servers instead of being tried again (O8).
     pub hard_fail: bool,
+    /// The places of the connections of all health servers together.
+    pub places: Places,
 }
 
 /// The health of the proxy, shared between the reporter and the servers.
@@ -159,16 +161,18 @@ impl Servers {
     /// When the server for the proxy's health cannot listen and `hard_fail` is set (O8); otherwise it is tried again.
     pub async fn run(self, listen: Listen, observer: Arc<dyn Observer>) -> io::Result<()> {
         let (shared, watching) = (self.proxy.clone(), Arc::clone(&observer));
+        let limits = Limits { places: listen.places, ..Limits::default() };
+        let of_services = limits.clone();
         let proxy = async move {
             if let Some(address) = listen.healthz {
                 let listener = http::bind_with_retry("healthz", address, listen.hard_fail).await?;
                 info!(%address, "serving healthz");
-                proxy::start(listener, shared, watching).forever().await;
+                proxy::start(listener, limits, shared, watching).forever().await;
             }
             Ok(())
         };
         let services = async {
-            service::run(self.services, self.proxy, observer).await;
+            service::run(self.services, of_services, self.proxy, observer).await;
             Ok(())
         };
         tokio::try_join!(proxy, services).map(|_| ())

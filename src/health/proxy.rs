@@ -137,8 +137,8 @@ fn rfc3339(time: SystemTime) -> String {
 }
 
 /// Serves `/healthz` and `/livez`; any method will do, other paths are not found.
-pub(super) fn start(listener: TcpListener, health: Shared, observer: Arc<dyn Observer>) -> Server {
-    Server::start(listener, Limits::default(), move |request| {
+pub(super) fn start(listener: TcpListener, limits: Limits, health: Shared, observer: Arc<dyn Observer>) -> Server {
+    Server::start(listener, limits, move |request| {
         let answer = answer(&health, &*observer, request.uri().path());
         async { answer }
     })

@@ -23,8 +23,13 @@ use crate::model::{Family, ObjectName};
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// Follows the snapshots until their sender is gone.
-pub(super) async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, health: Shared, observer: Arc<dyn Observer>) {
-    let mut servers = ServiceServers::new(health, observer);
+pub(super) async fn run(
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    limits: Limits,
+    health: Shared,
+    observer: Arc<dyn Observer>,
+) {
+    let mut servers = ServiceServers::new(limits, health, observer);
     while snapshots.changed().await.is_ok() {
         let snapshot = snapshots.borrow_and_update().clone();
         servers.follow(&snapshot).await;
@@ -33,6 +38,7 @@ pub(super) async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, health: S
 
 /// The servers that are open.
 struct ServiceServers {
+    limits: Limits,
     health: Shared,
     observer: Arc<dyn Observer>,
     open: BTreeMap<CheckName, Server>,
@@ -63,8 +69,8 @@ impl Count {
 }
 
 impl ServiceServers {
-    const fn new(health: Shared, observer: Arc<dyn Observer>) -> Self {
-        Self { health, observer, open: BTreeMap::new() }
+    const fn new(limits: Limits, health: Shared, observer: Arc<dyn Observer>) -> Self {
+        Self { limits, health, observer, open: BTreeMap::new() }
     }
 
     /// Opens and closes what it takes to match the snapshot; servers that stay where they are go on (K1).
@@ -104,7 +110,8 @@ impl ServiceServers {
     /// All listeners of a server or none (K4).
     fn open(&mut self, name: &CheckName, check: &Check, addresses: BTreeSet<SocketAddr>) {
         let CheckName { service, family } = name;
-        let listeners: Vec<_> = match addresses.iter().map(|address| http::bind(*address)).collect::<io::Result<_>>() {
+        let bind = |address: &SocketAddr| self.limits.places.bind(*address);
+        let listeners: Vec<_> = match addresses.iter().map(bind).collect::<io::Result<_>>() {
             Ok(listeners) => listeners,
             Err(error) => {
                 warn!(%service, %family, port = check.port, %error,
@@ -125,7 +132,7 @@ impl ServiceServers {
 
     fn start(&self, listener: TcpListener, service: &ObjectName, count: &Arc<Count>) -> http::Server {
         let (service, count, health) = (service.clone(), Arc::clone(count), self.health.clone());
-        http::Server::start(listener, Limits::default(), move |_| {
+        http::Server::start(listener, self.limits.clone(), move |_| {
             let healthy = health.lock().is_healthy(Instant::now());
             let answer = answer(&service, count.get(), healthy);
             async { answer }

@@ -10,8 +10,9 @@ use tracing::warn;
 
 /// Time until the next try to listen (O8).
 const RETRY: Duration = Duration::from_secs(5);
-/// Connections that wait in the kernel.
-const BACKLOG: u32 = 128;
+/// Connections that wait in the kernel until they are accepted, as far as `net.core.somaxconn` (4096) lets them: were there no room,
+/// the kernel would drop the packet of a client that dials, who tries again after a second.
+const BACKLOG: u32 = 4096;
 
 /// Listens on an address of one family only: an unspecified IPv6 address does not take IPv4 as well.
 ///

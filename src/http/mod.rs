@@ -2,12 +2,14 @@
 //!
 //! Takes an address and a function from requests to answers; gives a running [`Server`]. Knows nothing of what is served.
 //!
-//! Invariants: a listener holds at most [`Limits::connections`] connections, further ones wait in the kernel; a client that sends
-//! its header slowly, stays idle or does not read its answer loses its place after a bounded time; of a request's body no more
+//! Invariants: whoever comes is let in at once, and a server holds no more connections than it has [`Places`]: when there are too
+//! many, the one that has waited longest for its client goes; a client that sends its header slowly, stays idle or does not read
+//! its answer loses its place after a bounded time; of a request's body no more
 //! than [`MAX_BODY`] bytes are ever read, and none unless the answer asks for it; a server that is closed frees its port at once
 //! and lets the requests that are on their way be answered.
 
 mod listen;
+mod places;
 mod server;
 
 use std::time::Duration;
@@ -19,6 +21,7 @@ use hyper::{Request, Response, StatusCode};
 use tokio::time::timeout;
 
 pub use listen::{bind, bind_like_go, bind_with_retry};
+pub use places::Places;
 pub use server::{Limits, Server};
 
 /// What comes in. Its body has not been read.

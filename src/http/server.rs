@@ -2,9 +2,12 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::pin;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,16 +17,17 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
+use super::places::{Place, Places};
 use super::{Answer, Asked};
 
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What one listener grants its clients.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections that are served at the same time; further ones wait in the kernel.
-    pub connections: usize,
+    /// The places of its connections, which it may share with other listeners.
+    pub places: Places,
     /// Bytes of a request's header; more are answered with 431. At least 8,192.
     pub header_bytes: usize,
     /// A client that sends no whole header for so long loses its connection, also between two requests.
@@ -37,7 +41,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 64,
+            places: Places::default(),
             header_bytes: 16 * 1024,
             header_time: Duration::from_secs(5),
             lifetime: Duration::from_secs(60),
@@ -85,12 +89,21 @@ where
     A: Fn(Asked) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
+    let listening = limits.places.listening();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, limits, answer.clone(), stopped.clone()));
+                    let (place, lost) = limits.places.enter().await;
+                    let (limits, answer, stopped) = (limits.clone(), answer.clone(), stopped.clone());
+                    connections.spawn(async move {
+                        tokio::select! {
+                            () = connection(stream, &place, limits, answer, stopped) => {}
+                            _ = lost => debug!("a connection lost its place to another one"),
+                        }
+                        drop(place);
+                    });
                 }
                 Err(error) => {
                     debug!(%error, "cannot accept a connection");
@@ -102,19 +115,48 @@ where
             _ = stopped.changed() => break,
         }
     }
-    drop(listener);
+    drop((listener, listening));
     tokio::spawn(async move { while connections.join_next().await.is_some() {} });
 }
 
 /// Serves one connection; ends within `lifetime + grace`.
-async fn connection<A, F>(stream: TcpStream, limits: Limits, answer: A, mut stopped: watch::Receiver<bool>)
-where
+async fn connection<A, F>(
+    stream: TcpStream,
+    place: &Place,
+    limits: Limits,
+    answer: A,
+    mut stopped: watch::Receiver<bool>,
+) where
+    A: Fn(Asked) -> F,
+    F: Future<Output = Answer>,
+{
+    tokio::select! {
+        ready = timeout(limits.header_time, stream.readable()) => if !matches!(ready, Ok(Ok(()))) { return },
+        _ = stopped.changed() => return,
+    }
+    // A client that says nothing costs no room for what comes now.
+    Box::pin(exchange(stream, place, limits, answer, stopped)).await;
+}
+
+/// Answers what a client asks.
+async fn exchange<A, F>(
+    stream: TcpStream,
+    place: &Place,
+    limits: Limits,
+    answer: A,
+    mut stopped: watch::Receiver<bool>,
+) where
     A: Fn(Asked) -> F,
     F: Future<Output = Answer>,
 {
     let service = service_fn(|request| {
+        place.asked();
         let answer = answer(request);
-        async { Ok::<_, Infallible>(answer.await) }
+        async {
+            let answer = answer.await;
+            place.answered();
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -122,7 +164,7 @@ where
             .header_read_timeout(limits.header_time)
             .max_buf_size(limits.header_bytes)
             .title_case_headers(true)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(Observed { io: TokioIo::new(stream), place }, service)
     );
     tokio::select! {
         ended = connection.as_mut() => {
@@ -137,5 +179,35 @@ where
     connection.as_mut().graceful_shutdown();
     if timeout(limits.grace, connection).await.is_err() {
         debug!("a connection was cut off: its client does not read");
+    }
+}
+
+/// The stream of a connection, which tells its place how the client takes the answers.
+struct Observed<'a> {
+    io: TokioIo<TcpStream>,
+    place: &'a Place,
+}
+
+impl Read for Observed<'_> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buffer)
+    }
+}
+
+impl Write for Observed<'_> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes).map_ok(|count| {
+            self.place.wrote();
+            count
+        })
+    }
+
+    /// Called when everything is written.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx).map_ok(|()| self.place.flushed())
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

@@ -11,7 +11,7 @@ use super::*;
 /// Limits in which a test need not be patient.
 fn quick() -> Limits {
     let millis = Duration::from_millis;
-    Limits { connections: 4, header_time: millis(300), lifetime: millis(900), grace: millis(300), ..Limits::default() }
+    Limits { places: Places::new(4, usize::MAX), header_time: millis(300), lifetime: millis(900), grace: millis(300), ..Limits::default() }
 }
 
 /// A server that answers everything with `body`.
@@ -54,21 +54,45 @@ async fn a_client_that_sends_its_header_byte_by_byte_loses_its_connection() {
     assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
 }
 
+/// A connection on which this was sent.
+async fn connected(address: SocketAddr, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Whether the server has closed it.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    match timeout(Duration::from_millis(100), stream.read(&mut [0; 1024])).await {
+        Ok(Ok(count)) => count == 0,
+        Ok(Err(_)) => true,
+        Err(_) => false,
+    }
+}
+
 // An answer of this size does not fit into the buffers of the kernel, so the server cannot finish it.
 #[tokio::test]
-async fn a_client_that_never_reads_its_answer_loses_its_place() {
+async fn a_client_that_never_reads_its_answer_is_given_up_in_time() {
     let (address, _server) = start(quick(), String::leak("x".repeat(32 << 20)));
+    let mut stuck = connected(address, GET).await;
+    let begin = Instant::now();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let mut text = Vec::new();
+    let _ended_or_reset = stuck.read_to_end(&mut text).await;
+    assert!(text.len() < 32 << 20, "the whole answer came after {:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_its_answer_makes_room_for_others() {
+    let (address, _server) = start(Limits { places: Places::new(4, usize::MAX), ..Limits::default() }, {
+        String::leak("x".repeat(32 << 20))
+    });
     let mut stuck = Vec::new();
-    for _ in 0..quick().connections {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(GET.as_bytes()).await.unwrap();
-        stuck.push(stream);
+    for _ in 0..4 {
+        stuck.push(connected(address, GET).await);
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let start = Instant::now();
-    let answer = timeout(Duration::from_secs(5), get(address, "/")).await.unwrap();
+    let answer = timeout(Duration::from_secs(4), get(address, "/")).await.unwrap();
     assert!(answer.ends_with("xxx"));
-    assert!((700..3000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -125,17 +149,29 @@ async fn a_small_body_is_read_and_a_large_one_refused() {
 }
 
 #[tokio::test]
-async fn more_connections_than_the_limit_wait_for_a_place() {
-    let limits = Limits { connections: 4, ..Limits::default() };
+async fn one_connection_more_than_there_are_places_takes_that_of_who_waited_longest() {
+    let limits = Limits { places: Places::new(3, usize::MAX), ..Limits::default() };
     let (address, _server) = start(limits, "ok");
-    let mut idle = Vec::new();
-    for _ in 0..limits.connections {
-        idle.push(TcpStream::connect(address).await.unwrap());
+    let mut first = connected(address, "").await;
+    // An answered client counts as older than it is by less than this.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut second = connected(address, "GET / HTTP/1.1\r\n").await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut third = connected(address, GET).await;
+    for _ in 0..2 {
+        assert!(timeout(Duration::from_secs(4), get(address, "/")).await.unwrap().ends_with("ok"));
     }
-    assert!(timeout(Duration::from_millis(200), get(address, "/")).await.is_err());
-    idle.pop();
-    let answer = timeout(Duration::from_secs(2), get(address, "/")).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(is_closed(&mut first).await, "it waited longest");
+    assert!(!is_closed(&mut second).await && !is_closed(&mut third).await, "there was room for them");
+}
+
+#[tokio::test]
+async fn servers_that_share_places_are_bounded_together() {
+    let limits = Limits { places: Places::new(2, usize::MAX), ..Limits::default() };
+    let ((one, _first_server), (other, _second_server)) = (start(limits.clone(), "one"), start(limits, "other"));
+    let mut idle = [connected(one, "").await, connected(one, "").await];
+    assert!(timeout(Duration::from_secs(4), get(other, "/")).await.unwrap().ends_with("other"));
+    assert!(is_closed(&mut idle[0]).await && !is_closed(&mut idle[1]).await);
 }
 
 #[tokio::test]

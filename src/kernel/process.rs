@@ -1,10 +1,11 @@
-//! What the process needs from the kernel besides netfilter: a version that is new enough (O4), and its own place in the
-//! out-of-memory killer's order (O6).
+//! What the process needs from the kernel besides netfilter: a version that is new enough (O4), its own place in the
+//! out-of-memory killer's order (O6), and enough file descriptors.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 /// The environment variable that, when not empty, makes [`check_kernel`] accept every kernel (O4).
@@ -12,6 +13,9 @@ pub const SKIP_VERSION_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CH
 /// The oldest kernel that mode nftables is known to work on.
 const OLDEST: (u32, u32) = (5, 13);
 const ATTEMPTS: u32 = 2;
+/// The most file descriptors that are of use: a connection each for those who ask for our health, and listeners on some thousand
+/// health-check node ports. Not more, because a program that we run inherits the limit, and old ones close each possible descriptor.
+const OPEN_FILES: u64 = 65_536;
 
 /// The kernel is too old, or does not say how old it is. Fatal.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -61,6 +65,24 @@ fn set_oom_score_below(proc: &Path, score: i32) {
     }
     if let Err(error) = outcome {
         warn!(%error, score, "cannot set oom_score_adj; when memory is short, the kernel may end this process early");
+    }
+}
+
+/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, as far as the hard limit lets it and it is of
+/// use. Gives the soft limit that is in force then. A failure is only logged.
+pub fn raise_open_files() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let (now, most) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
+    let wanted = most.min(OPEN_FILES);
+    if now >= wanted {
+        return now;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum }) {
+        Ok(()) => wanted,
+        Err(error) => {
+            warn!(%error, limit = now, "cannot raise the limit of open files");
+            now
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod support;
 
 mod checks;
 mod client;
+mod flood;
 mod limits;
 mod pages;
 mod scrape;

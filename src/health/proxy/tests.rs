@@ -152,7 +152,7 @@ async fn answers_over_a_socket() {
     let (mut health, _) = registered(&[Family::V4]);
     health.node(Some(false));
     let (address, notes) = (at(free_port()), Notes::new());
-    let server = run(health, Listen { healthz: Some(address), hard_fail: true }, &notes);
+    let server = run(health, Listen { healthz: Some(address), hard_fail: true, ..Listen::default() }, &notes);
     let headers = "Content-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n";
     let rest = r#""healthy":true,"status":{"IPv4":{"lastUpdated":"NOW","healthy":true}}}"#;
     for (path, status, fields) in
@@ -181,7 +181,7 @@ async fn answers_over_a_socket() {
 async fn an_address_in_use_is_fatal_only_with_hard_fail() {
     let address = at(free_port());
     let taken = std::net::TcpListener::bind(address).unwrap();
-    let start = |hard_fail| run(ProxyHealth::new(TIMEOUT), Listen { healthz: Some(address), hard_fail }, &Notes::new());
+    let start = |hard_fail| run(ProxyHealth::new(TIMEOUT), Listen { healthz: Some(address), hard_fail, ..Listen::default() }, &Notes::new());
     let error = start(true).await.unwrap().unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot listen for healthz on {address}: ")), "{error}");
     let server = start(false);

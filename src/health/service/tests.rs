@@ -59,13 +59,13 @@ fn expected(status: &str, count: usize, healthy: bool) -> String {
 #[tokio::test]
 async fn answers_say_whether_there_are_endpoints_and_whether_the_proxy_is_healthy() {
     let [port] = free_ports();
-    let mut servers = ServiceServers::new(health(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     for (count, status) in [(2, "200 OK"), (0, "503 Service Unavailable")] {
         servers.follow(&snapshot(LOOPBACK, &[("web", port, count)])).await;
         assert_eq!(without_date(&get(at(port), "/").await), expected(status, count, true));
     }
     let [port] = free_ports();
-    let mut servers = ServiceServers::new(unhealthy(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), unhealthy(), Notes::new());
     servers.follow(&snapshot(LOOPBACK, &[("web", port, 2)])).await;
     assert_eq!(without_date(&get(at(port), "/").await), expected("503 Service Unavailable", 2, false));
 }
@@ -74,7 +74,7 @@ async fn answers_say_whether_there_are_endpoints_and_whether_the_proxy_is_health
 #[tokio::test]
 async fn every_path_and_method_gets_the_same_answer() {
     let [port] = free_ports();
-    let mut servers = ServiceServers::new(health(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     servers.follow(&snapshot(LOOPBACK, &[("web", port, 1)])).await;
     for request in ["GET /any?x=y", "POST /", "DELETE /healthz", "OPTIONS *"] {
         let answer =
@@ -87,7 +87,7 @@ async fn every_path_and_method_gets_the_same_answer() {
 #[tokio::test]
 async fn servers_follow_the_snapshot() {
     let [a, b] = free_ports();
-    let mut servers = ServiceServers::new(health(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     servers.follow(&snapshot(LOOPBACK, &[("web", a, 1)])).await;
     assert!(is_open(at(a)).await);
     servers.follow(&snapshot(LOOPBACK, &[("web", b, 1)])).await;
@@ -100,7 +100,7 @@ async fn servers_follow_the_snapshot() {
 #[tokio::test]
 async fn connections_to_an_unchanged_server_go_on() {
     let [a, b] = free_ports();
-    let mut servers = ServiceServers::new(health(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     servers.follow(&snapshot(LOOPBACK, &[("web", a, 1)])).await;
     let waiting = tokio::net::TcpStream::connect(at(a)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -115,7 +115,7 @@ async fn connections_to_an_unchanged_server_go_on() {
 #[tokio::test]
 async fn two_services_can_swap_their_ports_in_one_update() {
     let [a, b] = free_ports();
-    let mut servers = ServiceServers::new(health(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     servers.follow(&snapshot(LOOPBACK, &[("web", a, 1), ("other", b, 0)])).await;
     servers.follow(&snapshot(LOOPBACK, &[("web", b, 1), ("other", a, 0)])).await;
     assert_eq!(without_date(&get(at(b), "/").await), expected("200 OK", 1, true));
@@ -129,7 +129,7 @@ async fn a_port_in_use_closes_all_of_that_service_only_and_is_tried_again() {
     let taken = std::net::TcpListener::bind(("127.0.0.2", a)).unwrap();
     let both = snapshot(&["127.0.0.1", "127.0.0.2"], &[("other", b, 1), ("web", a, 1)]);
     let notes = Notes::new();
-    let mut servers = ServiceServers::new(health(), notes.clone());
+    let mut servers = ServiceServers::new(Limits::default(), health(), notes.clone());
     servers.follow(&both).await;
     assert!(!is_open(at(a)).await, "the address that is free was closed again");
     assert!(is_open(at(b)).await);
@@ -149,7 +149,7 @@ async fn each_family_has_its_own_listeners() {
     let [port] = free_ports();
     let mut all = snapshot(&["0.0.0.0", "::"], &[("web", port, 3)]);
     all.checks.insert(check_name("web", Family::V6), Check { port, local_endpoints: 1 });
-    let mut servers = ServiceServers::new(health(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     servers.follow(&all).await;
     assert_eq!(without_date(&get(at(port), "/").await), expected("200 OK", 3, true));
     let v6 = SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), port);
@@ -160,7 +160,7 @@ async fn each_family_has_its_own_listeners() {
 #[tokio::test]
 async fn listeners_are_only_on_the_addresses_given() {
     let [port] = free_ports();
-    let mut servers = ServiceServers::new(health(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     servers.follow(&snapshot(&["127.0.0.2"], &[("web", port, 3)])).await;
     assert!(!is_open(at(port)).await);
     assert!(is_open(SocketAddr::from(([127, 0, 0, 2], port))).await);
@@ -172,7 +172,7 @@ async fn listeners_are_only_on_the_addresses_given() {
 #[tokio::test]
 async fn a_request_that_reaches_a_server_whose_service_is_gone_gets_an_empty_200() {
     let [port] = free_ports();
-    let mut servers = ServiceServers::new(health(), Notes::new());
+    let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     servers.follow(&snapshot(LOOPBACK, &[("web", port, 1)])).await;
     let mut stream = tokio::net::TcpStream::connect(at(port)).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: node\r\n").await.unwrap();
@@ -189,7 +189,7 @@ async fn a_request_that_reaches_a_server_whose_service_is_gone_gets_an_empty_200
 #[tokio::test]
 async fn an_equal_snapshot_that_is_reported_again_makes_another_try() {
     let (reporter, all) = crate::health::new(Duration::from_secs(60));
-    let running = tokio::spawn(all.run(Listen { healthz: None, hard_fail: false }, Notes::new()));
+    let running = tokio::spawn(all.run(Listen::default(), Notes::new()));
     let [port] = free_ports();
     let taken = std::net::TcpListener::bind(at(port)).unwrap();
     let checks = Arc::new(snapshot(LOOPBACK, &[("web", port, 1)]));

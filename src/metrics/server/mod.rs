@@ -20,7 +20,7 @@ use tracing::info;
 use super::Metrics;
 use super::slis::Slis;
 use super::text;
-use crate::http::{self, Answer, Asked, JSON, Limits, PLAIN, Server};
+use crate::http::{self, Answer, Asked, JSON, Limits, PLAIN, Places, Server};
 use zpages::{Flagz, Statusz};
 
 /// Content type of the classic text format.
@@ -53,17 +53,28 @@ pub struct Versions {
     pub emulation: String,
 }
 
-/// Serves until the process ends. An address that cannot be bound is tried again every 5 s; the unspecified address of either
-/// family stands for all addresses of both, as in Go.
+/// Where the pages are served.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The address. The unspecified address of either family stands for all addresses of both, as in Go.
+    pub address: SocketAddr,
+    /// A failure to listen ends the server instead of being tried again every 5 s (O8).
+    pub hard_fail: bool,
+    /// The places of its connections.
+    pub places: Places,
+}
+
+/// Serves until the process ends.
 ///
 /// # Errors
 /// With `hard_fail`, the first failure to bind (O8).
-pub async fn run(address: SocketAddr, hard_fail: bool, metrics: Metrics, pages: Pages) -> io::Result<()> {
+pub async fn run(listen: Listen, metrics: Metrics, pages: Pages) -> io::Result<()> {
+    let Listen { address, hard_fail, places } = listen;
     let listener = http::bind_with_retry("metrics", address, hard_fail).await?;
     info!(%address, "serving metrics");
     let site = Arc::new(Site::new(metrics, pages));
     let answer = move |request| Arc::clone(&site).answer(request);
-    Server::start(listener, Limits::default(), answer).forever().await;
+    Server::start(listener, Limits { places, ..Limits::default() }, answer).forever().await;
     Ok(())
 }
 
