@@ -171,8 +171,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(((0..6_u16, 1..60_u8), faults(3), faults(2)), 1..12)
 }
 
-/// Whether the end is the same as without the faults.
-fn survives(steps: Vec<Step>) -> Result<(), TestCaseError> {
+/// Whether the end is the same as without the faults. Notes the faults that were met.
+fn survives(steps: Vec<Step>, met: &RefCell<Vec<Fault>>) -> Result<(), TestCaseError> {
     let mut cluster = Cluster::new(6);
     for ((service, block), commits, reads) in steps {
         cluster.move_endpoints(service, block);
@@ -185,6 +185,7 @@ fn survives(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let left = cluster.kernel.orders.borrow().commits.len() + cluster.kernel.orders.borrow().reads.len();
     let tries = (0..=left + 1).position(|_| cluster.sync().is_ok());
     prop_assert!(tries.is_some(), "no end after the faults ended");
+    met.borrow_mut().append(&mut cluster.kernel.orders.borrow_mut().met);
     // Those that met nothing to refuse or to read would be met by the next change, which is to be without.
     cluster.kernel.orders.borrow_mut().commits.clear();
     cluster.kernel.orders.borrow_mut().reads.clear();
@@ -195,31 +196,37 @@ fn survives(steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The kinds of faults, for the figures.
+const FAULTS: [&str; 4] = ["a batch refused", "a command refused", "a socket dead", "an acknowledgement lost"];
+
+fn kind(fault: Fault) -> Option<&'static str> {
+    match fault {
+        Fault::Refuse(..) => Some("a command refused"),
+        Fault::RefuseAll(_) => Some("a batch refused"),
+        Fault::LoseAck => Some("an acknowledgement lost"),
+        Fault::SocketDeath => Some("a socket dead"),
+        Fault::Fine => None,
+    }
+}
+
 /// `KUBE_PROXY_FAULTS` is the number of sequences.
 #[test]
 fn faults_at_random_change_nothing_of_the_end() {
     let cases = env::var("KUBE_PROXY_FAULTS").map_or(60, |text| text.parse().expect("a number of sequences"));
     let config =
         ProptestConfig { rng_seed: RngSeed::Fixed(11), failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    let counts = RefCell::new(BTreeMap::<&str, u32>::new());
-    let outcome = TestRunner::new(config).run(&steps(), |steps| {
-        for fault in steps.iter().flat_map(|(_, commits, reads)| commits.iter().chain(reads)) {
-            let kind = match fault {
-                Fault::Refuse(..) => "a command refused",
-                Fault::RefuseAll(_) => "a batch refused",
-                Fault::LoseAck => "an acknowledgement lost",
-                Fault::SocketDeath => "a socket dead",
-                Fault::Fine => continue,
-            };
-            *counts.borrow_mut().entry(kind).or_default() += 1;
-        }
-        survives(steps)
-    });
+    let met = RefCell::default();
+    let outcome = TestRunner::new(config).run(&steps(), |steps| survives(steps, &met));
+    let mut counts = BTreeMap::from(FAULTS.map(|kind| (kind, 0_u32)));
+    for kind in met.borrow().iter().filter_map(|fault| kind(*fault)) {
+        *counts.entry(kind).or_default() += 1;
+    }
     let mut figures = Figures::default();
     figures.row("Kernel faults: sequences of changes and faults", cases);
-    counts.borrow().iter().for_each(|(kind, count)| figures.row(kind, count));
+    counts.iter().for_each(|(kind, count)| figures.row(kind, count));
     figures.publish();
     outcome.unwrap_or_else(|error| panic!("{error}"));
+    assert!(counts.values().all(|count| *count > 0), "a kind of fault was never met: {counts:?}");
 }
 
 /// A cluster of which one Service was never accepted.

@@ -106,12 +106,14 @@ fn locked(path: &str) -> BTreeSet<(String, String, Option<String>)> {
         line.map(|value| value.trim_matches('"').to_owned())
     };
     let packages = text.split("[[package]]").skip(1);
-    packages
+    let packages: BTreeSet<_> = packages
         .map(|package| {
             let known = |name| field(package, name).unwrap_or_else(|| panic!("{path}: a package without {name}"));
             (known("name"), known("version"), field(package, "source"))
         })
-        .collect()
+        .collect();
+    assert!(packages.len() > 50, "{path} has {} packages", packages.len());
+    packages
 }
 
 /// The files of the repository: what git keeps, or, in an unpacked archive of the sources, everything but what was built.
@@ -270,8 +272,9 @@ fn the_fuzzers_lock_file_knows_every_dependency() {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let own = packages.filter(|package| package["source"].is_null());
     let wanted = own.flat_map(|package| package["dependencies"].as_array().into_iter().flatten());
-    let names =
-        wanted.filter(|dependency| dependency["kind"] != "dev").filter_map(|dependency| dependency["name"].as_str());
-    let unknown: Vec<_> = names.filter(|name| !known.contains(*name)).collect();
+    let wanted = wanted.filter(|dependency| dependency["kind"] != "dev");
+    let names: BTreeSet<&str> = wanted.map(|wanted| wanted["name"].as_str().expect("a name")).collect();
+    assert!(names.contains("tokio") && names.len() > 20, "cargo tells of few dependencies: {names:?}");
+    let unknown: Vec<_> = names.into_iter().filter(|name| !known.contains(*name)).collect();
     assert!(unknown.is_empty(), "run `cargo metadata` in tests/fuzz: {unknown:?}");
 }

@@ -1,11 +1,15 @@
 //! The walls between the modules (README, "The picture"): which module may name which module, crate or part of the standard library.
 //!
-//! Reads the sources as text, without comments, strings and unit tests. A new module has to be added to the table here.
+//! Reads the sources as tokens, without comments, literals and what is only there for tests. Each name that a `use` brings in counts
+//! with its whole path. A new module has to be added to the table here.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// What a module may name.
 struct Wall {
@@ -123,14 +127,80 @@ fn is_unit_test(file: &Path) -> bool {
     file.components().any(|part| ["tests", "tests.rs"].iter().any(|tests| part.as_os_str() == *tests))
 }
 
-/// The code of a file without comments, text in quotes, and unit tests.
+/// The code of a file as tokens, words with spaces between them, everything else without; a `use` of several names as one of each.
 fn code(text: &str) -> String {
-    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
-    text.lines().map(|line| without_strings(line).split("//").next().unwrap_or_default().to_owned() + "\n").collect()
+    let mut code = String::new();
+    write(&mut code, text.parse().unwrap_or_else(|error| panic!("{error} in {text}")));
+    code
 }
 
-fn without_strings(line: &str) -> String {
-    line.split('"').step_by(2).collect()
+fn write(code: &mut String, tokens: TokenStream) {
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Punct(mark) if mark.as_char() == '#' => {
+                let attribute = tokens.next_if(|next| matches!(next, TokenTree::Group(_)));
+                if attribute.is_some_and(|attribute| attribute.to_string().replace(' ', "") == "[cfg(test)]") {
+                    skip_item(&mut tokens);
+                }
+            }
+            TokenTree::Punct(mark) => code.push(mark.as_char()),
+            TokenTree::Ident(word) if word == "use" => {
+                let names: Vec<_> = tokens.by_ref().take_while(|token| !is_mark(token, ';')).collect();
+                write_use(code, "", &names);
+            }
+            TokenTree::Ident(word) => {
+                if code.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+                    code.push(' ');
+                }
+                *code += &word.to_string();
+            }
+            TokenTree::Group(group) => {
+                code.push('(');
+                write(code, group.stream());
+                code.push(')');
+            }
+            TokenTree::Literal(_) => code.push('_'),
+        }
+    }
+}
+
+fn is_mark(token: &TokenTree, mark: char) -> bool {
+    matches!(token, TokenTree::Punct(found) if found.as_char() == mark)
+}
+
+fn is_braces(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
+}
+
+/// Passes over an item: to its body, or to its semicolon where braces may stand before that.
+fn skip_item(tokens: &mut impl Iterator<Item = TokenTree>) {
+    let mut ends_with_mark = false;
+    for token in tokens {
+        ends_with_mark |= ["use", "const", "static", "type"].iter().any(|word| token.to_string() == *word);
+        if is_mark(&token, ';') || (is_braces(&token) && !ends_with_mark) {
+            return;
+        }
+    }
+}
+
+/// Writes what comes after `use` as one path a name.
+fn write_use(code: &mut String, path: &str, names: &[TokenTree]) {
+    for name in names.split(|token| is_mark(token, ',')).filter(|name| !name.is_empty()) {
+        let several: Option<&Group> = name.last().and_then(|last| match last {
+            TokenTree::Group(group) => Some(group),
+            _ => None,
+        });
+        let single = &name[..name.len() - usize::from(several.is_some())];
+        let path = single.iter().fold(path.to_owned(), |path, token| match token {
+            TokenTree::Ident(word) if word == "as" => path + " as ",
+            token => path + &token.to_string(),
+        });
+        match several {
+            Some(group) => write_use(code, &path, &group.stream().into_iter().collect::<Vec<_>>()),
+            None => *code += &format!("use {path};"),
+        }
+    }
 }
 
 /// The module of a file: its first folder, or its own name.
@@ -140,32 +210,41 @@ fn module_of(file: &Path, src: &Path) -> String {
     first.trim_end_matches(".rs").to_owned()
 }
 
-/// The modules named after `crate::`.
-fn crate_edges(code: &str) -> Vec<String> {
-    code.split("crate::")
-        .skip(1)
+/// How deep in the crate the module of a file is: 1 for the modules of the table, whose parent is the crate.
+fn depth_of(file: &Path, src: &Path) -> usize {
+    let relative = file.strip_prefix(src).unwrap();
+    relative.components().count() - usize::from(relative.ends_with("mod.rs"))
+}
+
+/// The modules named after `crate::`, or after as many `super::` as lead to the crate from this depth.
+fn crate_edges(code: &str, depth: usize) -> Vec<String> {
+    let climb = "super::".repeat(depth);
+    let starts = ["crate::", &climb].into_iter().flat_map(|start| code.split(start).skip(1));
+    starts
         .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
         .filter(|name: &String| !name.is_empty())
         .collect()
 }
 
-fn violations(wall: &Wall, code: &str) -> Vec<String> {
-    let edges = crate_edges(code).into_iter().filter(|edge| !wall.modules.contains(&edge.as_str()));
+fn violations(wall: &Wall, code: &str, depth: usize) -> Vec<String> {
+    let edges = crate_edges(code, depth).into_iter().filter(|edge| !wall.modules.contains(&edge.as_str()));
     let edges = edges.map(|edge| format!("names crate::{edge}"));
     let words = GUARDED.iter().filter(|word| !wall.words.contains(word) && names(code, word));
     edges.chain(words.map(|word| format!("names {word}"))).collect()
 }
 
-/// Whether code has the word, not as the end of a longer one.
+/// Whether code has the word, not as a part of a longer one.
 fn names(code: &str, word: &str) -> bool {
-    code.match_indices(word)
-        .any(|(at, _)| !code[..at].chars().next_back().is_some_and(|before| before.is_alphanumeric() || before == '_'))
+    let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let goes_on = |at: usize| !word.ends_with(':') && is_word(code[at + word.len()..].chars().next());
+    code.match_indices(word).any(|(at, _)| !is_word(code[..at].chars().next_back()) && !goes_on(at))
 }
 
 #[test]
 fn every_module_stays_behind_its_wall() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
+    let mut modules = BTreeSet::new();
     for file in sources(&src) {
         let module = module_of(&file, &src);
         if module == "main" || module == "lib" || is_unit_test(&file) {
@@ -176,9 +255,15 @@ fn every_module_stays_behind_its_wall() {
             continue;
         };
         let code = code(&fs::read_to_string(&file).unwrap());
-        found.extend(violations(wall, &code).into_iter().map(|what| format!("{}: {what}", file.display())));
+        modules.insert(wall.module);
+        found.extend(
+            violations(wall, &code, depth_of(&file, &src))
+                .into_iter()
+                .map(|what| format!("{}: {what}", file.display())),
+        );
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
+    assert_eq!(modules, WALLS.iter().map(|wall| wall.module).collect(), "the modules that there are, and the walls");
 }
 
 #[test]
@@ -212,7 +297,35 @@ fn unsafe_code_is_in_three_places_of_the_nft_crate() {
 #[test]
 fn a_breach_is_found() {
     let model = WALLS.iter().find(|wall| wall.module == "model").unwrap();
-    assert_eq!(violations(model, "use crate::sync::Engine;"), ["names crate::sync"]);
-    assert_eq!(violations(model, "let x = std::fs::read(p);"), ["names std::fs"]);
-    assert_eq!(violations(model, &code("let x = 1; // unsafe\nlet y = \"tokio\";")), [""; 0]);
+    assert_eq!(violations(model, "use crate::sync::Engine;", 2), ["names crate::sync"]);
+    assert_eq!(violations(model, "let x = std::fs::read(p);", 2), ["names std::fs"]);
+    assert_eq!(violations(model, &code("let x = 1; // unsafe\nlet y = \"tokio\";"), 2), [""; 0]);
+    assert_eq!(violations(model, &code("#![forbid(unsafe_code)]\nfn a(c: char) { c == '\"' }"), 2), [""; 0]);
+}
+
+#[test]
+fn a_breach_is_found_wherever_it_stands() {
+    let model = WALLS.iter().find(|wall| wall.module == "model").unwrap();
+    for (text, expected) in [
+        // Below unit tests, as the roots of modules have them in the middle.
+        ("#[cfg(test)]\nmod testing;\nuse crate::sync::Engine;", &["names crate::sync"][..]),
+        ("#[cfg(test)]\nmod tests { fn a() { std::fs::read(p); } }\nfn b() { std::env::args(); }", &["names std::env"]),
+        (
+            "#[cfg(test)]\nuse std::fs::{self, File};\nuse crate::{\n    model::State,\n    sync::{self, Engine},\n};",
+            &["names crate::sync", "names crate::sync"],
+        ),
+        // Past the crate's root without its name.
+        ("use super::super::kernel::Kernel;", &["names crate::kernel"]),
+        ("use super::State;", &[]),
+        // Several names at once, and behind what looks like the start of a string or comment.
+        ("use std::{env, io};", &["names std::env"]),
+        ("fn a(c: char) { if c == '\"' { unsafe { b() } } }", &["names unsafe"]),
+        ("const A: &str = \"http://a\"; fn b() { std::process::exit(1) }", &["names std::process"]),
+        ("const A: &str = \"one\n two\"; use tokio::time;", &["names tokio"]),
+        // What is only there for tests may name anything.
+        ("#[cfg(test)]\n#[allow(dead_code)]\nconst A: [u8; 1] = { unsafe { b() } };\nuse crate::model::State;", &[]),
+        ("#[cfg(test)]\nuse crate::sync::{Engine, Sync};", &[]),
+    ] {
+        assert_eq!(violations(model, &code(text), 2), expected, "{text}");
+    }
 }

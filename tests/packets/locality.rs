@@ -134,9 +134,10 @@ fn a_change_of_the_service_cidrs_takes_effect_at_once() {
     for family in Family::ALL {
         assert_outcome(&world.shell, unallocated(family), &Outcome::Dropped);
     }
+    let rules = || crate::support::nft::list_ruleset(&world.node);
+    assert!(rules().contains("10.96.0.0/16"), "{}", rules());
     proxy.delete(&[service_cidr()]);
-    let rules = crate::support::nft::list_ruleset(&world.node);
-    assert!(!rules.contains("10.96.0.0/16"), "{rules}");
+    assert!(!rules().contains("10.96.0.0/16"), "{}", rules());
     proxy.apply(&[service_cidr()]);
     for family in Family::ALL {
         assert_outcome(&world.shell, unallocated(family), &Outcome::Dropped);

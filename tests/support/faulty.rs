@@ -37,6 +37,8 @@ pub(crate) struct Orders {
     /// Elements that are refused for ever, and whether the kernel says which element it was.
     pub(crate) poison: Option<fn(&Element) -> bool>,
     pub(crate) tells_element: bool,
+    /// Faults that met a transaction or a read, in this order; those that are left were never met.
+    pub(crate) met: Vec<Fault>,
     /// Transactions that were tried.
     pub(crate) tried: usize,
     /// Tables that were read.
@@ -53,6 +55,13 @@ pub(crate) struct Faulty<K> {
 impl<K> Faulty<K> {
     pub(crate) fn new(inner: K) -> Self {
         Self { inner, orders: Rc::default() }
+    }
+
+    fn next_fault(&self, queue: impl Fn(&mut Orders) -> &mut VecDeque<Fault>) -> Fault {
+        let mut orders = self.orders.borrow_mut();
+        let fault = queue(&mut orders).pop_front().unwrap_or(Fault::Fine);
+        orders.met.push(fault);
+        fault
     }
 
     fn poisoned(&self, commands: &[Command]) -> Option<Refusal> {
@@ -83,8 +92,7 @@ fn death() -> io::Error {
 impl<K: Kernel> Kernel for Faulty<K> {
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
         self.orders.borrow_mut().tried += 1;
-        let fault = self.orders.borrow_mut().commits.pop_front();
-        match fault.unwrap_or(Fault::Fine) {
+        match self.next_fault(|orders| &mut orders.commits) {
             Fault::Refuse(errno, position) => return Err(refusal(Some(position % commands.len()), errno)),
             Fault::RefuseAll(errno) => return Err(refusal(None, errno)),
             Fault::SocketDeath => return Err(CommitError::Socket(death())),
@@ -102,8 +110,7 @@ impl<K: Kernel> Kernel for Faulty<K> {
 
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
         self.orders.borrow_mut().read += 1;
-        let fault = self.orders.borrow_mut().reads.pop_front();
-        match fault.unwrap_or(Fault::Fine) {
+        match self.next_fault(|orders| &mut orders.reads) {
             Fault::Refuse(errno, _) | Fault::RefuseAll(errno) => {
                 Err(ReadError::Socket(io::Error::from_raw_os_error(errno)))
             }

@@ -190,11 +190,15 @@ impl<'world> Changes<'world> {
 
     fn tamper(&mut self, number: usize) {
         let (ours, command) = (self.rules(), tampering(self.layout, number));
+        // A change that was not noticed was none, or is still there.
+        let noticed = || self.cluster.proxy.series("kubeproxy_nft_foreign_changes_total");
+        let before = noticed();
+        assert_eq!(before.len(), 1, "the proxy tells what it noticed");
         let took = self.load.disturbed(|| {
             self.nft(&command);
             let start = Instant::now();
             while let rules = self.rules()
-                && rules != ours
+                && (rules != ours || noticed() <= before)
             {
                 let difference = || difference(&ours, &rules);
                 assert!(start.elapsed() < PATIENCE, "not repaired: {command}: {:#?}", difference());

@@ -7,7 +7,7 @@
 # A program of this machine with the libraries it loads, under the paths it has here.
 copy_program() { # ROOT PROGRAM
 	local path
-	path=$(command -v "$2") || { echo "no $2 on this machine; try make vm-deps" >&2; return 1; }
+	path=$(command -v "$2")
 	install -D "$(realpath "$path")" "$1/usr/bin/$(basename "$2")"
 	copy_libraries "$1" "$path"
 }
