@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use nftnl::{MsgType, NlMsg};
 
+use self::elements::Kind;
 use crate::batch::Command;
 use crate::object::{BaseChain, Chain, ChainType, Family, Hook, Rule, Table, TableName};
 use crate::userdata;
@@ -95,8 +96,9 @@ impl Encoder {
             Command::AddSet(table, set) => one(self.set(table, set, MsgType::Add)?),
             Command::DeleteSet(table, set) => one(self.set(table, set, MsgType::Del)?),
             Command::AddFlowtable(table, flowtable) => flowtables::messages(table, flowtable),
-            Command::AddElements(table, set, list) => Ok(elements::messages(self, table, set, list, MsgType::Add)),
-            Command::DeleteElements(table, set, list) => Ok(elements::messages(self, table, set, list, MsgType::Del)),
+            Command::AddElements(table, set, list) => Ok(elements::messages(self, table, set, list, Kind::Add)),
+            Command::DeleteElements(table, set, list) => Ok(elements::messages(self, table, set, list, Kind::Delete)),
+            Command::DestroyElements(table, set, list) => Ok(elements::messages(self, table, set, list, Kind::Destroy)),
         }
     }
 
