@@ -5,14 +5,14 @@
 //! a connection was sent.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::env;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use kube_proxy::health;
 use kube_proxy::metrics::Metrics;
@@ -20,6 +20,7 @@ use kube_proxy::model::{Event, Family};
 use kube_proxy::ruleset::AnyLayout;
 use kube_proxy::sync::{Culprit, Engine, Schedule, Sync};
 use rustix::process::setpriority_process;
+use rustix::thread::gettid;
 use socket2::{Domain, Socket, Type};
 
 use crate::kernel::{Age, Aged};
@@ -51,7 +52,17 @@ struct Load {
     made: AtomicUsize,
     gone: RwLock<BTreeMap<Ipv4Addr, Instant>>,
     failed: Mutex<Vec<String>>,
-    late: Mutex<Vec<String>>,
+    late: Mutex<Vec<Late>>,
+    /// The thread of the proxy, and for how long it had waited for a processor, at times some milliseconds apart.
+    proxy: AtomicI32,
+    waited: Mutex<Vec<(Instant, Duration)>>,
+}
+
+/// A connection to an endpoint that had been gone for more than a second.
+struct Late {
+    endpoint: Ipv4Addr,
+    gone: Instant,
+    begun: Instant,
 }
 
 /// Stops the load when dropped, also when a test fails.
@@ -103,11 +114,31 @@ impl Load {
 
     fn reached(&self, endpoint: Ipv4Addr, begun: Instant) {
         let gone = self.gone.read().unwrap_or_else(PoisonError::into_inner);
-        let since = gone.get(&endpoint).map(|gone| begun.saturating_duration_since(*gone));
-        if let Some(since) = since.filter(|since| *since > GONE_FOR) {
-            let text = format!("{endpoint} has been gone for {since:.2?}");
-            lock(&self.late).push(text);
+        if let Some(gone) = gone.get(&endpoint).filter(|gone| begun.saturating_duration_since(**gone) > GONE_FOR) {
+            lock(&self.late).push(Late { endpoint, gone: *gone, begun });
         }
+    }
+
+    /// Notes how long the proxy waited for a processor: on a machine that is busy with other things, a second is less for it.
+    fn watch_the_proxy(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let path = format!("/proc/self/task/{}/schedstat", self.proxy.load(Ordering::Relaxed));
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let waited = text.split_whitespace().nth(1).and_then(|nanoseconds| nanoseconds.parse().ok());
+            lock(&self.waited).extend(waited.map(|waited| (Instant::now(), Duration::from_nanos(waited))));
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Why a connection was late; nothing if the proxy only had no processor for so long.
+    fn judge(&self, late: &Late) -> Option<String> {
+        let waited = lock(&self.waited);
+        let at = |time: Instant| waited.partition_point(|(noted, _)| *noted <= time);
+        let before = waited.get(at(late.gone).saturating_sub(1)).map_or(Duration::ZERO, |(_, waited)| *waited);
+        let after = waited.get(at(late.begun)).or(waited.last()).map_or(Duration::ZERO, |(_, waited)| *waited);
+        let (since, waited) = (late.begun - late.gone, after.saturating_sub(before));
+        let text = || format!("{} had been gone for {since:.2?}; the proxy waited for {waited:.2?}", late.endpoint);
+        (since > GONE_FOR + waited).then(text)
     }
 
     /// Tells everybody which address was reached.
@@ -241,7 +272,7 @@ struct Outcome {
 }
 
 /// The proxy's loop until there are no more events; on a thread of the node.
-fn run_proxy(layout: AnyLayout, age: Age, events: &Receiver<Event>) -> Outcome {
+fn run_proxy(layout: AnyLayout, age: Age, events: Receiver<Event>) -> Outcome {
     let kernel = Aged::open(age);
     let engine = Engine::new(config(), layout, &[Family::V4], kernel.clone());
     let (metrics, (reporter, _servers)) = (Metrics::new(), health::new(Duration::from_secs(60)));
@@ -249,7 +280,7 @@ fn run_proxy(layout: AnyLayout, age: Age, events: &Receiver<Event>) -> Outcome {
     let (tell, told) = channel();
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
     let sync = sync.telling(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
-    sync.run(events).expect("nothing is wrong with this node");
+    sync.run(&events).expect("nothing is wrong with this node");
     let orders = kernel.orders.borrow();
     Outcome { metrics, culprits: told.try_iter().collect(), tried: orders.tried, refused: orders.refused }
 }
@@ -276,8 +307,14 @@ fn clients_come_and_go(title: &str, layout: AnyLayout, age: Age, duration: Durat
     let mut changes = 0_u32;
     let (outcome, took) = thread::scope(|scope| {
         scope.spawn(|| load.serve(&listener));
-        let proxy = scope.spawn(|| network.node.enter(move || run_proxy(layout, age, &events)));
+        let proxy = scope.spawn(|| {
+            network.node.enter(|| {
+                load.proxy.store(gettid().as_raw_pid(), Ordering::Relaxed);
+                run_proxy(layout, age, events)
+            })
+        });
         let stop = Stop(&load);
+        scope.spawn(|| load.watch_the_proxy());
         network.clients.enter(wait_for_rules);
         for rest in 0..DIALLERS {
             let (network, load) = (&network, &load);
@@ -295,13 +332,17 @@ fn clients_come_and_go(title: &str, layout: AnyLayout, age: Age, duration: Durat
         (proxy.join().expect("the proxy does not panic"), start.elapsed())
     });
     let failed_syncs = series(&outcome.metrics, "kubeproxy_nft_errors_total");
-    let (failed, late) = (lock(&load.failed), lock(&load.late));
+    let (failed, all_late) = (lock(&load.failed), lock(&load.late));
+    let late: Vec<String> = all_late.iter().filter_map(|late| load.judge(late)).collect();
     let mut figures = Figures::default();
     figures.row(format!("Clients that expire, {title}: seconds"), took.as_secs());
     figures.row("endpoints replaced", changes);
     figures.row("connections", load.made.load(Ordering::Relaxed));
     figures.row("  of them failed", failed.len());
     figures.row("  to an endpoint gone for more than a second", late.len());
+    figures.row("  the same while the proxy waited for a processor", all_late.len() - late.len());
+    let waited = lock(&load.waited).last().map_or(Duration::ZERO, |(_, waited)| *waited);
+    figures.row("time that the proxy waited for a processor", format!("{waited:.1?}"));
     figures.row("transactions, those refused and sent again included", outcome.tried);
     figures.row("  of them refused", outcome.refused);
     figures.row("syncs that failed", failed_syncs);

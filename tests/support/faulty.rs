@@ -37,6 +37,8 @@ pub(crate) struct Orders {
     /// Elements that are refused for ever, and whether the kernel says which element it was.
     pub(crate) poison: Option<fn(&Element) -> bool>,
     pub(crate) tells_element: bool,
+    /// The error with which every deletion is refused of what rules put into a map.
+    pub(crate) no_forgetting: Option<i32>,
     /// Transactions that were tried.
     pub(crate) tried: usize,
     /// Tables that were read.
@@ -53,6 +55,22 @@ pub(crate) struct Faulty<K> {
 impl<K> Faulty<K> {
     pub(crate) fn new(inner: K) -> Self {
         Self { inner, orders: Rc::default() }
+    }
+
+    fn kept(&self, commands: &[Command]) -> Option<Refusal> {
+        let errno = self.orders.borrow().no_forgetting?;
+        commands.iter().enumerate().find_map(|(number, command)| match command {
+            Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) if set.flags.dynamic => {
+                Some(Refusal {
+                    command: Some(number),
+                    element: Some(0),
+                    object: command.to_string(),
+                    errno,
+                    message: None,
+                })
+            }
+            _ => None,
+        })
     }
 
     fn poisoned(&self, commands: &[Command]) -> Option<Refusal> {
@@ -94,7 +112,7 @@ impl<K: Kernel> Kernel for Faulty<K> {
             }
             Fault::Fine => {}
         }
-        match self.poisoned(commands) {
+        match self.kept(commands).or_else(|| self.poisoned(commands)) {
             Some(refusal) => Err(CommitError::Refused(vec![refusal])),
             None => self.inner.commit(commands),
         }

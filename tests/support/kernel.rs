@@ -5,7 +5,7 @@
 //! transaction that it takes is one in a valid order. Elements expire when the test says so, also in the middle of a transaction.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -54,7 +54,7 @@ pub(crate) struct Expiry {
     /// The table and set.
     pub(crate) set: (TableName, Arc<str>),
     /// Their keys.
-    pub(crate) keys: Vec<Data>,
+    pub(crate) keys: BTreeSet<Data>,
 }
 
 impl Log {
@@ -239,8 +239,8 @@ fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
         Command::AddElements(_, set, list) => return each(list, |element| add(table, &set.name, element)),
         Command::DeleteElements(_, set, list) => return each(list, |element| delete(table, &set.name, element)),
         Command::DestroyElements(_, set, list) => {
-            let (_, present) = elements(table, &set.name)?;
-            present.retain(|present| list.iter().all(|element| element.key != present.key));
+            let keys: BTreeSet<Data> = list.iter().map(|element| element.key).collect();
+            elements(table, &set.name)?.1.retain(|present| !keys.contains(&present.key));
         }
     }
     Ok(())
