@@ -39,7 +39,7 @@ impl Sent {
         for command in transaction {
             let (counts, set) = match command {
                 Command::AddElements(_, set, _) => (&mut sent.added, set),
-                Command::DeleteElements(_, set, _) => (&mut sent.removed, set),
+                Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) => (&mut sent.removed, set),
                 _ => {
                     sent.others += 1;
                     continue;

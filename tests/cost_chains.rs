@@ -32,6 +32,7 @@ fn kind(command: &Command) -> &'static str {
         Command::AddFlowtable(..) => "add flowtable",
         Command::AddElements(..) => "add elements",
         Command::DeleteElements(..) => "delete elements",
+        Command::DestroyElements(..) => "destroy elements",
     }
 }
 

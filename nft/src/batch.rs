@@ -45,6 +45,9 @@ pub enum Command {
     AddElements(TableName, Arc<Set>, Vec<Element>),
     /// Deletes elements, which must exist.
     DeleteElements(TableName, Arc<Set>, Vec<Element>),
+    /// Deletes those of these elements that exist; only their keys count. Linux 6.3 and later, also where a distribution has it in
+    /// an older one; other kernels refuse it with `EINVAL`, as a message that they do not know.
+    DestroyElements(TableName, Arc<Set>, Vec<Element>),
 }
 
 impl Command {
@@ -63,7 +66,8 @@ impl Command {
             | Self::DeleteSet(table, _)
             | Self::AddFlowtable(table, _)
             | Self::AddElements(table, _, _)
-            | Self::DeleteElements(table, _, _) => table,
+            | Self::DeleteElements(table, _, _)
+            | Self::DestroyElements(table, _, _) => table,
         }
     }
 
@@ -71,7 +75,9 @@ impl Command {
     #[must_use]
     pub fn elements(&self) -> usize {
         match self {
-            Self::AddElements(_, _, list) | Self::DeleteElements(_, _, list) => list.len(),
+            Self::AddElements(_, _, list) | Self::DeleteElements(_, _, list) | Self::DestroyElements(_, _, list) => {
+                list.len()
+            }
             _ => 0,
         }
     }
@@ -156,9 +162,18 @@ impl Batch {
     /// `None` for other messages, and for ranges, whose two halves travel as two elements.
     #[must_use]
     pub(crate) fn element_at(&self, origin: Origin, sequence: u32, offset: u32, command: &Command) -> Option<usize> {
-        let (Command::AddElements(_, set, _) | Command::DeleteElements(_, set, _)) = command else { return None };
+        let (Command::AddElements(_, set, list)
+        | Command::DeleteElements(_, set, list)
+        | Command::DestroyElements(_, set, list)) = command
+        else {
+            return None;
+        };
         if set.flags.interval {
             return None;
+        }
+        // A batch may have one command an element, and nearly as many refusals: the message need not be looked for.
+        if list.len() == 1 {
+            return Some(0);
         }
         let message = self.pages().flat_map(Messages::new).find(|m| message_sequence(m) == Some(sequence))?;
         let offset = usize::try_from(offset).ok()?;

@@ -81,6 +81,18 @@ impl Refusal {
         self.errno == libc::EOPNOTSUPP
     }
 
+    /// Whether there is nothing of that name or key.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.errno == libc::ENOENT
+    }
+
+    /// Whether the kernel may not know this kind of message: its answer is the one to a message that is wrong in itself.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.errno, libc::EINVAL | libc::EOPNOTSUPP)
+    }
+
     /// Whether we lack the right, whatever it was that we asked for.
     #[must_use]
     pub fn is_about_rights(&self) -> bool {
@@ -390,6 +402,9 @@ fn describe(command: &Command, origin: Origin, element: Option<usize>) -> String
         }
         Command::DeleteElements(table, set, list) => {
             Command::DeleteElements(table.clone(), Arc::clone(set), one(list)).to_string()
+        }
+        Command::DestroyElements(table, set, list) => {
+            Command::DestroyElements(table.clone(), Arc::clone(set), one(list)).to_string()
         }
         other => other.to_string(),
     }

@@ -84,7 +84,8 @@ pub struct LearnedMap {
 }
 
 impl LearnedMap {
-    /// Of the elements that rules made, those whose value is not allowed.
+    /// Of the elements that rules made, those whose value is not allowed, in the order of their keys and each once: the kernel may
+    /// list an element twice while the map grows or shrinks.
     #[must_use]
     pub fn expelled(&self, elements: Vec<Element>) -> Vec<Element> {
         let Some(allowed) = &self.allowed else { return Vec::new() };
@@ -92,7 +93,10 @@ impl LearnedMap {
             Value::Data(value) => allowed.binary_search(value).is_ok(),
             Value::None | Value::Verdict(_) => false,
         };
-        elements.into_iter().filter(|element| !is_allowed(element)).collect()
+        let mut expelled: Vec<Element> = elements.into_iter().filter(|element| !is_allowed(element)).collect();
+        expelled.sort_by_key(|element| element.key);
+        expelled.dedup_by_key(|element| element.key);
+        expelled
     }
 }
 

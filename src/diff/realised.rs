@@ -118,7 +118,7 @@ impl Realised {
                     content.add_all(elements);
                 }
             }
-            Command::DeleteElements(_, set, elements) => {
+            Command::DeleteElements(_, set, elements) | Command::DestroyElements(_, set, elements) => {
                 if let Some(content) = self.sets.get_mut(&set.name) {
                     elements.iter().for_each(|element| content.remove(&element.key));
                 }

@@ -1,5 +1,6 @@
 //! One sync, in five steps: recompute what is dirty, read back if need be, plan, commit, take over.
 
+mod expulsion;
 mod isolation;
 
 use std::io;
@@ -7,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use expulsion::Done;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 use tracing::{info, warn};
 
@@ -43,6 +45,8 @@ pub struct Engine<K, L> {
     /// The node's facts were not taken over yet.
     first: bool,
     quarantine: Quarantine,
+    /// Whether the kernel has `destroy element`, as far as is known.
+    destroys: bool,
 }
 
 /// What a sync did.
@@ -86,6 +90,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             suspicious: false,
             first: true,
             quarantine: Quarantine::default(),
+            destroys: true,
         }
     }
 
@@ -184,14 +189,12 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
 
     /// The same, when what the kernel holds is known.
     fn carry_out(&mut self, scope: Scope, settled: bool) -> Result<Report, Refused> {
-        let commands = self.tables.transaction(&mut self.kernel, scope, settled)?;
+        let commands = self.tables.transaction(scope, settled);
+        let expulsions = self.tables.expulsions(&mut self.kernel, scope, &commands)?;
         let start = Instant::now();
-        let committed = match self.commit(&commands) {
-            Ok(committed) => committed,
-            Err(error) => return Err(Refused::Commit(error, commands)),
-        };
+        let Done { committed, commands, left } = self.commit(commands, expulsions)?;
         let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
-        self.tables.committed(&commands, settled);
+        self.tables.committed(&commands, Instant::now());
         if commands.iter().any(expels) {
             // Until now, a client that was remembered there could make a flow to an endpoint that is gone.
             self.udp.all_changed();
@@ -199,7 +202,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let programmed = self.pending.succeeded(SystemTime::now());
         let (added, removed) = count(&commands);
         let full = scope == Scope::Everything;
-        Ok(Report { full, added, removed, committed, kernel_time, programmed, ..Report::default() })
+        let mut report = Report { full, added, removed, committed, kernel_time, programmed, ..Report::default() };
+        self.finish(&left, &mut report);
+        Ok(report)
     }
 
     fn recompute(&mut self) -> usize {
@@ -253,13 +258,6 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
         self.tables.read_back(&mut self.kernel)?;
         Ok(Scope::Everything)
-    }
-
-    fn commit(&mut self, commands: &[Command]) -> Result<Option<Committed>, CommitError> {
-        if commands.is_empty() {
-            return Ok(None);
-        }
-        self.kernel.commit(commands).map(Some).inspect_err(|_| self.tables.forget())
     }
 
     /// The Services that the kernel refused since the last call and that are left out now. Each is said once for each reason.
@@ -388,13 +386,13 @@ fn cannot_own(refused: &Refused) -> bool {
 
 /// Whether it takes away what rules remembered.
 fn expels(command: &Command) -> bool {
-    matches!(command, Command::DeleteElements(_, set, _) if set.flags.dynamic)
+    matches!(command, Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) if set.flags.dynamic)
 }
 
 fn count(commands: &[Command]) -> (usize, usize) {
     commands.iter().fold((0, 0), |(added, removed), command| match command {
         Command::AddElements(_, _, list) => (added + list.len(), removed),
-        Command::DeleteElements(_, _, list) => (added, removed + list.len()),
+        Command::DeleteElements(_, _, list) | Command::DestroyElements(_, _, list) => (added, removed + list.len()),
         _ => (added, removed),
     })
 }

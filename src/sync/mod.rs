@@ -11,6 +11,7 @@ mod flows;
 mod health;
 mod locality;
 mod lost;
+mod looks;
 mod pending;
 mod quarantine;
 mod schedule;
@@ -166,7 +167,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     fn wait(&mut self, events: &Receiver<Event>) -> Result<(), Gone> {
         let now = Instant::now();
         let due = self.engine.is_ready().then(|| self.schedule.due(now).saturating_duration_since(now));
-        let timeout = due.unwrap_or(MOMENT).min(MOMENT);
+        let look = self.engine.next_look().map_or(MOMENT, |look| look.saturating_duration_since(now));
+        let timeout = due.unwrap_or(MOMENT).min(MOMENT).min(look);
         match events.recv_timeout(timeout) {
             Ok(event) => self.take(event),
             Err(RecvTimeoutError::Timeout) => return Ok(()),
@@ -239,6 +241,10 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         if self.engine.check() {
             self.metrics.foreign_change();
             self.request();
+        }
+        // No sync: the next one need not wait for the minimum interval because of it.
+        if let Some(report) = self.engine.look_again(Instant::now()) {
+            self.count(&report);
         }
         if self.schedule.is_requested() || !self.is_settled() {
             return;

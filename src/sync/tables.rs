@@ -3,16 +3,20 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use foldhash::HashMap;
-use nft::{Command, Refusal};
+use nft::{Command, Element, Refusal, Set, TableName};
 
 use crate::config::Config;
-use crate::diff::{Collect, Desired, Fragment, Objects, Realised, Scope, emptied_chains, has_garbage, transaction};
+use crate::diff::{
+    Collect, Desired, Fragment, LearnedMap, Objects, Realised, Scope, emptied_chains, has_garbage, transaction,
+};
 use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
 use crate::select::ServiceSelection;
+use crate::sync::looks::Looks;
 
 /// Who contributes a part of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,9 +32,8 @@ struct FamilyTable {
     settings: Settings,
     desired: Desired<Part>,
     realised: Realised,
-    /// Maps filled by rules that have to be looked at again: a packet that was on its way during the last commit may have put
-    /// a value in that had just been expelled.
-    recheck: BTreeSet<Arc<str>>,
+    /// Maps filled by rules that have to be looked at again, because an endpoint was taken away.
+    looks: Looks,
     /// Chains that were empty at the last tick; those that still are may be deleted at the next one.
     ripe: BTreeSet<Arc<str>>,
 }
@@ -54,7 +57,36 @@ pub(super) struct Tables<L> {
 /// The parts of a Service in each table, in order.
 pub(super) type Parts = Vec<Fragment>;
 
+/// Clients that are remembered for endpoints that are gone, in one map. Each may be forgotten by the kernel at any moment.
+#[derive(Clone, Debug)]
+pub(super) struct Expulsion {
+    pub(super) table: TableName,
+    pub(super) map: Arc<Set>,
+    pub(super) clients: Vec<Element>,
+}
+
 impl FamilyTable {
+    fn name(&self) -> &TableName {
+        &self.desired.program().table.name
+    }
+
+    /// Notes which maps are to be looked at again after these commands: those of which the endpoints changed, unless they are new.
+    fn note_looks(&mut self, commands: &[Command], now: Instant) {
+        let name = &self.desired.program().table.name;
+        let ours: Vec<&Command> = commands.iter().filter(|command| command.table() == name).collect();
+        if ours.is_empty() {
+            return;
+        }
+        let new = ours.into_iter().filter_map(|command| match command {
+            Command::AddSet(_, set) => Some(&set.name),
+            _ => None,
+        });
+        let new: BTreeSet<&Arc<str>> = new.collect();
+        let changed =
+            self.desired.touched_learned().filter(|map| map.allowed.is_some() && !new.contains(&map.set.name));
+        changed.for_each(|map| self.looks.changed(&map.set.name, now));
+    }
+
     /// Takes chains that were emptied again from those that have been empty for long; with a tick, starts anew with all.
     fn ripen(&mut self, commands: &[Command], tick: bool) {
         let table = &self.desired.program().table.name;
@@ -69,32 +101,24 @@ impl FamilyTable {
         }
     }
 
-    /// Deletes clients' memories of endpoints that are gone, so that they are balanced anew (E6).
-    fn expulsions(
-        &self,
-        kernel: &mut impl Kernel,
-        scope: Scope,
-        settled: bool,
-    ) -> Result<Vec<Command>, nft::ReadError> {
-        let table = &self.desired.program().table.name;
-        let mut names: BTreeSet<&Arc<str>> = match scope {
-            Scope::Everything => self.desired.all_learned().map(|map| &map.set.name).collect(),
-            Scope::Touched => self.desired.touched_learned().map(|map| &map.set.name).collect(),
+    /// The clients that are remembered for endpoints that are gone (E6): in all maps, or in those of which the endpoints changed.
+    fn expulsions(&self, kernel: &mut impl Kernel, scope: Scope) -> Result<Vec<Expulsion>, nft::ReadError> {
+        let maps: Vec<&LearnedMap> = match scope {
+            Scope::Everything => self.desired.all_learned().collect(),
+            Scope::Touched => self.desired.touched_learned().collect(),
         };
-        if settled {
-            names.extend(&self.recheck);
+        let present = maps.into_iter().filter(|map| self.realised.has_set(&map.set.name));
+        present.filter_map(|map| self.expulsion(kernel, map).transpose()).collect()
+    }
+
+    /// The same for one map; `None` when there is nobody.
+    fn expulsion(&self, kernel: &mut impl Kernel, map: &LearnedMap) -> Result<Option<Expulsion>, nft::ReadError> {
+        if map.allowed.is_none() {
+            return Ok(None);
         }
-        let mut commands = Vec::new();
-        for map in names.into_iter().filter_map(|name| self.desired.learned(name)) {
-            if map.allowed.is_none() || !self.realised.has_set(&map.set.name) {
-                continue;
-            }
-            let expelled = map.expelled(kernel.elements(table, &map.set)?);
-            if !expelled.is_empty() {
-                commands.push(Command::DeleteElements(table.clone(), Arc::clone(&map.set), expelled));
-            }
-        }
-        Ok(commands)
+        let clients = map.expelled(kernel.elements(self.name(), &map.set)?);
+        let (table, map) = (self.name().clone(), Arc::clone(&map.set));
+        Ok((!clients.is_empty()).then_some(Expulsion { table, map, clients }))
     }
 }
 
@@ -110,7 +134,7 @@ impl<L: Layout> Tables<L> {
                 realised,
                 desired: Desired::new(program),
                 settings,
-                recheck: BTreeSet::new(),
+                looks: Looks::default(),
                 ripe: BTreeSet::new(),
             }
         };
@@ -266,17 +290,9 @@ impl<L: Layout> Tables<L> {
         Ok(())
     }
 
-    /// The commands that make the kernel hold what it should, for all families. `settled` says that the last sync was long
-    /// enough ago to delete what it emptied, and to look again at what it expelled.
-    ///
-    /// # Errors
-    /// When the content of a map that rules fill cannot be read.
-    pub(super) fn transaction(
-        &self,
-        kernel: &mut impl Kernel,
-        scope: Scope,
-        settled: bool,
-    ) -> Result<Vec<Command>, nft::ReadError> {
+    /// The commands that make the kernel hold what it should, for all families, but for what rules remember. `settled` says that
+    /// the last sync was long enough ago to delete what it emptied.
+    pub(super) fn transaction(&self, scope: Scope, settled: bool) -> Vec<Command> {
         let mut commands = Vec::new();
         for table in &self.tables {
             let collect = match (settled, self.tick) {
@@ -285,25 +301,81 @@ impl<L: Layout> Tables<L> {
                 (false, false) => Collect::Nothing,
             };
             commands.extend(transaction(&table.desired, &table.realised, scope, collect));
-            commands.extend(table.expulsions(kernel, scope, settled)?);
         }
-        Ok(commands)
+        commands
+    }
+
+    /// The clients that are to be forgotten together with this transaction, because it takes their endpoints away.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub(super) fn expulsions(
+        &self,
+        kernel: &mut impl Kernel,
+        scope: Scope,
+        transaction: &[Command],
+    ) -> Result<Vec<Expulsion>, nft::ReadError> {
+        // A table that is made anew remembers nobody.
+        let is_new = |table: &&FamilyTable| {
+            transaction.iter().any(|command| matches!(command, Command::DeleteTable(name) if name == table.name()))
+        };
+        let mut expulsions = Vec::new();
+        for table in self.tables.iter().filter(|table| !is_new(table)) {
+            expulsions.extend(table.expulsions(kernel, scope)?);
+        }
+        Ok(expulsions)
+    }
+
+    /// When a map that rules fill is to be looked at again.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.tables.iter().filter_map(|table| table.looks.next()).min()
+    }
+
+    /// The map that rules fill and that is to be looked at now, if there is one.
+    pub(super) fn due(&self, now: Instant) -> Option<(TableName, Arc<str>)> {
+        self.tables.iter().find_map(|table| Some((table.name().clone(), Arc::clone(table.looks.due(now)?))))
+    }
+
+    /// Looks at such a map, and gives the clients that are still remembered for endpoints that are gone.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(super) fn look(
+        &mut self,
+        kernel: &mut impl Kernel,
+        (table, map): &(TableName, Arc<str>),
+        now: Instant,
+    ) -> Result<Option<Expulsion>, nft::ReadError> {
+        let Some(table) = self.tables.iter_mut().find(|known| known.name() == table) else { return Ok(None) };
+        let Some(learned) = table.desired.learned(map) else {
+            table.looks.forget(map);
+            return Ok(None);
+        };
+        let found = table.expulsion(kernel, learned).inspect_err(|_| table.looks.failed(map, now))?;
+        table.looks.looked(map, found.is_some(), now);
+        Ok(found)
+    }
+
+    /// Has the map of an expulsion looked at at once, because the clients are still remembered, or later, if it just failed.
+    pub(super) fn look_again(&mut self, expulsion: &Expulsion, failed: bool, now: Instant) {
+        for table in self.tables.iter_mut().filter(|table| *table.name() == expulsion.table) {
+            table.looks.hurry(&expulsion.map.name, now);
+            if failed {
+                table.looks.failed(&expulsion.map.name, now);
+            }
+        }
     }
 
     /// Whether something is left to do that has to wait a moment.
     pub(super) fn unfinished(&self) -> bool {
-        self.tables.iter().any(|table| !table.recheck.is_empty() || has_garbage(&table.desired, &table.realised))
+        self.tables.iter().any(|table| has_garbage(&table.desired, &table.realised))
     }
 
-    /// Notes that the kernel carried out the commands of [`Tables::transaction`].
-    pub(super) fn committed(&mut self, commands: &[Command], settled: bool) {
+    /// Notes that the kernel carried out the commands of [`Tables::transaction`] just now.
+    pub(super) fn committed(&mut self, commands: &[Command], now: Instant) {
         for table in &mut self.tables {
-            if settled {
-                table.recheck.clear();
-            }
-            let limited = table.desired.touched_learned().filter(|map| map.allowed.is_some());
-            table.recheck.extend(limited.map(|map| Arc::clone(&map.set.name)));
             let name = table.desired.program().table.name.clone();
+            table.note_looks(commands, now);
             commands.iter().for_each(|command| table.realised.apply(command, &name));
             table.ripen(commands, self.tick);
             table.desired.settle();

@@ -39,6 +39,8 @@ pub(crate) struct Orders {
     pub(crate) tells_element: bool,
     /// Faults that met a transaction or a read, in this order; those that are left were never met.
     pub(crate) met: Vec<Fault>,
+    /// The error with which every deletion is refused of what rules put into a map.
+    pub(crate) no_forgetting: Option<i32>,
     /// Transactions that were tried.
     pub(crate) tried: usize,
     /// Tables that were read.
@@ -62,6 +64,22 @@ impl<K> Faulty<K> {
         let fault = queue(&mut orders).pop_front().unwrap_or(Fault::Fine);
         orders.met.push(fault);
         fault
+    }
+
+    fn kept(&self, commands: &[Command]) -> Option<Refusal> {
+        let errno = self.orders.borrow().no_forgetting?;
+        commands.iter().enumerate().find_map(|(number, command)| match command {
+            Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) if set.flags.dynamic => {
+                Some(Refusal {
+                    command: Some(number),
+                    element: Some(0),
+                    object: command.to_string(),
+                    errno,
+                    message: None,
+                })
+            }
+            _ => None,
+        })
     }
 
     fn poisoned(&self, commands: &[Command]) -> Option<Refusal> {
@@ -102,7 +120,7 @@ impl<K: Kernel> Kernel for Faulty<K> {
             }
             Fault::Fine => {}
         }
-        match self.poisoned(commands) {
+        match self.kept(commands).or_else(|| self.poisoned(commands)) {
             Some(refusal) => Err(CommitError::Refused(vec![refusal])),
             None => self.inner.commit(commands),
         }

@@ -1,10 +1,11 @@
 //! A kernel that only remembers: it takes transactions as nf_tables does, and tells what it was asked.
 //!
-//! It refuses what nf_tables refuses (an element that is there with another value, or deleted without being there, a chain that is
-//! missing), so a transaction that it takes is one in a valid order.
+//! It refuses what nf_tables refuses, with the same errors, and changes nothing then: an element that is there with another value,
+//! or deleted without being there, or for which the set has no room; whatever is missing; chains and sets that are in use. So a
+//! transaction that it takes is one in a valid order. Elements expire when the test says so, also in the middle of a transaction.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -13,7 +14,17 @@ use std::sync::Arc;
 use kube_proxy::conntrack::Flow;
 use kube_proxy::kernel::{ForeignWrites, Kernel};
 use kube_proxy::model::Family;
-use nft::{Batch, Command, CommitError, Committed, Element, Ownership, ReadError, Set, TableDump, TableName, Value};
+use nft::{
+    Batch, Command, CommitError, Committed, Data, Element, Expr, Ownership, ReadError, Refusal, Set, TableDump,
+    TableName, Value, Verdict,
+};
+
+/// The error numbers of refusals.
+const ENOENT: i32 = 2;
+const EBUSY: i32 = 16;
+const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
+const ENFILE: i32 = 23;
 
 /// What happened, shared with the test.
 #[derive(Default)]
@@ -26,7 +37,24 @@ pub(crate) struct Log {
     pub(crate) next: Option<Failure>,
     /// What others did since the last look.
     pub(crate) foreign: ForeignWrites,
+    /// Whether it is a kernel before Linux 6.3, which does not know `destroy element`.
+    pub(crate) is_old: bool,
+    /// What expires during the next transactions.
+    pub(crate) expiring: VecDeque<Expiry>,
+    /// What was refused on the kernel's own account: not because of `next`, nor because it is old.
+    pub(crate) refused: Vec<Refusal>,
     tables: BTreeMap<String, TableDump>,
+}
+
+/// Elements that expire, whatever becomes of the transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Expiry {
+    /// The number of the command before which they expire; they do so after the last one if there are not so many.
+    pub(crate) before: usize,
+    /// The table and set.
+    pub(crate) set: (TableName, Arc<str>),
+    /// Their keys.
+    pub(crate) keys: BTreeSet<Data>,
 }
 
 impl Log {
@@ -64,9 +92,7 @@ impl Kernel for Recorder {
         if failure == Some(Failure::Refused) {
             return Err(CommitError::Socket(io::Error::other("refused on purpose")));
         }
-        let mut tables = log.tables.clone();
-        commands.iter().for_each(|command| carry_out(&mut tables, command));
-        log.tables = tables;
+        log.try_all(commands)?;
         if failure == Some(Failure::Unconfirmed) {
             return Err(CommitError::Unconfirmed);
         }
@@ -103,7 +129,53 @@ impl Kernel for Recorder {
     }
 }
 
-fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) {
+impl Log {
+    fn try_all(&mut self, commands: &[Command]) -> Result<(), CommitError> {
+        let (mut tables, mut refusals, expiry) = (self.tables.clone(), Vec::new(), self.expiring.pop_front());
+        let mut unknown = Vec::new();
+        for (number, command) in commands.iter().enumerate() {
+            if let Some(expiry) = expiry.as_ref().filter(|expiry| expiry.before == number) {
+                expiry.take_from(&mut tables);
+            }
+            if self.is_old && matches!(command, Command::DestroyElements(..)) {
+                unknown.push(refusal(number, command, None, EINVAL));
+            } else if let Err((element, errno)) = carry_out(&mut tables, command) {
+                refusals.push(refusal(number, command, element, errno));
+            }
+        }
+        expiry.iter().for_each(|expiry| {
+            expiry.take_from(&mut self.tables);
+            expiry.take_from(&mut tables);
+        });
+        self.refused.extend(refusals.iter().cloned());
+        refusals.extend(unknown);
+        if !refusals.is_empty() {
+            return Err(CommitError::Refused(refusals));
+        }
+        self.tables = tables;
+        Ok(())
+    }
+}
+
+fn refusal(number: usize, command: &Command, element: Option<usize>, errno: i32) -> Refusal {
+    Refusal { command: Some(number), element, object: command.to_string(), errno, message: None }
+}
+
+impl Expiry {
+    fn take_from(&self, tables: &mut BTreeMap<String, TableDump>) {
+        let (table, set) = &self.set;
+        let set = tables.get_mut(&table.to_string()).and_then(|table| table.sets.get_mut(set));
+        if let Some((_, elements)) = set {
+            elements.retain(|element| !self.keys.contains(&element.key));
+        }
+    }
+}
+
+/// The number of the element at fault, if it is one, and the error.
+type Fault = (Option<usize>, i32);
+
+/// Carries a command out as far as it goes; the first error of a command is its only one.
+fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) -> Result<(), Fault> {
     let name = command.table().to_string();
     if let Command::AddTable(table) | Command::OwnTable(table) = command {
         let empty = || TableDump {
@@ -117,15 +189,15 @@ fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) {
         if matches!(command, Command::OwnTable(_)) {
             present.ownership = Ownership::Ours;
         }
-    } else if let Command::DeleteTable(_) = command {
-        tables.remove(&name).unwrap_or_else(|| panic!("no table {name}"));
-    } else {
-        let table = tables.get_mut(&name).unwrap_or_else(|| panic!("no table {name}"));
-        change(table, command);
+        return Ok(());
     }
+    if let Command::DeleteTable(_) = command {
+        return tables.remove(&name).map(drop).ok_or((None, ENOENT));
+    }
+    change(tables.get_mut(&name).ok_or((None, ENOENT))?, command)
 }
 
-fn change(table: &mut TableDump, command: &Command) {
+fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
     match command {
         Command::AddFlowtable(..) => panic!("the sync loop makes no flowtables"),
         Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) => {
@@ -134,42 +206,103 @@ fn change(table: &mut TableDump, command: &Command) {
         Command::AddChain(_, chain) => {
             table.chains.entry(Arc::clone(&chain.name)).or_insert_with(|| (chain.clone(), Vec::new()));
         }
-        Command::DeleteChain(_, name) => drop(table.chains.remove(name).unwrap_or_else(|| panic!("no chain {name}"))),
-        Command::FlushChain(_, name) => chain(table, name).clear(),
+        Command::DeleteChain(_, name) => {
+            chain(table, name)?;
+            if is_chain_used(table, name) {
+                return Err((None, EBUSY));
+            }
+            table.chains.remove(name);
+        }
+        Command::FlushChain(_, name) => chain(table, name)?.clear(),
         Command::DeleteRule(..) => panic!("the sync loop deletes no single rules"),
         Command::AddRule(_, name, rule) => {
             let dump = rule.to_dump(table.table.name.family);
-            chain(table, name).push(dump);
+            let has = |expr: &Expr| {
+                expr.set().is_none_or(|set| table.sets.contains_key(set))
+                    && target(expr).is_none_or(|chain| table.chains.contains_key(chain))
+            };
+            if !dump.exprs.iter().all(has) {
+                return Err((None, ENOENT));
+            }
+            chain(table, name)?.push(dump);
         }
         Command::AddSet(_, set) => {
             table.sets.entry(Arc::clone(&set.name)).or_insert_with(|| ((**set).clone(), Vec::new()));
         }
-        Command::DeleteSet(_, set) => drop(table.sets.remove(&set.name).unwrap_or_else(|| panic!("no {}", set.name))),
-        Command::AddElements(_, set, list) => list.iter().for_each(|element| add(table, &set.name, element)),
-        Command::DeleteElements(_, set, list) => list.iter().for_each(|element| delete(table, &set.name, element)),
+        Command::DeleteSet(_, set) => {
+            elements(table, &set.name)?;
+            if exprs(table).any(|expr| expr.set() == Some(&set.name)) {
+                return Err((None, EBUSY));
+            }
+            table.sets.remove(&set.name);
+        }
+        Command::AddElements(_, set, list) => return each(list, |element| add(table, &set.name, element)),
+        Command::DeleteElements(_, set, list) => return each(list, |element| delete(table, &set.name, element)),
+        Command::DestroyElements(_, set, list) => {
+            let keys: BTreeSet<Data> = list.iter().map(|element| element.key).collect();
+            elements(table, &set.name)?.1.retain(|present| !keys.contains(&present.key));
+        }
+    }
+    Ok(())
+}
+
+/// Does something with each element up to the first with which it cannot be done.
+fn each(list: &[Element], mut work: impl FnMut(&Element) -> Result<(), i32>) -> Result<(), Fault> {
+    list.iter().enumerate().try_for_each(|(number, element)| work(element).map_err(|errno| (Some(number), errno)))
+}
+
+fn chain<'a>(table: &'a mut TableDump, name: &str) -> Result<&'a mut Vec<nft::RuleDump>, Fault> {
+    table.chains.get_mut(name).map(|(_, rules)| rules).ok_or((None, ENOENT))
+}
+
+fn elements<'a>(table: &'a mut TableDump, set: &str) -> Result<&'a mut (Set, Vec<Element>), Fault> {
+    table.sets.get_mut(set).ok_or((None, ENOENT))
+}
+
+fn exprs(table: &TableDump) -> impl Iterator<Item = &Expr> {
+    table.chains.values().flat_map(|(_, rules)| rules).flat_map(|rule| &rule.exprs)
+}
+
+/// The chain that an expression leads to.
+fn target(expr: &Expr) -> Option<&Arc<str>> {
+    match expr {
+        Expr::ImmediateVerdict(verdict) => verdict.chain(),
+        _ => None,
     }
 }
 
-fn chain<'a>(table: &'a mut TableDump, name: &str) -> &'a mut Vec<nft::RuleDump> {
-    &mut table.chains.get_mut(name).unwrap_or_else(|| panic!("no chain {name}")).1
+fn is_chain_used(table: &TableDump, name: &Arc<str>) -> bool {
+    let leads_there =
+        |element: &Element| matches!(&element.value, Value::Verdict(verdict) if verdict.chain() == Some(name));
+    exprs(table).any(|expr| target(expr) == Some(name))
+        || table.sets.values().flat_map(|(_, elements)| elements).any(leads_there)
 }
 
-fn add(table: &mut TableDump, set: &str, element: &Element) {
+fn add(table: &mut TableDump, set: &str, element: &Element) -> Result<(), i32> {
     if let Value::Verdict(verdict) = &element.value
-        && let Some(target) = verdict.chain()
+        && let Some(target) = Verdict::chain(verdict)
+        && !table.chains.contains_key(target)
     {
-        assert!(table.chains.contains_key(target), "{set}: no chain {target}");
+        return Err(ENOENT);
     }
-    let elements = &mut table.sets.get_mut(set).unwrap_or_else(|| panic!("no set {set}")).1;
-    // Sorted, so that looking is fast in large sets.
+    let (set, elements) = elements(table, set).map_err(|(_, errno)| errno)?;
+    // Sorted, so that looking is fast in large sets. nf_tables does not look at comments, but nobody should count on that.
     match elements.binary_search_by_key(&element.key, |present| present.key) {
-        Ok(at) => assert_eq!(elements[at], *element, "{set}: there with another value"),
-        Err(at) => elements.insert(at, element.clone()),
+        Ok(at) if elements[at] == *element => Ok(()),
+        Ok(_) => Err(EEXIST),
+        Err(_) if set.size.is_some_and(|size| elements.len() >= usize::try_from(size).unwrap_or(usize::MAX)) => {
+            Err(ENFILE)
+        }
+        Err(at) => {
+            elements.insert(at, element.clone());
+            Ok(())
+        }
     }
 }
 
-fn delete(table: &mut TableDump, set: &str, element: &Element) {
-    let elements = &mut table.sets.get_mut(set).unwrap_or_else(|| panic!("no set {set}")).1;
-    let at = elements.binary_search_by_key(&element.key, |present| present.key);
-    elements.remove(at.unwrap_or_else(|_| panic!("{set}: no element {element:?}")));
+fn delete(table: &mut TableDump, set: &str, element: &Element) -> Result<(), i32> {
+    let (_, elements) = elements(table, set).map_err(|(_, errno)| errno)?;
+    let at = elements.binary_search_by_key(&element.key, |present| present.key).map_err(|_| ENOENT)?;
+    elements.remove(at);
+    Ok(())
 }

@@ -3,8 +3,6 @@
 //! A message holds as many elements as fit into one nested attribute, 64 KiB. Ranges of a single field are two elements, the
 //! first key and, marked as an end, the key behind the last one; ranges of concatenations are one element with two keys.
 
-use nftnl::MsgType;
-
 use super::exprs::verdict_code;
 use super::{Encoder, Message, set_message_len};
 use crate::data::Data;
@@ -19,6 +17,7 @@ mod number {
     pub(super) const SUBSYSTEM: u16 = 10 << 8;
     pub(super) const NEW_ELEMENTS: u16 = SUBSYSTEM | 12;
     pub(super) const DELETE_ELEMENTS: u16 = SUBSYSTEM | 14;
+    pub(super) const DESTROY_ELEMENTS: u16 = SUBSYSTEM | 30;
 
     pub(super) const LIST_TABLE: u16 = 1;
     pub(super) const LIST_SET: u16 = 2;
@@ -47,12 +46,20 @@ const HEADROOM: usize = 1024;
 /// About what a long element takes, in bytes.
 const ROOM_PER_ELEMENT: usize = 192;
 
+/// What becomes of the elements of a message.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Add,
+    Delete,
+    Destroy,
+}
+
 pub(super) fn messages(
     encoder: &Encoder,
     table: &TableName,
     set: &Set,
     elements: &[Element],
-    kind: MsgType,
+    kind: Kind,
     sink: &mut dyn FnMut(Message),
 ) {
     let mut rest = elements;
@@ -65,7 +72,7 @@ pub(super) fn messages(
 }
 
 /// One message with as many of the elements as fit, and their number.
-fn message(encoder: &Encoder, table: &TableName, set: &Set, elements: &[Element], kind: MsgType) -> (Vec<u8>, usize) {
+fn message(encoder: &Encoder, table: &TableName, set: &Set, elements: &[Element], kind: Kind) -> (Vec<u8>, usize) {
     let room = elements.len().saturating_mul(ROOM_PER_ELEMENT).min(usize::from(u16::MAX)) + HEADROOM;
     let mut writer = Writer::with_capacity(room);
     header(&mut writer, table, kind);
@@ -80,8 +87,8 @@ fn message(encoder: &Encoder, table: &TableName, set: &Set, elements: &[Element]
     let mut taken = 0;
     for item in elements {
         match kind {
-            MsgType::Add => add(&mut writer, set, item),
-            MsgType::Del => delete(&mut writer, set, item),
+            Kind::Add => add(&mut writer, set, item),
+            Kind::Delete | Kind::Destroy => delete(&mut writer, set, item),
         }
         taken += 1;
         if writer.bytes().len() >= limit {
@@ -95,10 +102,11 @@ fn message(encoder: &Encoder, table: &TableName, set: &Set, elements: &[Element]
 }
 
 /// `nlmsghdr` and `nfgenmsg`; length, acknowledgement flag and sequence number are filled in later.
-fn header(writer: &mut Writer, table: &TableName, kind: MsgType) {
+fn header(writer: &mut Writer, table: &TableName, kind: Kind) {
     let (message, flags) = match kind {
-        MsgType::Add => (number::NEW_ELEMENTS, number::NLM_F_REQUEST | number::NLM_F_CREATE),
-        MsgType::Del => (number::DELETE_ELEMENTS, number::NLM_F_REQUEST),
+        Kind::Add => (number::NEW_ELEMENTS, number::NLM_F_REQUEST | number::NLM_F_CREATE),
+        Kind::Delete => (number::DELETE_ELEMENTS, number::NLM_F_REQUEST),
+        Kind::Destroy => (number::DESTROY_ELEMENTS, number::NLM_F_REQUEST),
     };
     writer.raw(&[0; 4]);
     writer.raw(&message.to_ne_bytes());

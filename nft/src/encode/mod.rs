@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use nftnl::{MsgType, NlMsg};
 
+use self::elements::Kind;
 use crate::batch::Command;
 use crate::object::{BaseChain, Chain, ChainType, Family, Hook, Rule, Table, TableName};
 use crate::userdata;
@@ -102,11 +103,15 @@ impl Encoder {
                 Ok(())
             }
             Command::AddElements(table, set, list) => {
-                elements::messages(self, table, set, list, MsgType::Add, sink);
+                elements::messages(self, table, set, list, Kind::Add, sink);
                 Ok(())
             }
             Command::DeleteElements(table, set, list) => {
-                elements::messages(self, table, set, list, MsgType::Del, sink);
+                elements::messages(self, table, set, list, Kind::Delete, sink);
+                Ok(())
+            }
+            Command::DestroyElements(table, set, list) => {
+                elements::messages(self, table, set, list, Kind::Destroy, sink);
                 Ok(())
             }
         }

@@ -26,6 +26,7 @@ impl fmt::Display for Command {
             Self::AddFlowtable(table, flowtable) => add_flowtable(table, flowtable),
             Self::AddElements(table, set, elements) => add_elements(table, set, elements),
             Self::DeleteElements(table, set, elements) => delete_elements(table, set, elements),
+            Self::DestroyElements(table, set, elements) => destroy_elements(table, set, elements),
         })
     }
 }
@@ -112,6 +113,13 @@ pub fn add_elements(table: &TableName, set: &Set, elements: &[Element]) -> Strin
 pub fn delete_elements(table: &TableName, set: &Set, elements: &[Element]) -> String {
     let text = ElementText::of(set);
     elements_command("delete", table, set, elements.iter().map(|element| text.key(element)))
+}
+
+/// `destroy element ip kube-proxy affinity-x { 203.0.113.7 }`: the keys only. At least one element. nft 1.0.7 and later.
+#[must_use]
+pub fn destroy_elements(table: &TableName, set: &Set, elements: &[Element]) -> String {
+    let text = ElementText::of(set);
+    elements_command("destroy", table, set, elements.iter().map(|element| text.key(element)))
 }
 
 fn elements_command(verb: &str, table: &TableName, set: &Set, elements: impl Iterator<Item = String>) -> String {

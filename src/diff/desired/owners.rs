@@ -25,7 +25,9 @@ impl Objects {
     /// Adds what a command is about, or one of its elements only.
     pub fn add(&mut self, command: &Command, element: Option<usize>) {
         match command {
-            Command::AddElements(_, set, elements) | Command::DeleteElements(_, set, elements) => {
+            Command::AddElements(_, set, elements)
+            | Command::DeleteElements(_, set, elements)
+            | Command::DestroyElements(_, set, elements) => {
                 self.names.insert(Arc::clone(&set.name));
                 let one = element.and_then(|index| elements.get(index)).map(std::slice::from_ref);
                 for element in one.unwrap_or(elements) {

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use nft::{Command, CommitError};
+use nft::{Command, CommitError, Committed};
 
 use super::{Engine, Refused, Report};
 use crate::diff::Scope;
@@ -180,10 +180,15 @@ impl Report {
         self.kernel_time += other.kernel_time;
         self.programmed.extend(other.programmed);
         if let Some(committed) = other.committed {
-            let sum = self.committed.get_or_insert_default();
-            sum.messages += committed.messages;
-            sum.bytes += committed.bytes;
+            self.add_committed(committed);
         }
+    }
+
+    /// Adds one transaction to those of the same sync.
+    pub(super) fn add_committed(&mut self, committed: Committed) {
+        let sum = self.committed.get_or_insert_default();
+        sum.messages += committed.messages;
+        sum.bytes += committed.bytes;
     }
 }
 

@@ -1,0 +1,232 @@
+//! Has the kernel forget clients that are remembered for an endpoint that is gone (E6).
+//!
+//! Rules remember clients, and the kernel forgets each when its time is over: at any moment, also between our look at a map and our
+//! transaction. So no transaction may fail for good because a client is not there any more, and none that does says anything about
+//! a Service. From Linux 6.3 on this is what `destroy element` is for. Older kernels refuse the whole transaction for a single client
+//! that is missing, so there it is sent again without those that the kernel names, and at last without any; these are then
+//! forgotten in small transactions of their own.
+//!
+//! Takes the commands of a sync and the clients to forget with it; gives the commands that the kernel carried out. What it refuses
+//! of the commands comes back as it is; what it refuses of the rest never does.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nft::{Command, CommitError, Committed, Refusal};
+use tracing::{debug, warn};
+
+use super::{Engine, Refused, Report};
+use crate::kernel::Kernel;
+use crate::ruleset::Layout;
+use crate::sync::tables::Expulsion;
+
+/// Clients in one transaction of their own where each may be refused: few enough that hardly one expires meanwhile.
+const FEW: usize = 256;
+
+/// How often such a transaction is tried before the map is read again.
+const TRIES: usize = 8;
+
+/// How long maps are looked at in one go: a sync must not wait for thousands of them.
+const ENOUGH: Duration = Duration::from_millis(50);
+
+/// How clients are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// All at once; who is not there does not matter.
+    Destroy,
+    /// All at once; everybody must be there.
+    Delete,
+    /// Everybody must be there, but the kernel names each who is not: it tells one error a message.
+    OneByOne,
+    /// Not in this transaction.
+    Apart,
+}
+
+impl Expulsion {
+    /// The commands that do it, and nothing for [`Manner::Apart`].
+    fn commands(&self, manner: Manner) -> Vec<Command> {
+        let command = |new: fn(_, _, _) -> Command, clients: &[_]| {
+            new(self.table.clone(), Arc::clone(&self.map), clients.to_vec())
+        };
+        match manner {
+            Manner::Destroy => vec![command(Command::DestroyElements, &self.clients)],
+            Manner::Delete => vec![command(Command::DeleteElements, &self.clients)],
+            Manner::OneByOne => self.clients.chunks(1).map(|one| command(Command::DeleteElements, one)).collect(),
+            Manner::Apart => Vec::new(),
+        }
+    }
+}
+
+/// Takes the clients out that the kernel names in these refusals of `commands`, of which the first `own` are about something else.
+fn strike(expulsions: &mut Vec<Expulsion>, commands: &[Command], own: usize, refusals: &[Refusal]) {
+    let named = refusals.iter().filter_map(|refusal| {
+        let (at, element) = (refusal.command.filter(|command| *command >= own)?, refusal.element?);
+        match commands.get(at)? {
+            Command::DeleteElements(table, set, list) => {
+                Some((table.clone(), Arc::clone(&set.name), list.get(element)?.key))
+            }
+            _ => None,
+        }
+    });
+    let named: BTreeSet<_> = named.collect();
+    for expulsion in &mut *expulsions {
+        let (table, map) = (&expulsion.table, &expulsion.map.name);
+        expulsion.clients.retain(|client| !named.contains(&(table.clone(), Arc::clone(map), client.key)));
+    }
+    expulsions.retain(|expulsion| !expulsion.clients.is_empty());
+}
+
+/// What a transaction did.
+pub(super) struct Done {
+    pub(super) committed: Option<Committed>,
+    /// The commands that were carried out.
+    pub(super) commands: Vec<Command>,
+    /// Clients that are left to be forgotten.
+    pub(super) left: Vec<Expulsion>,
+}
+
+impl<K: Kernel, L: Layout> Engine<K, L> {
+    /// Has the kernel carry out commands, and forget clients in the same transaction if that can be had.
+    pub(super) fn commit(&mut self, commands: Vec<Command>, mut expulsions: Vec<Expulsion>) -> Result<Done, Refused> {
+        let (own, mut commands, mut manner) = (commands.len(), commands, self.manner());
+        loop {
+            commands.truncate(own);
+            commands.extend(expulsions.iter().flat_map(|expulsion| expulsion.commands(manner)));
+            if commands.is_empty() {
+                return Ok(Done { committed: None, commands, left: expulsions });
+            }
+            let refusals = match self.kernel.commit(&commands) {
+                Ok(committed) => {
+                    let left = if manner == Manner::Apart { expulsions } else { Vec::new() };
+                    return Ok(Done { committed: Some(committed), commands, left });
+                }
+                Err(CommitError::Refused(refusals)) => refusals,
+                Err(error) => return Err(self.not_committed(error, commands)),
+            };
+            let is_ours = |refusal: &Refusal| refusal.command.is_some_and(|command| command >= own);
+            let (ours, others): (Vec<_>, Vec<_>) = refusals.into_iter().partition(is_ours);
+            if !others.is_empty() {
+                commands.truncate(own);
+                return Err(self.not_committed(CommitError::Refused(others), commands));
+            }
+            debug!(?manner, "the kernel did not forget {} of the clients, sending all again", ours.len());
+            if manner == Manner::Delete || manner == Manner::OneByOne {
+                strike(&mut expulsions, &commands, own, &ours);
+            }
+            manner = self.next_manner(manner, &ours);
+        }
+    }
+
+    fn not_committed(&mut self, error: CommitError, commands: Vec<Command>) -> Refused {
+        self.tables.forget();
+        Refused::Commit(error, commands)
+    }
+
+    fn manner(&self) -> Manner {
+        if self.destroys { Manner::Destroy } else { Manner::Delete }
+    }
+
+    /// How to go on after these refusals of one manner. Never leads back to one that was tried.
+    fn next_manner(&mut self, manner: Manner, refusals: &[Refusal]) -> Manner {
+        match manner {
+            Manner::Destroy if refusals.iter().all(Refusal::is_unknown) => {
+                self.destroys = false;
+                Manner::Delete
+            }
+            Manner::Delete if refusals.iter().all(Refusal::is_missing) => Manner::OneByOne,
+            Manner::Destroy | Manner::Delete | Manner::OneByOne | Manner::Apart => Manner::Apart,
+        }
+    }
+
+    /// Deals with the clients that a transaction left: without them the endpoint is out of the rules already, so this cannot wait.
+    pub(super) fn finish(&mut self, left: &[Expulsion], report: &mut Report) {
+        if left.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        left.iter().for_each(|expulsion| self.tables.look_again(expulsion, false, now));
+        self.look(now, report);
+    }
+
+    /// Looks at the maps that are due, and has clients forgotten that are remembered there for an endpoint that is gone: because a
+    /// packet was on its way when the endpoint was taken away, or because they could not be forgotten together with that. `None`
+    /// when there was nobody. What fails is logged and tried again; it is no failed sync, and no Service's fault.
+    pub fn look_again(&mut self, now: Instant) -> Option<Report> {
+        let mut report = Report::default();
+        self.look(now, &mut report);
+        if report.removed == 0 {
+            return None;
+        }
+        let families: Vec<_> = self.families().collect();
+        report.flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
+        Some(report)
+    }
+
+    /// When [`Engine::look_again`] has something to look at, if ever.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.tables.next_look()
+    }
+
+    fn look(&mut self, now: Instant, report: &mut Report) {
+        let begun = Instant::now();
+        while let Some(map) = self.tables.due(now).filter(|_| begun.elapsed() < ENOUGH) {
+            match self.tables.look(&mut self.kernel, &map, now) {
+                Ok(Some(expulsion)) => self.expel(&expulsion, now, report),
+                Ok(None) => {}
+                Err(error) => {
+                    warn!(%error, map = %map.1, "cannot look for clients of endpoints that are gone; trying again")
+                }
+            }
+        }
+        if report.removed > 0 {
+            // Until now, such a client could make a flow to an endpoint that is gone.
+            self.udp.all_changed();
+        }
+    }
+
+    fn expel(&mut self, expulsion: &Expulsion, now: Instant, report: &mut Report) {
+        let start = Instant::now();
+        let outcome = self.forget_clients(expulsion, report);
+        report.kernel_time += start.elapsed();
+        if let Err(error) = outcome {
+            warn!(%error, map = %expulsion.map.name, "cannot forget clients of endpoints that are gone; trying again");
+            self.tables.look_again(expulsion, true, now);
+        }
+    }
+
+    /// Has clients forgotten apart from anything else. Those that are named as missing are forgotten already; the rest of a
+    /// transaction that goes on failing is left for the next look.
+    fn forget_clients(&mut self, expulsion: &Expulsion, report: &mut Report) -> Result<(), CommitError> {
+        let few = if self.destroys { usize::MAX } else { FEW };
+        for clients in expulsion.clients.chunks(few) {
+            let mut rest = vec![Expulsion { clients: clients.to_vec(), ..expulsion.clone() }];
+            for _ in 0..TRIES {
+                let manner = if self.destroys { Manner::Destroy } else { Manner::OneByOne };
+                let commands: Vec<Command> = rest.iter().flat_map(|expulsion| expulsion.commands(manner)).collect();
+                if commands.is_empty() {
+                    break;
+                }
+                match self.kernel.commit(&commands) {
+                    Ok(committed) => {
+                        report.removed += commands.iter().map(Command::elements).sum::<usize>();
+                        report.add_committed(committed);
+                        break;
+                    }
+                    Err(CommitError::Refused(refusals)) if self.goes_on(manner, &refusals) => {
+                        strike(&mut rest, &commands, 0, &refusals);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn goes_on(&mut self, manner: Manner, refusals: &[Refusal]) -> bool {
+        match manner {
+            Manner::Destroy => self.next_manner(manner, refusals) == Manner::Delete,
+            _ => refusals.iter().all(Refusal::is_missing),
+        }
+    }
+}
