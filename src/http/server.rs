@@ -130,11 +130,12 @@ async fn connection<A, F>(
     A: Fn(Asked) -> F,
     F: Future<Output = Answer>,
 {
+    // A client that says nothing costs no more than its socket.
+    let mut byte = [0];
     tokio::select! {
-        ready = timeout(limits.header_time, stream.readable()) => if !matches!(ready, Ok(Ok(()))) { return },
+        first = timeout(limits.header_time, stream.peek(&mut byte)) => if !matches!(first, Ok(Ok(1))) { return },
         _ = stopped.changed() => return,
     }
-    // A client that says nothing costs no room for what comes now.
     Box::pin(exchange(stream, place, limits, answer, stopped)).await;
 }
 
