@@ -31,3 +31,4 @@ pub mod logging;
 pub mod metrics;
 pub mod privileges;
 pub mod serving;
+pub mod supervise;

@@ -43,13 +43,14 @@ const GUARDED: &[&str] = &[
 const WALLS: &[Wall] = &[
     Wall {
         module: "source",
-        modules: &["source", "model"],
+        modules: &["source", "model", "supervise"],
         words: &[
             "k8s_openapi",
             "kube::",
             "tokio",
             "rustix",
             "std::fs",
+            "std::process",
             "std::thread",
             "Instant::now",
             "SystemTime::now",
@@ -91,6 +92,7 @@ const WALLS: &[Wall] = &[
             "events",
             "fastpath",
             "health",
+            "http",
             "kernel",
             "logging",
             "metrics",
@@ -99,13 +101,15 @@ const WALLS: &[Wall] = &[
             "ruleset",
             "serving",
             "source",
+            "supervise",
             "sync",
         ],
-        words: &["tokio", "std::fs", "std::env", "std::thread"],
+        words: &["tokio", "std::fs", "std::env", "std::process", "std::thread", "Instant::now"],
     },
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "ruleset"], words: &["nft::"] },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall { module: "serving", modules: &["serving", "config", "events", "health", "http", "logging", "metrics"], words: &[] },
+    Wall { module: "supervise", modules: &["supervise"], words: &["tokio", "std::thread"] },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
 ];
 

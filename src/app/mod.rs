@@ -4,6 +4,7 @@
 //! other modes, sysctls, kernel check (`--init-only` ends here), OOM score, servers, objects, syncs. What is privileged comes
 //! before any thread, and is given up then ([`crate::privileges`]).
 
+mod ending;
 mod node;
 mod output;
 mod prepare;
@@ -55,7 +56,9 @@ fn run(config: Config) -> Result<()> {
     }
     prepare::give_up_privileges(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve::serve(config, verbosity, open_files))
+    let outcome = runtime.block_on(serve::serve(config, verbosity, open_files));
+    runtime.shutdown_background();
+    outcome
 }
 
 /// The privileged part of a start, and nothing else (O3).

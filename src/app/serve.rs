@@ -5,19 +5,20 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::{Context as _, Result, bail};
+use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
-use super::node;
 use super::source::{Source, client};
+use super::{ending, node};
 use crate::config::file::Flowtable;
 use crate::config::watch::Watcher;
 use crate::config::{self, Config};
 use crate::events::{self, Happening, Recorder};
 use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
+use crate::http::Places;
 use crate::kernel::{Flowtables, Netfilter, families};
 use crate::logging::Verbosity;
 use crate::metrics::{self, Metrics};
@@ -25,6 +26,7 @@ use crate::model::{Event, Node};
 use crate::ruleset;
 use crate::serving::{self, HealthWatch};
 use crate::source::api;
+use crate::supervise::{self, Supervisor};
 use crate::sync::{Culprit, Engine, LostClaims, Schedule, Sync};
 
 /// Events on their way from the source to the sync loop; a source that is faster waits.
@@ -37,121 +39,148 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// # Errors
 /// What ended it otherwise.
 pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (supervisor, mut failures) = supervise::new();
+    let asked_to_end = ending::on_signal(&supervisor)?;
     let (metrics, places) = (Metrics::new(), serving::places(open_files));
     serving::describe(&config, &metrics);
-    let recorder = publish_events(&config);
+    let (recorder, publisher) = publish_events(&config, &supervisor)?;
     recorder.record(Happening::Starting);
-
-    let hard_fail = config.file.bind_address_hard_fail;
-    let pages = serving::pages(&config, config::configz(&config)?, config.flags.clone(), verbosity);
-    let listen = metrics::server::Listen { address: config.metrics_bind_address, hard_fail, places: places.metrics };
-    let server = tokio::spawn(metrics::server::run(listen, metrics.clone(), pages));
-    // L3
-    let (reporter, health) = health::new(config.sync_period * 2);
-    let listen = Listen { healthz: config.healthz_bind_address, hard_fail, places: places.health };
-    let watch = HealthWatch { metrics: metrics.clone(), events: Some(recorder.clone()) };
-    let health = tokio::spawn(health.run(listen, Arc::new(watch)));
-
-    let config_changed = watch_config(&config)?;
+    serve_pages(&config, verbosity, &metrics, places.metrics, &recorder, &supervisor)?;
+    let reporter = serve_health(&config, &metrics, places.health, &recorder, &supervisor);
+    watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let mut source = Source::spawn(&config, sender, metrics.clone())?;
-    let (ended, sync_ended) = oneshot::channel();
-    spawn_fast_path(&config)?;
-    let sync = spawn_sync(config, metrics, reporter, recorder.clone(), events, ended)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        error = sync_ended => return Err(error.unwrap_or_else(|_| anyhow!("the sync loop ended by itself"))),
-        error = source.failed() => return Err(error),
-        _ = config_changed => bail!("content of the proxy server's configuration file was updated"),
-        Ok(Err(error)) = server => return last_words(recorder, Happening::MetricsFailed(error.to_string()), error).await,
-        Ok(Err(error)) = health => return last_words(recorder, Happening::HealthzFailed(error.to_string()), error).await,
+    spawn_fast_path(&config, &supervisor)?;
+    let teller = recorder.clone();
+    let body = move || sync(config, metrics, reporter, teller, &events);
+    let sync = supervisor.thread("sync", "the sync loop's thread", body)?;
+    let failure = tokio::select! {
+        Ok(()) = asked_to_end => None,
+        error = failures.next() => Some(error),
+        error = source.failed() => Some(error),
+    };
+    if let Some(error) = failure {
+        recorder.flush(LAST_WORDS).await;
+        return Err(error);
     }
-    // Without its source the loop runs out of events and ends.
-    drop(source);
-    sync.join().map_err(|_| anyhow!("the sync loop panicked"))?;
+    // Without its source the loop runs out of events and ends, without recorders the publisher.
+    drop((source, publisher.stop));
+    ending::wait_for([("the sync loop", sync)].into_iter().chain(publisher.thread)).await?;
     info!("ended; the rules stay in force");
     Ok(())
 }
 
-/// Publishes what is recorded, if there is an API server; the recorder is for everybody who has something to tell.
-fn publish_events(config: &Config) -> Recorder {
+/// What publishes events; nothing when there is no API server.
+struct EventThread {
+    /// Ends it when dropped.
+    stop: oneshot::Sender<()>,
+    thread: Option<(&'static str, JoinHandle<()>)>,
+}
+
+/// Publishes what is recorded, if there is an API server; the recorder is for everybody who has something to tell. It has a thread
+/// of its own, because the way to the server may be long.
+fn publish_events(config: &Config, supervisor: &Supervisor) -> Result<(Recorder, EventThread)> {
     let (recorder, publisher) = events::new(&config.node_name);
-    if config.manifests.is_none() {
-        let options = client(config);
-        tokio::spawn(publisher.run(async move || api::client(&options).await));
+    let (stop, stopped) = oneshot::channel();
+    if config.manifests.is_some() {
+        return Ok((recorder, EventThread { stop, thread: None }));
     }
-    recorder
-}
-
-/// Tells the cluster why the process ends.
-async fn last_words(recorder: Recorder, happening: Happening, error: impl Into<anyhow::Error>) -> Result<()> {
-    recorder.record(happening);
-    recorder.flush(LAST_WORDS).await;
-    Err(error.into())
-}
-
-/// Completes when the content of the configuration file is another one, so that the process is started again with it (O5).
-/// Content that would be refused is logged, and the process goes on with what it has.
-fn watch_config(config: &Config) -> Result<oneshot::Receiver<()>> {
-    let (changed, receiver) = oneshot::channel();
-    let Some(path) = config.config_file.clone() else {
-        // Never completes; the sender has to live for that.
-        std::mem::forget(changed);
-        return Ok(receiver);
+    let options = client(config);
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the events")?;
+    let body = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                () = publisher.run(async || api::client(&options).await) => {}
+                _ = stopped => {}
+            }
+        });
+        // Looking up a name may take long, and nobody needs it now.
+        runtime.shutdown_background();
+        Ok(())
     };
+    let thread = supervisor.thread("events", "the events' thread", body).context("thread of the events")?;
+    Ok((recorder, EventThread { stop, thread: Some(("the events' thread", thread)) }))
+}
+
+/// Serves the metrics and the pages beside them.
+fn serve_pages(
+    config: &Config,
+    verbosity: Verbosity,
+    metrics: &Metrics,
+    places: Places,
+    recorder: &Recorder,
+    supervisor: &Supervisor,
+) -> Result<()> {
+    let (address, hard_fail) = (config.metrics_bind_address, config.file.bind_address_hard_fail);
+    let pages = serving::pages(config, config::configz(config)?, config.flags.clone(), verbosity);
+    let run = metrics::server::run(metrics::server::Listen { address, hard_fail, places }, metrics.clone(), pages);
+    let recorder = recorder.clone();
+    supervisor.task("the metrics server's task", async move {
+        Ok(run.await.inspect_err(|error| recorder.record(Happening::MetricsFailed(error.to_string())))?)
+    });
+    Ok(())
+}
+
+/// Serves the health of the proxy and of the Services. Gives where the sync loop reports.
+fn serve_health(
+    config: &Config,
+    metrics: &Metrics,
+    places: Places,
+    recorder: &Recorder,
+    supervisor: &Supervisor,
+) -> Reporter {
+    // L3
+    let (reporter, health) = health::new(config.sync_period * 2);
+    let hard_fail = config.file.bind_address_hard_fail;
+    let listen = Listen { healthz: config.healthz_bind_address, hard_fail, places };
+    let watch = HealthWatch { metrics: metrics.clone(), events: Some(recorder.clone()) };
+    let (run, recorder) = (health.run(listen, Arc::new(watch)), recorder.clone());
+    supervisor.task("the health servers' task", async move {
+        Ok(run.await.inspect_err(|error| recorder.record(Happening::HealthzFailed(error.to_string())))?)
+    });
+    reporter
+}
+
+/// Ends the process when the content of the configuration file is another one, so that it is started again with it (O5). Content
+/// that would be refused is logged, and the process goes on with what it has.
+fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
+    let Some(path) = config.config_file.clone() else { return Ok(()) };
     let mut watcher = Watcher::new(path, config.config_content.clone());
     let body = move || {
         while let Err(errors) = config::judge(watcher.next_content()) {
             error!("the new content of the configuration file is not valid and not used:\n{errors}");
         }
-        // The receiver may be gone already when the process is ending.
-        let _ = changed.send(());
+        bail!("content of the proxy server's configuration file was updated")
     };
-    thread::Builder::new().name("config-watch".into()).spawn(body).context("watch of the configuration file")?;
-    Ok(receiver)
+    let name = "the configuration watcher's thread";
+    supervisor.thread("config-watch", name, body).context("watch of the configuration file")?;
+    Ok(())
 }
 
 /// Starts the thread that keeps the fast path, if there shall be one. It ends with the process, and the fast path stays, as the
 /// rules do.
-fn spawn_fast_path(config: &Config) -> Result<()> {
+fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<()> {
     let wanted = config.file.nftables.flowtable.clone();
     if wanted == Flowtable::Off {
         return Ok(());
     }
-    let body = move || match Flowtables::open() {
-        Ok(kernel) => {
-            let mut keeper = Keeper::new(wanted, kernel);
-            while keeper.look() == Look::Again {
-                thread::sleep(fastpath::MOMENT);
+    let body = move || {
+        match Flowtables::open() {
+            Ok(kernel) => {
+                let mut keeper = Keeper::new(wanted, kernel);
+                while keeper.look() == Look::Again {
+                    thread::sleep(fastpath::MOMENT);
+                }
             }
+            Err(error) => warn!(%error, "no fast path: cannot open a netfilter netlink socket"),
         }
-        Err(error) => warn!(%error, "no fast path: cannot open a netfilter netlink socket"),
+        Ok(())
     };
-    thread::Builder::new().name("fast-path".into()).spawn(body).context("thread of the fast path")?;
+    supervisor.thread("fast-path", "the fast path's thread", body).context("thread of the fast path")?;
     Ok(())
 }
 
-/// Starts the sync loop. Its netlink sockets are opened on its own thread, which they may not leave.
-fn spawn_sync(
-    config: Config,
-    metrics: Metrics,
-    health: Reporter,
-    recorder: Recorder,
-    events: Receiver<Event>,
-    ended: oneshot::Sender<anyhow::Error>,
-) -> Result<JoinHandle<()>> {
-    let body = move || {
-        if let Err(error) = sync(config, metrics, health, recorder, &events) {
-            // The receiver may be gone already when the process is ending.
-            let _ = ended.send(error);
-        }
-    };
-    Ok(thread::Builder::new().name("sync".into()).spawn(body)?)
-}
-
+/// The sync loop, until there are no more events. Its netlink sockets are opened on its own thread, which they may not leave.
 fn sync(
     config: Config,
     metrics: Metrics,

@@ -9,13 +9,10 @@ use crate::metrics::Metrics;
 use crate::model::Event;
 use crate::source::{ConvertOptions, api, manifests};
 
-/// A running source. Dropping it ends the events.
+/// A running source. Dropping it ends the events, as soon as its thread notices.
 pub(super) enum Source {
     /// A directory.
-    Manifests {
-        /// Ends it when dropped.
-        _handle: manifests::Handle,
-    },
+    Manifests(manifests::Handle),
     /// An API server.
     Api(api::Handle),
 }
@@ -25,7 +22,7 @@ impl Source {
     pub(super) fn spawn(config: &Config, sink: SyncSender<Event>, metrics: Metrics) -> Result<Self> {
         if let Some(dir) = config.manifests.clone() {
             let on_rejected = Box::new(move |kind| metrics.object_rejected(kind));
-            return Ok(Self::Manifests { _handle: manifests::spawn(dir, options(config), sink, on_rejected)? });
+            return Ok(Self::Manifests(manifests::spawn(dir, options(config), sink, on_rejected)?));
         }
         let options = api::ApiOptions {
             client: client(config),
@@ -40,7 +37,7 @@ impl Source {
     /// Waits for an error after which the process cannot go on.
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         match self {
-            Self::Manifests { .. } => std::future::pending().await,
+            Self::Manifests(handle) => handle.failed().await,
             Self::Api(handle) => handle.failed().await,
         }
     }

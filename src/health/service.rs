@@ -89,6 +89,10 @@ impl ServiceServers {
     /// nothing about a Service that is gone.
     async fn close_unwanted(&mut self, snapshot: &Snapshot) {
         let is_wanted = |name: &CheckName, server: &Server| {
+            if !server.listeners.iter().all(http::Server::is_running) {
+                warn!(service = %name.service, family = %name.family, "a health-check server panicked; opening it again");
+                return false;
+            }
             let check = snapshot.checks.get(name);
             check.is_some_and(|check| server.addresses == addresses(snapshot, name.family, check.port))
         };

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -69,9 +70,22 @@ impl Server {
     }
 
     /// Never comes back: for a server that lives as long as the process.
+    ///
+    /// # Panics
+    /// When the task that accepts connections panicked.
     pub async fn forever(mut self) {
-        // The task ends only when told to.
-        let _ended = (&mut self.accepting).await;
+        // The task ends only when told to, or by a panic.
+        if let Err(ended) = (&mut self.accepting).await
+            && let Ok(panic) = ended.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Whether connections are accepted: until it is closed, unless the task that does it panicked.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.accepting.is_finished()
     }
 
     /// Stops listening and waits until the port is free. Requests that are on their way are answered by a task that stays
@@ -130,11 +144,12 @@ async fn connection<A, F>(
     A: Fn(Asked) -> F,
     F: Future<Output = Answer>,
 {
+    // A client that says nothing costs no more than its socket.
+    let mut byte = [0];
     tokio::select! {
-        ready = timeout(limits.header_time, stream.readable()) => if !matches!(ready, Ok(Ok(()))) { return },
+        first = timeout(limits.header_time, stream.peek(&mut byte)) => if !matches!(first, Ok(Ok(1))) { return },
         _ = stopped.changed() => return,
     }
-    // A client that says nothing costs no room for what comes now.
     Box::pin(exchange(stream, place, limits, answer, stopped)).await;
 }
 

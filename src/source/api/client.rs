@@ -1,7 +1,7 @@
 //! The way to the API server.
 //!
 //! Takes a kubeconfig, a URL or what a pod finds in its environment; gives a [`kube::Client`], which reads token files and
-//! a CA bundle again by itself and runs credential plugins.
+//! a CA bundle again by itself. `plugin` runs credential plugins for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+
+use super::plugin;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -24,12 +26,27 @@ pub struct ClientOptions {
     pub master: Option<String>,
 }
 
-/// A client. Connects to nothing yet, but credential plugins run. Needs to be called in a tokio runtime.
+/// A client. Connects to nothing yet, but a credential plugin runs, for a bounded time. Needs to be called in a tokio runtime. What
+/// the plugin gave is good until the client's `valid_until`.
 ///
 /// # Errors
-/// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment.
+/// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
 pub async fn client(options: &ClientOptions) -> Result<kube::Client> {
     let mut config = configuration(options).await?;
+    let valid_until = plugin::resolve(&mut config.auth_info).await?;
+    Ok(build(config)?.with_valid_until(valid_until))
+}
+
+/// A client as far as it can be had without waiting: none if it takes a plugin.
+///
+/// # Errors
+/// As for [`client`].
+pub(super) async fn client_without_plugin(options: &ClientOptions) -> Result<Option<kube::Client>> {
+    let config = configuration(options).await?;
+    if plugin::counts(&config.auth_info) { Ok(None) } else { build(config).map(Some) }
+}
+
+fn build(mut config: Config) -> Result<kube::Client> {
     config.connect_timeout = Some(CONNECT);
     trim_token(&mut config)?;
     // Our own back-off is the only one.

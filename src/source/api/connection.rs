@@ -2,23 +2,28 @@
 //!
 //! Takes what to list or watch, gives the answer's bytes or a [`Failure`]. The only file here that talks to the network.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
 use kube::client::Body;
 use kube::core::Request;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
 
-use super::client::{ClientOptions, client};
+use super::client::{ClientOptions, client, client_without_plugin};
 use super::failure::{Failure, chain};
 use super::frame;
 
 /// How long the body of a failure may take to come. It is only words.
 const WORDS: Duration = Duration::from_secs(5);
+/// How long before their end credentials are renewed.
+const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// The largest body of a failure that is read, in bytes.
 const MAX_WORDS: usize = 64 << 10;
 
@@ -31,11 +36,20 @@ pub(super) enum Ask {
     Watch(WatchParams, String),
 }
 
-/// The way to one API server.
+/// The way to one API server. Clones share the client.
 #[derive(Clone)]
 pub(super) struct Connection {
-    client: Client,
+    shared: Arc<Mutex<Shared>>,
+    /// Which of the clients was used last.
+    used: u64,
     options: ClientOptions,
+}
+
+struct Shared {
+    /// None before a credential plugin has run.
+    client: Option<Client>,
+    /// How often a client was made.
+    made: u64,
 }
 
 /// A piece of an answer.
@@ -54,23 +68,39 @@ impl Connection {
     /// # Errors
     /// As for [`client`].
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
-        Ok(Self { client: client(&options).await?, options })
+        let shared = Shared { client: client_without_plugin(&options).await?, made: 0 };
+        Ok(Self { shared: Arc::new(Mutex::new(shared)), used: 0, options })
     }
 
-    /// Reads the configuration again: certificates and credentials in it may be new.
+    /// Reads the configuration again: certificates and credentials in it may be new. Does nothing when a clone did so since the last
+    /// request of this one.
     ///
     /// # Errors
     /// As for [`client`]; the old configuration stays in use.
     pub(super) async fn renew(&mut self) -> anyhow::Result<()> {
-        self.client = client(&self.options).await?;
+        let mut shared = self.shared.lock().await;
+        if shared.made == self.used {
+            shared.make(&self.options).await?;
+        }
         Ok(())
+    }
+
+    /// The client, a new one when the credentials of the last one end. Waits while another clone waits for a plugin.
+    async fn client(&mut self) -> Result<Client, Failure> {
+        let mut shared = self.shared.lock().await;
+        let client = match &shared.client {
+            Some(client) if !is_ending(client) => client.clone(),
+            _ => shared.make(&self.options).await.map_err(|error| Failure::Credentials(format!("{error:#}")))?,
+        };
+        self.used = shared.made;
+        Ok(client)
     }
 
     /// Sends a request and waits for the start of its answer.
     ///
     /// # Errors
-    /// No connection, no answer in time, or one other than 200.
-    pub(super) async fn ask(&self, path: &str, ask: &Ask, patience: Duration) -> Result<Answer, Failure> {
+    /// No credentials, no connection, no answer in time, or one other than 200.
+    pub(super) async fn ask(&mut self, path: &str, ask: &Ask, patience: Duration) -> Result<Answer, Failure> {
         let request = Request::new(path);
         let request = match ask {
             Ask::List(params) => request.list(params),
@@ -78,7 +108,8 @@ impl Connection {
         };
         let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
         // The client logs each failed request as an error; ours are said once, by the watcher.
-        let sent = self.client.send(request.map(Body::from)).with_subscriber(NoSubscriber::default());
+        let client = self.client().await?;
+        let sent = client.send(request.map(Body::from)).with_subscriber(NoSubscriber::default());
         let response = timeout(patience, sent).await.map_err(|_| Failure::Silent(patience))?;
         let response = response.map_err(|error| Failure::of_request(&error))?;
         let code = response.status().as_u16();
@@ -91,6 +122,20 @@ impl Connection {
         let status = frame::Status { code, ..frame::status(&words) };
         Err(Failure::of_status(status, retry_after.map(Duration::from_secs)))
     }
+}
+
+impl Shared {
+    async fn make(&mut self, options: &ClientOptions) -> anyhow::Result<Client> {
+        let client = client(options).await?;
+        self.client = Some(client.clone());
+        self.made += 1;
+        Ok(client)
+    }
+}
+
+/// Whether the credentials are no longer good for long enough.
+fn is_ending(client: &Client) -> bool {
+    client.valid_until().is_some_and(|end| Timestamp::now() + MARGIN >= end)
 }
 
 /// An answer that is under way.

@@ -21,6 +21,9 @@ pub(super) enum Failure {
         /// When the server wants to hear from us again.
         retry_after: Option<Duration>,
     },
+    /// The plugin gives no credentials, or the configuration cannot be read any more.
+    #[error("no credentials: {0}")]
+    Credentials(String),
     /// No connection, or a broken one.
     #[error("{0}")]
     Connection(String),

@@ -5,8 +5,8 @@
 //!
 //! The stages: `connection` asks, `lines` and `frame` cut the answer, `resource` reads an object, `known` keeps the books,
 //! `outlet` sends. `watcher` ties these together for one kind, with `follow` for the conversation, `listing`
-//! for the way to list and `backoff` for the time between tries; `readiness` knows when start-up is done, `location` where the server is, `task` runs it
-//! all on a thread. `client` finds the server.
+//! for the way to list and `backoff` for the time between tries; `readiness` knows when start-up is done, `location` where the
+//! server is, `task` runs it all on a thread. `client` finds the server, with credentials that `plugin` may provide.
 //!
 //! Why not `kube::runtime::watcher`: there an object that does not decode fails its whole page, a server that refuses or
 //! ignores streaming lists is asked in the same way for ever, Retry-After is not seen, a line may have any length, and a
@@ -29,6 +29,7 @@ mod lines;
 mod listing;
 mod location;
 mod outlet;
+mod plugin;
 mod readiness;
 mod resource;
 mod task;

@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result, anyhow};
 use futures_util::future::select_all;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
-use tracing::error;
 
 use super::connection::Connection;
 use super::location;
@@ -19,8 +18,9 @@ use super::resource::Resource;
 use super::watcher::{Surroundings, Timing, Watcher};
 use super::{ApiOptions, Observer};
 use crate::model::Event;
+use crate::supervise::guarded;
 
-/// A running source. Dropping it stops it.
+/// A running source. Dropping it stops it, without waiting.
 #[derive(Debug)]
 pub struct Handle {
     stop: Option<oneshot::Sender<()>>,
@@ -30,11 +30,14 @@ pub struct Handle {
 
 impl Handle {
     /// Stops the source and waits for its thread, which takes no longer than converting what just came.
-    pub fn stop(self) {
+    pub fn stop(mut self) {
+        let thread = self.thread.take();
         drop(self);
+        // A panic was told of.
+        let _ = thread.map(JoinHandle::join);
     }
 
-    /// Waits for an error after which the process cannot go on (M3), or for the source to end by itself.
+    /// Waits for an error after which the process cannot go on (M3), a panic among them, or for the source to end by itself.
     pub async fn failed(&mut self) -> anyhow::Error {
         (&mut self.failure).await.unwrap_or_else(|_| anyhow!("the API source ended by itself"))
     }
@@ -44,11 +47,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // A thread that has ended already does not listen.
         let _ = self.stop.take().map(|stop| stop.send(()));
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            error!("the API source panicked");
-        }
     }
 }
 
@@ -80,7 +78,9 @@ pub(super) fn spawn_with(
             Err(error) => return drop(tell.send(Err(error))),
         };
         drop(tell.send(Ok(())));
-        if let Some(error) = runtime.block_on(follow(options, connection, sink, observer, timing, stopped)) {
+        let follow = follow(options, connection, sink, observer, timing, stopped);
+        let ended = guarded("the API source's thread", || Ok(runtime.block_on(follow)));
+        if let Some(error) = ended.unwrap_or_else(Some) {
             drop(fail.send(error));
         }
         // Looking up a name may take long, and nobody needs it now.

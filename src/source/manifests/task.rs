@@ -15,9 +15,10 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use tokio::sync::oneshot;
 use tracing::{error, warn};
 
 use super::directory::{Directory, Update};
@@ -26,6 +27,7 @@ use super::walk::Visit;
 use super::watch::Watch;
 use crate::model::Event;
 use crate::source::convert::ConvertOptions;
+use crate::supervise::guarded;
 
 /// How long changes are collected once one was noticed: editors and tools make several.
 const FOLD: Duration = Duration::from_millis(5);
@@ -34,17 +36,26 @@ const POLL: Duration = Duration::from_secs(2);
 /// How long to wait while the receiver is behind.
 const FULL: Duration = Duration::from_millis(1);
 
-/// A running watch. Dropping it stops it.
+/// A running watch. Dropping it stops it, without waiting.
 #[derive(Debug)]
 pub struct Handle {
     stop: Arc<OwnedFd>,
+    failure: oneshot::Receiver<anyhow::Error>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Handle {
     /// Stops the watch and waits for its thread, which takes no longer than reading one file.
-    pub fn stop(self) {
+    pub fn stop(mut self) {
+        let thread = self.thread.take();
         drop(self);
+        // A panic was told of.
+        let _ = thread.map(JoinHandle::join);
+    }
+
+    /// Waits for the watch to end by itself, which it does by a panic.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        (&mut self.failure).await.unwrap_or_else(|_| anyhow!("the manifest watch ended by itself"))
     }
 }
 
@@ -52,11 +63,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // Writing 1 to an eventfd fails only when it is signalled already.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            error!("the manifest watch panicked");
-        }
     }
 }
 
@@ -105,11 +111,14 @@ pub(super) fn spawn_with(
         listed: false,
         unwatched: false,
     };
+    let (fail, failure) = oneshot::channel();
     let thread = thread::Builder::new().name("manifests".into()).spawn(move || {
-        // Being stopped is how it ends.
-        let Err(Stopped) = worker.run();
+        // Being stopped is how it ends otherwise.
+        if let Err(panic) = guarded("the manifest watch's thread", || Ok(worker.run())) {
+            drop(fail.send(panic));
+        }
     });
-    Ok(Handle { stop, thread: Some(thread.context("manifest thread")?) })
+    Ok(Handle { stop, failure, thread: Some(thread.context("manifest thread")?) })
 }
 
 /// The watch was told to end, or nobody listens any more.

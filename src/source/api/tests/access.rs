@@ -36,7 +36,7 @@ fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
 
 /// One page of Services, asked for in the way the options describe.
 async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
-    let connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
+    let mut connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
     let ask = Ask::List(kube::api::ListParams::default());
     let answer = connection.ask("/api/v1/services", &ask, PATIENCE).await;
     answer.map_err(|error| error.to_string())?.all(1000, PATIENCE).await.map_err(|error| error.to_string())
