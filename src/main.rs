@@ -5,10 +5,12 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Also after a panic.
+    let _ending = kube_proxy::logging::Ending;
     match kube_proxy::app::start(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kube-proxy: {error:#}");
+            kube_proxy::logging::fatal(&error);
             ExitCode::FAILURE
         }
     }

@@ -102,7 +102,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "ruleset"], words: &["nft::"] },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall { module: "serving", modules: &["serving", "config", "events", "health", "logging", "metrics"], words: &[] },
-    Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
+    Wall { module: "logging", modules: &["logging", "config"], words: &["std::env", "std::fs", "std::thread"] },
 ];
 
 fn sources(dir: &Path) -> Vec<PathBuf> {

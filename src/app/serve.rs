@@ -19,7 +19,7 @@ use crate::events::{self, Happening, Recorder};
 use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
 use crate::kernel::{Flowtables, Netfilter, families};
-use crate::logging::Verbosity;
+use crate::logging::{self, Verbosity};
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
 use crate::ruleset;
@@ -41,6 +41,8 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Metrics::new();
     serving::describe(&config, &metrics);
+    let counter = metrics.clone();
+    logging::count_dropped(move |lines| counter.log_lines_dropped(lines));
     let recorder = publish_events(&config);
     recorder.record(Happening::Starting);
 

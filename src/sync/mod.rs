@@ -97,6 +97,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// What was found wrong with this node.
     pub fn run(mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         self.families_synced();
+        self.health.working(self.started);
         self.engine.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
         loop {
             let now = Instant::now();
@@ -151,7 +152,11 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         let now = Instant::now();
         let due = self.engine.is_ready().then(|| self.schedule.due(now).saturating_duration_since(now));
         let timeout = due.unwrap_or(MOMENT).min(MOMENT);
-        match events.recv_timeout(timeout) {
+        // A thread that does anything else for too long is stuck, which `/livez` tells.
+        self.health.waiting();
+        let received = events.recv_timeout(timeout);
+        self.health.working(Instant::now());
+        match received {
             Ok(event) => self.take(event),
             Err(RecvTimeoutError::Timeout) => return Ok(()),
             Err(RecvTimeoutError::Disconnected) => return Err(Gone),
