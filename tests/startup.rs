@@ -14,6 +14,7 @@ use serde_json::Value;
 use support::mixed;
 use support::netns::{Namespace, run};
 use support::nft::{list_ruleset, load};
+use support::plan::Family;
 use support::proxy::{Proxy, binary, config};
 use support::world::World;
 use tempfile::TempDir;
@@ -142,6 +143,74 @@ fn a_running_proxy_has_given_up_what_it_does_not_need() {
         assert_eq!([value("CapEff:"), value("CapPrm:"), value("CapBnd:")], [&*network; 3]);
         assert_eq!((value("NoNewPrivs:"), value("Seccomp:")), ("1".to_owned(), "2".to_owned()));
     }
+}
+
+/// What the kernel answers when a thread of the proxy makes these system calls: a number and its arguments each.
+#[cfg(target_arch = "x86_64")]
+fn answers(thread: &str, calls: &[(i64, &[i64])]) -> Vec<i64> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/attempt.py");
+    let words = |(number, arguments): &(i64, &[i64])| {
+        let words: Vec<String> = [*number].iter().chain(*arguments).map(ToString::to_string).collect();
+        words.join(",")
+    };
+    let output = Command::new("python3").args([script, thread]).args(calls.iter().map(words)).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    text(&output).lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// Whether Landlock is in use, and of a kernel that has its scopes (Linux 6.12).
+#[cfg(target_arch = "x86_64")]
+fn has_scopes(proxy: &Proxy<'_>) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().unwrap_or(0));
+    proxy.log().contains("writing files is refused") && (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn what_a_running_proxy_has_given_up_is_refused_to_each_of_its_threads() {
+    const SOCKET: i64 = 41;
+    const SOCKETPAIR: i64 = 53;
+    const KILL: i64 = 62;
+    const TGKILL: i64 = 234;
+    const EPERM: i64 = -1;
+    let (unix, inet, inet6, netlink, packet, vsock) = (1, 2, 10, 16, 17, 40);
+    let (stream, datagram, raw) = (1, 2, 3);
+    let (route, audit, netfilter, generic) = (0, 9, 12, 16);
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let mut bystander = Command::new("sleep").arg("60").spawn().unwrap();
+    let (own, other) = (i64::from(proxy.pid()), i64::from(bystander.id()));
+    for task in fs::read_dir(format!("/proc/{own}/task")).unwrap().map(|task| task.unwrap().path()) {
+        let thread = task.file_name().unwrap().to_str().unwrap().to_owned();
+        let refused: [(i64, &[i64]); 8] = [
+            (SOCKET, &[unix, stream, 0]),
+            (SOCKET, &[packet, raw, 0]),
+            (SOCKET, &[vsock, stream, 0]),
+            (SOCKET, &[netlink, raw, generic]),
+            (SOCKET, &[netlink, raw, audit]),
+            (SOCKETPAIR, &[inet, stream, 0, 0]),
+            (KILL, &[other, 0]),
+            // The filter lets this one pass, as threads signal each other; Landlock does not.
+            (TGKILL, &[other, other, 0]),
+        ];
+        let given = answers(&thread, &refused);
+        assert_eq!(given[..7], [EPERM; 7], "{refused:?}");
+        assert!(given[7] == EPERM || !has_scopes(&proxy), "a signal to another process: {}", given[7]);
+        let allowed: [(i64, &[i64]); 5] = [
+            (SOCKET, &[inet, datagram, 0]),
+            (SOCKET, &[inet6, stream, 0]),
+            (SOCKET, &[netlink, raw, route]),
+            (SOCKET, &[netlink, raw, netfilter]),
+            (TGKILL, &[own, thread.parse().unwrap(), 0]),
+        ];
+        assert!(answers(&thread, &allowed).iter().all(|answer| *answer >= 0), "{allowed:?}");
+    }
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    // It goes on as if nothing had been.
+    proxy.apply(&[mixed::web().external_ip(Family::V4.external_ip(2)).json()]);
+    assert!(proxy.stop().success());
 }
 
 #[test]
