@@ -125,7 +125,8 @@ fn a_log_that_nobody_reads_keeps_nothing_from_going_on() {
     let count = dropped(&proxy);
     let mut lines = BufReader::new(reader.try_clone().unwrap()).lines();
     let number = lines.find_map(|line| told(&line.unwrap())).expect("the log says how many lines are missing");
-    assert_eq!((number, dropped(&proxy)), (count, count));
+    assert!(number >= count, "{number} told, {count} counted before");
+    assert_eq!(number, dropped(&proxy));
     move_to(&proxy, &world, 2);
 
     drop(lines);
@@ -148,17 +149,17 @@ fn a_start_and_an_error_at_its_end_do_not_wait_for_a_reader() {
     fs::write(proxy.config_path(), other.to_string()).unwrap();
     assert_eq!(proxy.wait_for_end().code(), Some(1));
 
-    // With a reader, the error is the last line.
+    // With a reader, the error comes out.
     drop((reader, writer));
     let (reader, writer) = narrow_pipe();
     proxy.set_stderr(writer.into());
     proxy.launch();
     fs::write(proxy.config_path(), config().to_string()).unwrap();
     proxy.set_stderr(fs::File::open("/dev/null").unwrap().into());
-    let read = thread::spawn(|| BufReader::new(reader).lines().map(Result::unwrap).last());
+    let read = thread::spawn(|| std::io::read_to_string(reader).unwrap());
     assert_eq!(proxy.wait_for_end().code(), Some(1));
-    let last = read.join().unwrap().unwrap();
-    assert!(last.contains("content of the proxy server's configuration file was updated"), "{last}");
+    let log = read.join().unwrap();
+    assert!(log.contains("ERROR kube_proxy: content of the proxy server's configuration"), "{log}");
 }
 
 #[test]
@@ -172,8 +173,14 @@ fn a_sync_thread_that_is_stuck_is_told_by_livez_and_healthz() {
 
     // Held in its next call to netlink for a minute, or until strace ends.
     let mut strace = strace::hold(&thread_of(&proxy, "sync"));
+    let mut turn = 0;
     for path in ["/livez", "/healthz"] {
-        wait_for("unhealthy", || answers(path).starts_with("HTTP/1.1 503 Service Unavailable\r\n"));
+        wait_for("unhealthy", || {
+            // So that there is a call.
+            turn += 1;
+            proxy.manifests().apply(&endpoint(turn % 4));
+            answers(path).starts_with("HTTP/1.1 503 Service Unavailable\r\n")
+        });
     }
     let answer = answers("/livez");
     let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();

@@ -6,11 +6,13 @@
 mod support;
 
 use std::fs;
+use std::io::ErrorKind;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::mixed;
 use support::netns::{Namespace, run};
 use support::nft::{list_ruleset, load};
@@ -211,6 +213,54 @@ fn what_a_running_proxy_has_given_up_is_refused_to_each_of_its_threads() {
     // It goes on as if nothing had been.
     proxy.apply(&[mixed::web().external_ip(Family::V4.external_ip(2)).json()]);
     assert!(proxy.stop().success());
+}
+
+/// Answers questions for the IPv4 address of a name with 127.0.0.1, and every other one with nothing, until nobody asks any more.
+fn answer_names(dns: &UdpSocket) {
+    let mut question = [0; 512];
+    while let Ok((len, client)) = dns.recv_from(&mut question) {
+        // The type stands behind the name, which ends with a zero, and before the class.
+        let name = question[12..len].iter().position(|byte| *byte == 0).unwrap();
+        let end = 12 + name + 5;
+        let is_known = question[end - 4..end - 2] == [0, 1];
+        let counts = [0x81, 0x80, 0, 1, 0, u8::from(is_known), 0, 0, 0, 0];
+        let address: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 1];
+        let address = if is_known { address } else { &[] };
+        let answer = [&question[..2], &counts, &question[12..end], address].concat();
+        dns.send_to(&answer, client).unwrap();
+    }
+}
+
+#[test]
+fn a_running_proxy_finds_its_api_server_by_name() {
+    let node = Namespace::new("name");
+    let directory = TempDir::new().unwrap();
+    let [resolver, kubeconfig] = ["resolv.conf", "kubeconfig"].map(|name| directory.path().join(name));
+    fs::write(&resolver, "nameserver 127.0.0.1\noptions timeout:1\n").unwrap();
+    let clusters = json!([{ "name": "c", "cluster": { "server": "https://api.cluster.test:6443" } }]);
+    let contexts = json!([{ "name": "c", "context": { "cluster": "c", "user": "u" } }]);
+    let users = json!([{ "name": "u", "user": { "token": "x" } }]);
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": clusters, "contexts": contexts, "users": users,
+    });
+    fs::write(&kubeconfig, text.to_string()).unwrap();
+    let (dns, server) =
+        node.enter(|| (UdpSocket::bind("127.0.0.1:53").unwrap(), TcpListener::bind("127.0.0.1:6443").unwrap()));
+    dns.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", resolver.display());
+    let mut proxy = Proxy::with_api(&node, &config(), &kubeconfig);
+    proxy.set_wrapper(&["unshare", "--mount", "sh", "-c", &script, "sh"]);
+    thread::spawn(move || answer_names(&dns));
+    proxy.spawn();
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = server.accept() {
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(Instant::now() < end, "no connection to the API server: {}", proxy.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(proxy.log().contains("other system calls are refused"), "{}", proxy.log());
 }
 
 #[test]

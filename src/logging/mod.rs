@@ -33,6 +33,8 @@ static QUEUE: Queue = Queue::new();
 /// Whether there is a thread that writes it.
 static WRITER: Once = Once::new();
 
+/// Who says what is about the process and about no module.
+const PROGRAM: &str = "kube_proxy";
 /// How long the end of the process waits for a log that is not read, before its last line and after it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -92,10 +94,10 @@ impl io::Write for Record {
 
 /// Logs a panic in place of printing it. The backtrace is there if `RUST_BACKTRACE` asks for it, as usual.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    error!("thread {:?} {panic}", thread::current().name().unwrap_or_default());
+    error!(target: PROGRAM, "thread {:?} {panic}", thread::current().name().unwrap_or_default());
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
-        error!("{backtrace}");
+        error!(target: PROGRAM, "{backtrace}");
     }
 }
 
@@ -122,7 +124,7 @@ pub fn fatal(error: &anyhow::Error) {
     if tracing::dispatcher::has_been_set() {
         // A log that is not read now drops the line; it gets a moment to be read.
         drain();
-        error!("{error:#}");
+        error!(target: PROGRAM, "{error:#}");
     } else {
         QUEUE.push(escape::lines(&format!("kube-proxy: {error:#}")));
     }

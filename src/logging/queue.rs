@@ -32,7 +32,7 @@ pub(super) struct Queue {
 struct State {
     lines: VecDeque<String>,
     bytes: usize,
-    /// The writer has a line that is not written yet.
+    /// The writer has a line, or a number to tell, that is not written yet.
     writing: bool,
     /// Dropped since the log last told of it.
     untold: u64,
@@ -102,7 +102,10 @@ impl Queue {
                     let written = out.write_all(line.as_bytes());
                     self.written(written.is_ok());
                 }
-                Work::TellDropped(lines) => tell(lines),
+                Work::TellDropped(lines) => {
+                    tell(lines);
+                    self.written(true);
+                }
             }
         }
     }
@@ -110,10 +113,10 @@ impl Queue {
     fn next(&self) -> Work {
         let idle = |state: &mut State| state.lines.is_empty() && state.untold == 0;
         let mut state = self.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        state.writing = true;
         match state.lines.pop_front() {
             Some(line) => {
                 state.bytes -= line.len();
-                state.writing = true;
                 Work::Write(line)
             }
             None => Work::TellDropped(std::mem::take(&mut state.untold)),
