@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use support::mixed;
 use support::netns::{Namespace, run};
 use support::nft::{list_ruleset, load};
-use support::plan::Family;
 use support::proxy::{Proxy, binary, config};
 use support::world::World;
 use tempfile::TempDir;
@@ -131,6 +130,16 @@ fn without_the_capability_it_says_what_it_needs() {
 }
 
 #[test]
+fn an_error_that_ends_the_process_is_said_whatever_rust_log_leaves_out() {
+    let node = Namespace::new("start");
+    let mut command = node.command("setpriv");
+    command.args(["--bounding-set=-net_admin"]).arg(binary()).arg("--cleanup").env("RUST_LOG", "off");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert_eq!(text(&output), "kube-proxy: the clean-up is not complete\n");
+}
+
+#[test]
 fn a_running_proxy_has_given_up_what_it_does_not_need() {
     let world = World::new();
     let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
@@ -211,7 +220,7 @@ fn what_a_running_proxy_has_given_up_is_refused_to_each_of_its_threads() {
     bystander.kill().unwrap();
     bystander.wait().unwrap();
     // It goes on as if nothing had been.
-    proxy.apply(&[mixed::web().external_ip(Family::V4.external_ip(2)).json()]);
+    proxy.apply(&[mixed::web().external_ip(support::plan::Family::V4.external_ip(2)).json()]);
     assert!(proxy.stop().success());
 }
 

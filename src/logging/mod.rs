@@ -2,7 +2,7 @@
 //!
 //! `RUST_LOG` takes the place of the verbosity where it is set, until the verbosity is changed at run time.
 //!
-//! Invariants: logging never waits for who reads the log ([`queue`]), and each line is one record ([`escape`]). A thread of its own
+//! Invariants: logging never waits for who reads the log (`queue`), and each line is one record (`escape`). A thread of its own
 //! writes the lines, from [`start_writing`] on; [`Ending`] sees to those that are left at the end of the process. Panics are records
 //! too. Nothing else in a running process may write to standard error, because that would wait.
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 use std::{fmt, io, panic, thread};
 
 use tracing::level_filters::LevelFilter;
-use tracing::{error, warn};
+use tracing::{Level, enabled, error, warn};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::{self, Handle};
@@ -94,10 +94,19 @@ impl io::Write for Record {
 
 /// Logs a panic in place of printing it. The backtrace is there if `RUST_BACKTRACE` asks for it, as usual.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    error!(target: PROGRAM, "thread {:?} {panic}", thread::current().name().unwrap_or_default());
+    say(&format!("thread {:?} {panic}", thread::current().name().unwrap_or_default()));
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
-        error!(target: PROGRAM, "{backtrace}");
+        say(&backtrace.to_string());
+    }
+}
+
+/// An error that is said in any case: as a record, or as lines for a terminal if there is no log or `RUST_LOG` leaves the record out.
+fn say(text: &str) {
+    if enabled!(target: PROGRAM, Level::ERROR) {
+        error!(target: PROGRAM, "{text}");
+    } else {
+        QUEUE.push(escape::lines(&format!("kube-proxy: {text}")));
     }
 }
 
@@ -119,15 +128,11 @@ pub fn count_dropped(count: impl Fn(u64) + Send + 'static) {
     QUEUE.on_drop(Box::new(count));
 }
 
-/// Says why the process ends: as a record if logging was started, else to the terminal of who called.
+/// Says why the process ends.
 pub fn fatal(error: &anyhow::Error) {
-    if tracing::dispatcher::has_been_set() {
-        // A log that is not read now drops the line; it gets a moment to be read.
-        drain();
-        error!(target: PROGRAM, "{error:#}");
-    } else {
-        QUEUE.push(escape::lines(&format!("kube-proxy: {error:#}")));
-    }
+    // A log that is full would drop the line; it gets a moment to be read.
+    drain();
+    say(&format!("{error:#}"));
 }
 
 /// Foreign text for a terminal: nothing in it moves the cursor or begins a line that the text does not have.
