@@ -2,17 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use kube_proxy::app::{self, ReaderGone};
 
 fn main() -> ExitCode {
+    // Also after a panic.
+    let _ending = kube_proxy::logging::Ending;
     match app::start(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<ReaderGone>() => ExitCode::from(ReaderGone::EXIT_CODE),
         Err(error) => {
-            let _nobody_reads_it = writeln!(io::stderr(), "kube-proxy: {error:#}");
+            kube_proxy::logging::fatal(&error);
             ExitCode::FAILURE
         }
     }

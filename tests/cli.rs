@@ -59,3 +59,24 @@ fn the_configuration_is_written_from_kubeadms_file() {
     let nowhere = dir.path().join("no/such/dir");
     assert!(refused(&["--write-config-to", nowhere.to_str().unwrap()]).contains("no/such/dir"));
 }
+
+#[test]
+fn foreign_text_stays_in_its_place_when_the_ruleset_is_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let manifests = dir.path().join("manifests");
+    fs::create_dir(&manifests).unwrap();
+    fs::write(manifests.join("a\nFORGED\u{1b}\u{202e}.yaml"), "[").unwrap();
+    let config = dir.path().join("config.yaml");
+    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
+                hostnameOverride: here\ndetectLocalMode: BridgeInterface\n\
+                detectLocal: {bridgeInterface: \"b\\\"drop;\\e}\"}\nstrange: 1\n";
+    fs::write(&config, text).unwrap();
+    let args = ["render", "--config", config.to_str().unwrap(), "--manifests", manifests.to_str().unwrap()];
+    let output = proxy(&args);
+    assert!(output.status.success(), "{output:?}");
+    let [printed, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(printed.contains("iifname \"b'drop; }\" "), "{printed}");
+    assert!(!printed.contains("b\"drop"), "{printed}");
+    assert!(said.contains("\\nFORGED\\u{1b}\\u{202e}.yaml"), "{said:?}");
+    assert_eq!(said.lines().count(), 2, "an unknown field and a bad file: {said:?}");
+}

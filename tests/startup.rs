@@ -6,11 +6,13 @@
 mod support;
 
 use std::fs;
+use std::io::ErrorKind;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::mixed;
 use support::netns::{Namespace, run};
 use support::nft::{list_ruleset, load};
@@ -128,6 +130,16 @@ fn without_the_capability_it_says_what_it_needs() {
 }
 
 #[test]
+fn an_error_that_ends_the_process_is_said_whatever_rust_log_leaves_out() {
+    let node = Namespace::new("start");
+    let mut command = node.command("setpriv");
+    command.args(["--bounding-set=-net_admin"]).arg(binary()).arg("--cleanup").env("RUST_LOG", "off");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert_eq!(text(&output), "kube-proxy: the clean-up is not complete\n");
+}
+
+#[test]
 fn a_running_proxy_has_given_up_what_it_does_not_need() {
     let world = World::new();
     let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
@@ -142,6 +154,122 @@ fn a_running_proxy_has_given_up_what_it_does_not_need() {
         assert_eq!([value("CapEff:"), value("CapPrm:"), value("CapBnd:")], [&*network; 3]);
         assert_eq!((value("NoNewPrivs:"), value("Seccomp:")), ("1".to_owned(), "2".to_owned()));
     }
+}
+
+/// What the kernel answers when a thread of the proxy makes these system calls: a number and its arguments each.
+#[cfg(target_arch = "x86_64")]
+fn answers(thread: &str, calls: &[(i64, &[i64])]) -> Vec<i64> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/attempt.py");
+    let words = |(number, arguments): &(i64, &[i64])| {
+        let words: Vec<String> = [*number].iter().chain(*arguments).map(ToString::to_string).collect();
+        words.join(",")
+    };
+    let output = Command::new("python3").args([script, thread]).args(calls.iter().map(words)).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    text(&output).lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// Whether Landlock is in use, and of a kernel that has its scopes (Linux 6.12).
+#[cfg(target_arch = "x86_64")]
+fn has_scopes(proxy: &Proxy<'_>) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().unwrap_or(0));
+    proxy.log().contains("writing files is refused") && (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn what_a_running_proxy_has_given_up_is_refused_to_each_of_its_threads() {
+    const SOCKET: i64 = 41;
+    const SOCKETPAIR: i64 = 53;
+    const KILL: i64 = 62;
+    const TGKILL: i64 = 234;
+    const EPERM: i64 = -1;
+    let (unix, inet, inet6, netlink, packet, vsock) = (1, 2, 10, 16, 17, 40);
+    let (stream, datagram, raw) = (1, 2, 3);
+    let (route, audit, netfilter, generic) = (0, 9, 12, 16);
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let mut bystander = Command::new("sleep").arg("60").spawn().unwrap();
+    let (own, other) = (i64::from(proxy.pid()), i64::from(bystander.id()));
+    for task in fs::read_dir(format!("/proc/{own}/task")).unwrap().map(|task| task.unwrap().path()) {
+        let thread = task.file_name().unwrap().to_str().unwrap().to_owned();
+        let refused: [(i64, &[i64]); 8] = [
+            (SOCKET, &[unix, stream, 0]),
+            (SOCKET, &[packet, raw, 0]),
+            (SOCKET, &[vsock, stream, 0]),
+            (SOCKET, &[netlink, raw, generic]),
+            (SOCKET, &[netlink, raw, audit]),
+            (SOCKETPAIR, &[inet, stream, 0, 0]),
+            (KILL, &[other, 0]),
+            // The filter lets this one pass, as threads signal each other; Landlock does not.
+            (TGKILL, &[other, other, 0]),
+        ];
+        let given = answers(&thread, &refused);
+        assert_eq!(given[..7], [EPERM; 7], "{refused:?}");
+        assert!(given[7] == EPERM || !has_scopes(&proxy), "a signal to another process: {}", given[7]);
+        let allowed: [(i64, &[i64]); 5] = [
+            (SOCKET, &[inet, datagram, 0]),
+            (SOCKET, &[inet6, stream, 0]),
+            (SOCKET, &[netlink, raw, route]),
+            (SOCKET, &[netlink, raw, netfilter]),
+            (TGKILL, &[own, thread.parse().unwrap(), 0]),
+        ];
+        assert!(answers(&thread, &allowed).iter().all(|answer| *answer >= 0), "{allowed:?}");
+    }
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    // It goes on as if nothing had been.
+    proxy.apply(&[mixed::web().external_ip(support::plan::Family::V4.external_ip(2)).json()]);
+    assert!(proxy.stop().success());
+}
+
+/// Answers questions for the IPv4 address of a name with 127.0.0.1, and every other one with nothing, until nobody asks any more.
+fn answer_names(dns: &UdpSocket) {
+    let mut question = [0; 512];
+    while let Ok((len, client)) = dns.recv_from(&mut question) {
+        // The type stands behind the name, which ends with a zero, and before the class.
+        let name = question[12..len].iter().position(|byte| *byte == 0).unwrap();
+        let end = 12 + name + 5;
+        let is_known = question[end - 4..end - 2] == [0, 1];
+        let counts = [0x81, 0x80, 0, 1, 0, u8::from(is_known), 0, 0, 0, 0];
+        let address: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 1];
+        let address = if is_known { address } else { &[] };
+        let answer = [&question[..2], &counts, &question[12..end], address].concat();
+        dns.send_to(&answer, client).unwrap();
+    }
+}
+
+#[test]
+fn a_running_proxy_finds_its_api_server_by_name() {
+    let node = Namespace::new("name");
+    let directory = TempDir::new().unwrap();
+    let [resolver, kubeconfig] = ["resolv.conf", "kubeconfig"].map(|name| directory.path().join(name));
+    fs::write(&resolver, "nameserver 127.0.0.1\noptions timeout:1\n").unwrap();
+    let clusters = json!([{ "name": "c", "cluster": { "server": "https://api.cluster.test:6443" } }]);
+    let contexts = json!([{ "name": "c", "context": { "cluster": "c", "user": "u" } }]);
+    let users = json!([{ "name": "u", "user": { "token": "x" } }]);
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": clusters, "contexts": contexts, "users": users,
+    });
+    fs::write(&kubeconfig, text.to_string()).unwrap();
+    let (dns, server) =
+        node.enter(|| (UdpSocket::bind("127.0.0.1:53").unwrap(), TcpListener::bind("127.0.0.1:6443").unwrap()));
+    dns.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", resolver.display());
+    let mut proxy = Proxy::with_api(&node, &config(), &kubeconfig);
+    proxy.set_wrapper(&["unshare", "--mount", "sh", "-c", &script, "sh"]);
+    thread::spawn(move || answer_names(&dns));
+    proxy.spawn();
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = server.accept() {
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(Instant::now() < end, "no connection to the API server: {}", proxy.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(proxy.log().contains("other system calls are refused"), "{}", proxy.log());
 }
 
 #[test]

@@ -182,7 +182,9 @@ impl Connection {
             // What an interrupted conversation left behind is not an answer to this batch.
         }
         self.socket.send_datagram(batch.pages()).map_err(|error| match error.raw_os_error() {
-            Some(libc::EMSGSIZE | libc::ENOBUFS | libc::ENOMEM) => CommitError::TooLarge { bytes: batch.bytes(), error },
+            Some(libc::EMSGSIZE | libc::ENOBUFS | libc::ENOMEM) => {
+                CommitError::TooLarge { bytes: batch.bytes(), error }
+            }
             _ => error.into(),
         })?;
         let mut refusals = Vec::new();

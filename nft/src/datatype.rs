@@ -92,7 +92,7 @@ impl DataType {
             (Self::Mark, &[a, b, c, d]) => format!("0x{:08x}", u32::from_ne_bytes([a, b, c, d])),
             (Self::IfName, _) => {
                 let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-                format!("\"{}\"", String::from_utf8_lossy(&bytes[..end]))
+                crate::text::interface(&String::from_utf8_lossy(&bytes[..end]))
             }
             _ => hex(bytes),
         }

@@ -4,7 +4,8 @@
 //! `nft --stateless list ruleset` does, [`command`] prints single lines of `nft -f` input, [`crate::Expr`] prints in the style of
 //! `nft --debug=netlink`.
 //!
-//! Names are written as they are; whoever makes them validates them. Comments are made harmless.
+//! Names of objects are written as they are; whoever makes them validates them. Comments and names of interfaces are foreign: whatever
+//! they hold, they stay between their quotation marks and on their line.
 
 mod chain;
 pub mod command;
@@ -26,22 +27,36 @@ fn comment(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" comment {}", quoted(text)))
 }
 
-/// A comment between quotation marks, cut to what nft loads. nft has no escapes, so what would end the string is replaced.
+/// A comment between quotation marks, cut to what nft loads.
 fn quoted(text: &str) -> String {
-    let text = crate::userdata::cut(text);
-    let harmless: String = text
-        .chars()
-        .map(|c| {
-            if c == '"' {
-                '\''
-            } else if c.is_control() {
-                ' '
-            } else {
-                c
-            }
-        })
-        .collect();
-    format!("\"{harmless}\"")
+    format!("\"{}\"", harmless(crate::userdata::cut(text)))
+}
+
+/// Text for between quotation marks. nft has no escapes, so what would end the string or the line is replaced, and what turns the
+/// direction of writing, which a terminal would follow.
+fn harmless(text: &str) -> String {
+    let turns =
+        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let replace = |c: char| match c {
+        '"' => '\'',
+        c if c.is_control() || turns(c) => ' ',
+        c => c,
+    };
+    text.chars().map(replace).collect()
+}
+
+/// The name of an interface; the kernel refuses few characters in one. A `*` at its end would make it the start of a name.
+pub(crate) fn interface(name: &str) -> String {
+    let name = harmless(name);
+    match name.strip_suffix('*') {
+        Some(start) => format!("\"{start}\\*\""),
+        None => format!("\"{name}\""),
+    }
+}
+
+/// The start of the name of an interface.
+fn interface_start(start: &str) -> String {
+    format!("\"{}*\"", harmless(start))
 }
 
 /// A time-out as nft writes it: `3h`, `1m30s`, `1d2h`.
@@ -126,8 +141,16 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_an_interface_does_not_end_its_string() {
+        assert_eq!(interface("a\";\u{1b}b"), "\"a'; b\"");
+        assert_eq!([interface("br*"), interface("b*r")], ["\"br\\*\"", "\"b*r\""]);
+        assert_eq!(interface_start("a\"}"), "\"a'}*\"");
+    }
+
+    #[test]
     fn a_comment_does_not_end_its_string() {
         assert_eq!(quoted("a\"b\nc"), "\"a'b c\"");
+        assert_eq!(quoted("\u{2028}\u{202e}\u{1b}"), "\"   \"");
         assert_eq!(quoted(&"é".repeat(100)).len(), 126 + 2, "cut at a character's end");
     }
 }

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
+use crate::logging;
 use crate::supervise::Supervisor;
 
 /// How long threads may take to end by themselves.
@@ -46,7 +47,8 @@ pub(super) fn on_signal(supervisor: &Supervisor) -> Result<oneshot::Receiver<()>
         // Whoever listened may have ended already.
         let _ = ask.send(());
         thread::sleep(LATEST);
-        // Nothing is logged: the log may be what hangs.
+        // Nothing new is logged: the log may be what hangs. Lines that wait get half a second.
+        drop(logging::Ending);
         process::exit(1);
     };
     supervisor.thread("signals", "the signals' thread", wait).context("thread of the signals")?;

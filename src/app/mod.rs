@@ -55,6 +55,7 @@ fn run(config: Config) -> Result<()> {
         leftovers::remove_fast_path().log();
     }
     prepare::give_up_privileges(&config)?;
+    logging::start_writing();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(serve::serve(config, verbosity, open_files));
     runtime.shutdown_background();
@@ -64,6 +65,7 @@ fn run(config: Config) -> Result<()> {
 /// The privileged part of a start, and nothing else (O3).
 fn init_only(config: &Config) -> Result<()> {
     begin(config);
+    logging::start_writing();
     prepare::prepare(config)?;
     prepare::probe()?;
     info!("the node is prepared");
@@ -73,12 +75,14 @@ fn init_only(config: &Config) -> Result<()> {
 /// Removes what any kube-proxy left on this node (O1).
 fn clean_up(config: &Config) -> Result<()> {
     begin(config);
+    logging::start_writing();
     let report = leftovers::remove_all();
     report.log();
     if report.errors.is_empty() { Ok(()) } else { bail!("the clean-up is not complete") }
 }
 
-/// Starts the log and says what waited for it.
+/// Starts the log and says what waited for it. Lines are kept until somebody starts the thread that writes them: a proxy that stays
+/// gives up its privileges first, which that thread could not do later.
 fn begin(config: &Config) -> Verbosity {
     let verbosity = logging::init(&config.logging);
     config.warnings.iter().for_each(|text| warn!("{text}"));

@@ -8,6 +8,8 @@ use std::io::{self, BufWriter, ErrorKind, Write as _};
 
 use anyhow::{Context as _, Result};
 
+use crate::logging;
+
 /// Whoever read an output of the program went away before its end, as `head` does.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody reads the output any more")]
@@ -40,5 +42,5 @@ pub(super) fn written(outcome: io::Result<()>) -> Result<()> {
 
 /// Prints a line for people to standard error. Where nobody reads it, the exit code has to do.
 pub(super) fn tell(line: impl Display) {
-    let _nobody_reads_it = writeln!(io::stderr(), "{line}");
+    let _nobody_reads_it = writeln!(io::stderr(), "{}", logging::harmless(&line.to_string()));
 }

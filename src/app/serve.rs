@@ -20,7 +20,7 @@ use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
 use crate::http::Places;
 use crate::kernel::{Flowtables, Netfilter, families};
-use crate::logging::Verbosity;
+use crate::logging::{self, Verbosity};
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
 use crate::ruleset;
@@ -43,6 +43,8 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64)
     let asked_to_end = ending::on_signal(&supervisor)?;
     let (metrics, places) = (Metrics::new(), serving::places(open_files));
     serving::describe(&config, &metrics);
+    let counter = metrics.clone();
+    logging::count_dropped(move |lines| counter.log_lines_dropped(lines));
     let (recorder, publisher) = publish_events(&config, &supervisor)?;
     recorder.record(Happening::Starting);
     serve_pages(&config, verbosity, &metrics, places.metrics, &recorder, &supervisor)?;

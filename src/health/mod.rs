@@ -1,9 +1,9 @@
 //! What this node tells those who ask how it is: `/healthz` and `/livez` about the proxy, and the health-check node ports about
 //! Services.
 //!
-//! Takes from the sync loop, through a [`Reporter`], when a sync was asked for and when one succeeded, whether the node is
-//! eligible for traffic, and a [`Snapshot`] of all health checks. Gives HTTP servers, and tells an [`Observer`] what they answer and
-//! where they cannot listen. The reporter never waits for the servers and is for any thread; the servers run on tokio.
+//! Takes from the sync loop, through a [`Reporter`], when a sync was asked for and when one succeeded, when the loop works and when it
+//! waits, whether the node is eligible for traffic, and a [`Snapshot`] of all health checks. Gives HTTP servers, and tells an
+//! [`Observer`] what they answer and where they cannot listen. The reporter never waits for the servers and is for any thread; the servers run on tokio.
 //!
 //! Invariants: a failing listener touches nobody else's; answers come from memory, so that no request costs more than its text;
 //! every server bounds the number and the age of its connections.
@@ -123,6 +123,16 @@ impl Reporter {
         self.proxy.lock().synced(family, now);
     }
 
+    /// The sync thread begins to work: until it is [`Reporter::waiting`] again, it is to take less than the time-out.
+    pub fn working(&self, now: Instant) {
+        self.proxy.lock().working(now);
+    }
+
+    /// The sync thread waits for events.
+    pub fn waiting(&self) {
+        self.proxy.lock().waiting();
+    }
+
     /// Whether the node is eligible for traffic; `None` while the node is unknown (L5).
     pub fn node(&self, eligible: Option<bool>) {
         self.proxy.lock().node(eligible);
@@ -146,7 +156,8 @@ pub struct Servers {
     services: watch::Receiver<Arc<Snapshot>>,
 }
 
-/// The two ends. A request for a sync that is unserved for `timeout` makes the proxy unhealthy (L3).
+/// The two ends. A request for a sync that is unserved for `timeout` makes the proxy unhealthy (L3), as does a sync thread that works
+/// for so long without waiting for events.
 #[must_use]
 pub fn new(timeout: Duration) -> (Reporter, Servers) {
     let proxy = Shared(Arc::new(Mutex::new(ProxyHealth::new(timeout))));

@@ -25,6 +25,8 @@ pub struct ProxyHealth {
     families: BTreeMap<Family, FamilyHealth>,
     eligible: bool,
     quarantined: Vec<String>,
+    /// Since when the sync thread works without having waited for events.
+    busy_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +41,7 @@ impl ProxyHealth {
     /// No family is registered yet, the node is unknown.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, families: BTreeMap::new(), eligible: false, quarantined: Vec::new() }
+        Self { timeout, families: BTreeMap::new(), eligible: false, quarantined: Vec::new(), busy_since: None }
     }
 
     /// A sync of a registered family was asked for; only the oldest unserved request counts (L2).
@@ -54,6 +56,17 @@ impl ProxyHealth {
         self.families.insert(family, FamilyHealth { updated: now, waiting_since: None });
     }
 
+    /// The sync thread begins to work. It should wait for events again within the time-out of L3: a thread that is stuck cannot tell
+    /// of requests that nobody serves.
+    pub fn working(&mut self, now: Instant) {
+        self.busy_since = Some(now);
+    }
+
+    /// The sync thread waits for events; it may do so for ever.
+    pub fn waiting(&mut self) {
+        self.busy_since = None;
+    }
+
     /// Whether the node is eligible for traffic; an unknown one is not (L5).
     pub fn node(&mut self, eligible: Option<bool>) {
         self.eligible = eligible.unwrap_or(false);
@@ -64,14 +77,21 @@ impl ProxyHealth {
         self.quarantined = services.map(ToString::to_string).collect();
     }
 
-    /// Whether every family keeps up (L3).
+    /// Whether every family keeps up (L3), and the thread that serves them is not stuck.
     #[must_use]
     pub fn is_healthy(&self, now: Instant) -> bool {
-        self.families.values().all(|family| self.keeps_up(family, now))
+        self.stuck_for(now).is_none() && self.families.values().all(|family| self.keeps_up(family, now))
     }
 
     fn keeps_up(&self, family: &FamilyHealth, now: Instant) -> bool {
-        family.waiting_since.is_none_or(|since| now.saturating_duration_since(since) < self.timeout)
+        let is_served = |since| now.saturating_duration_since(since) < self.timeout;
+        self.stuck_for(now).is_none() && family.waiting_since.is_none_or(is_served)
+    }
+
+    /// How long the sync thread has been busy, if that is too long.
+    fn stuck_for(&self, now: Instant) -> Option<Duration> {
+        let busy = now.saturating_duration_since(self.busy_since?);
+        (busy >= self.timeout).then_some(busy)
     }
 
     /// The answer to `/livez`, and whether it is a good one (L4).
@@ -101,6 +121,7 @@ impl ProxyHealth {
             node_eligible,
             healthy: self.is_healthy(now),
             status: status.collect(),
+            reason: self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs())),
             quarantined_services: &self.quarantined,
         };
         // Text, truth values and maps of them always serialize.
@@ -119,7 +140,9 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<String, FamilyBody>,
-    /// A field of our own, there only when there is something to say.
+    /// This field and the next are our own, there only when there is something to say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     quarantined_services: &'a [String],
 }

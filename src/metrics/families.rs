@@ -171,6 +171,7 @@ pub(super) struct Own {
     pub(super) errors: Series<ByKind, Counter>,
     pub(super) reconnects: Series<ByResource, Counter>,
     pub(super) rejected: Series<ByKind, Counter>,
+    pub(super) log_lines_dropped: Counter,
 }
 
 /// Registers metrics, and counts them by stability.
@@ -353,6 +354,10 @@ impl Own {
             rejected: r.empty(
                 "kubeproxy_nft_rejected_objects",
                 "Objects of which something could not be used, counted when that is found or changes",
+            ),
+            log_lines_dropped: r.empty(
+                "kubeproxy_nft_log_lines_dropped",
+                "Log lines that were dropped because nobody read the log, or because it could not be written",
             ),
         }
     }

@@ -242,6 +242,11 @@ impl Metrics {
         self.inner.own.rejected.get_or_create(&ByKind { kind }).inc();
     }
 
+    /// So many lines of the log were dropped, because there was no room for them.
+    pub fn log_lines_dropped(&self, lines: u64) {
+        self.inner.own.log_lines_dropped.inc_by(lines);
+    }
+
     /// Everything in the classic text format of Prometheus, version 0.0.4.
     #[must_use]
     pub fn text(&self) -> String {

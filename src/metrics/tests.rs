@@ -69,6 +69,7 @@ fn transactions_add_up() {
     metrics.transaction(Transaction { added: 3, removed: 0, bytes: 50, kernel_time });
     assert_eq!(lines(&metrics, "kubeproxy_nft_transactions_total"), ["kubeproxy_nft_transactions_total 2"]);
     assert_eq!(lines(&metrics, "kubeproxy_nft_elements_added_total"), ["kubeproxy_nft_elements_added_total 5"]);
+    assert_eq!(lines(&metrics, "kubeproxy_nft_log_lines_dropped_total"), ["kubeproxy_nft_log_lines_dropped_total 0"]);
     assert_eq!(lines(&metrics, "kubeproxy_nft_message_bytes_total"), ["kubeproxy_nft_message_bytes_total 150"]);
     let buckets = lines(&metrics, "kubeproxy_nft_commit_duration_seconds_bucket");
     assert!(buckets[0].ends_with("{le=\"0.0001\"} 0") && buckets[1].ends_with("{le=\"0.0002\"} 2"), "{buckets:?}");

@@ -4,9 +4,10 @@
 //! is given up here is given up by every later thread too. In order:
 //!
 //! 1. no new privileges: no program that is ever run can have more than this one;
-//! 2. files are read only (Landlock, where the kernel has it);
+//! 2. files are read only, and other processes cannot be signalled or reached over abstract Unix sockets (Landlock, where the kernel
+//!    has it);
 //! 3. every capability but CAP_NET_ADMIN, and CAP_NET_BIND_SERVICE for health-check node ports below 1024;
-//! 4. only the system calls that the proxy uses (seccomp).
+//! 4. only the system calls that the proxy uses, and sockets of the families and netlink protocols that it uses (seccomp).
 //!
 //! Invariants: a step that the kernel does not offer is reported and does not keep the proxy from running; one that fails although
 //! the kernel offers it ends the start. Whoever may run other programs (a kubeconfig with an exec plugin) keeps 2 and 4 open,

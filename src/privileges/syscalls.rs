@@ -34,10 +34,10 @@ const FREE: &[c_long] = &[
     libc::SYS_readlinkat, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_fcntl, libc::SYS_dup, libc::SYS_dup3,
     libc::SYS_pipe2, libc::SYS_ioctl, libc::SYS_getcwd, libc::SYS_fstatfs,
     libc::SYS_inotify_init1, libc::SYS_inotify_add_watch, libc::SYS_inotify_rm_watch,
-    // Sockets; which ones can be made is in CHECKED.
+    // Sockets; which ones can be made is in `rules`.
     libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4, libc::SYS_connect, libc::SYS_shutdown, libc::SYS_getsockname,
     libc::SYS_getpeername, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_sendto, libc::SYS_sendmsg,
-    libc::SYS_sendmmsg, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg, libc::SYS_socketpair,
+    libc::SYS_sendmmsg, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg,
     // Waiting.
     libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_ppoll,
     libc::SYS_pselect6, libc::SYS_eventfd2, libc::SYS_timerfd_create, libc::SYS_timerfd_settime, libc::SYS_futex,
@@ -64,8 +64,10 @@ const FREE_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const FREE_HERE: &[c_long] = &[];
 
-/// Sockets of these domains may be made: name service, HTTP, netlink.
-const DOMAINS: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+/// Sockets of these domains may be made: name service and HTTP. Name service goes on without the daemons that have Unix sockets.
+const DOMAINS: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
+/// And of netlink these: addresses and interfaces, also for name service; nf_tables and conntrack.
+const NETLINKS: [i32; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 
 /// Puts the filter in force for this thread and those that it starts.
 pub(super) fn filter() -> Result<Step, Error> {
@@ -97,12 +99,17 @@ fn errno(number: i32) -> SeccompAction {
 fn rules() -> Result<BTreeMap<c_long, Vec<SeccompRule>>, Error> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
         FREE.iter().chain(FREE_HERE).map(|call| (*call, Vec::new())).collect();
-    let mut domains = Vec::new();
+    let is = |index, value| argument(index, SeccompCmpOp::Eq, value);
+    let mut sockets = Vec::new();
     for domain in DOMAINS {
-        let is = argument(0, SeccompCmpOp::Eq, domain)?;
-        domains.push(SeccompRule::new(vec![is])?);
+        sockets.push(SeccompRule::new(vec![is(0, domain)?])?);
     }
-    rules.insert(libc::SYS_socket, domains);
+    for protocol in NETLINKS {
+        sockets.push(SeccompRule::new(vec![is(0, libc::AF_NETLINK)?, is(2, protocol)?])?);
+    }
+    rules.insert(libc::SYS_socket, sockets);
+    // The runtime wakes itself with a pair of Unix sockets when there is a signal.
+    rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![is(0, libc::AF_UNIX)?])?]);
     let mask = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let is_thread = argument(0, SeccompCmpOp::MaskedEq(mask), libc::CLONE_THREAD)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);

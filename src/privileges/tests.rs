@@ -1,8 +1,19 @@
 use std::net::UdpSocket;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::Command;
 use std::{fs, io, thread};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, netlink, socket, socketpair};
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::*;
+
+/// `AF_ALG`.
+const ALG: u16 = 38;
+/// `AF_TIPC`, beside `AF_UNIX` the only domain whose sockets come in pairs.
+const TIPC: u16 = 30;
 
 /// Runs `work` on a thread that gave everything up, and that nothing else runs on.
 fn confined<T: Send + 'static>(needs: Needs, work: impl FnOnce(Dropped) -> T + Send + 'static) -> T {
@@ -86,7 +97,71 @@ fn sockets_and_threads_still_work() {
 #[test]
 fn sockets_of_other_domains_cannot_be_made() {
     confined(Needs::default(), |_| {
-        let made = rustix::net::socket(rustix::net::AddressFamily::PACKET, rustix::net::SocketType::RAW, None);
-        assert_eq!(made.err(), Some(rustix::io::Errno::PERM));
+        for domain in [AddressFamily::PACKET, AddressFamily::UNIX, AddressFamily::VSOCK, AddressFamily::from_raw(ALG)] {
+            assert_eq!(socket(domain, SocketType::RAW, None).err(), Some(Errno::PERM), "{domain:?}");
+        }
+        for domain in [AddressFamily::INET, AddressFamily::INET6] {
+            socket(domain, SocketType::DGRAM, None).unwrap();
+        }
+        // The runtime's own, for signals.
+        UnixStream::pair().unwrap();
+        let pair = socketpair(AddressFamily::from_raw(TIPC), SocketType::STREAM, SocketFlags::empty(), None);
+        assert_eq!(pair.err(), Some(Errno::PERM));
     });
+}
+
+#[test]
+fn of_netlink_only_netfilter_and_routes_can_be_talked_to() {
+    const OTHERS: [Protocol; 8] = [
+        netlink::SOCK_DIAG,
+        netlink::XFRM,
+        netlink::AUDIT,
+        netlink::CONNECTOR,
+        netlink::KOBJECT_UEVENT,
+        netlink::GENERIC,
+        netlink::CRYPTO,
+        netlink::USERSOCK,
+    ];
+    confined(Needs::default(), |_| {
+        let open = |protocol| socket(AddressFamily::NETLINK, SocketType::RAW, Some(protocol));
+        for protocol in OTHERS {
+            assert_eq!(open(protocol).err(), Some(Errno::PERM), "{protocol:?}");
+        }
+        open(netlink::NETFILTER).unwrap();
+        // `NETLINK_ROUTE` is 0, as no protocol is.
+        socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
+    });
+}
+
+/// Whether Landlock has scopes in this kernel: they came with Linux 6.12, as version 6 of its interface.
+fn knows_scopes() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
+#[test]
+fn other_processes_are_out_of_reach_where_the_kernel_can_do_that() {
+    let name = SocketAddr::from_abstract_name(format!("kube-proxy-test-{}", std::process::id())).unwrap();
+    let _listener = UnixListener::bind_addr(&name).unwrap();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    // Without the filter of system calls, which would refuse both whatever they lead to.
+    let tried = thread::spawn(move || {
+        let step = files::make_read_only().unwrap();
+        let own = UnixListener::bind_addr(&SocketAddr::from_abstract_name(b"kube-proxy-test-own").unwrap()).unwrap();
+        let within = UnixStream::connect_addr(&own.local_addr().unwrap());
+        (step, UnixStream::connect_addr(&name), kill_process(pid, Signal::USR1), within)
+    });
+    let (step, connected, signalled, within) = tried.join().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    within.unwrap();
+    if step == Step::Done && knows_scopes() {
+        assert_eq!(error_of(connected), io::ErrorKind::PermissionDenied);
+        assert_eq!(signalled, Err(Errno::PERM));
+    } else {
+        connected.unwrap();
+        signalled.unwrap();
+    }
 }

@@ -10,8 +10,8 @@ mod failure;
 mod flows;
 mod health;
 mod locality;
-mod lost;
 mod looks;
+mod lost;
 mod pending;
 mod quarantine;
 mod schedule;
@@ -113,6 +113,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// What was found wrong with this node.
     pub fn run(mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         self.families_synced();
+        self.health.working(self.started);
         self.engine.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
         loop {
             let now = Instant::now();
@@ -169,7 +170,11 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         let due = self.engine.is_ready().then(|| self.schedule.due(now).saturating_duration_since(now));
         let look = self.engine.next_look().map_or(MOMENT, |look| look.saturating_duration_since(now));
         let timeout = due.unwrap_or(MOMENT).min(MOMENT).min(look);
-        match events.recv_timeout(timeout) {
+        // A thread that does anything else for too long is stuck, which `/livez` tells.
+        self.health.waiting();
+        let received = events.recv_timeout(timeout);
+        self.health.working(Instant::now());
+        match received {
             Ok(event) => self.take(event),
             Err(RecvTimeoutError::Timeout) => return Ok(()),
             Err(RecvTimeoutError::Disconnected) => return Err(Gone),

@@ -8,6 +8,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
@@ -80,6 +81,8 @@ pub(crate) struct Proxy<'world> {
     wrapper: Vec<String>,
     binary: PathBuf,
     arguments: Vec<String>,
+    /// Where standard error goes in place of the log file.
+    stderr: Option<OwnedFd>,
     child: Option<Child>,
 }
 
@@ -100,7 +103,7 @@ impl<'world> Proxy<'world> {
     /// Like [`Proxy::start`], run by another program such as strace: `wrapper BINARY ...`.
     pub(crate) fn start_under(wrapper: &[&str], node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
         let mut proxy = Self::prepare(node, config, objects);
-        proxy.wrapper = wrapper.iter().map(ToString::to_string).collect();
+        proxy.set_wrapper(wrapper);
         proxy.launch();
         proxy
     }
@@ -123,7 +126,8 @@ impl<'world> Proxy<'world> {
 
     fn new(node: &'world Namespace, directory: TempDir, manifests: Option<Manifests>, config: &Value) -> Self {
         let (wrapper, arguments) = (Vec::new(), Vec::new());
-        let proxy = Self { node, directory, manifests, wrapper, binary: binary(), arguments, child: None };
+        let proxy =
+            Self { node, directory, manifests, wrapper, binary: binary(), arguments, stderr: None, child: None };
         proxy.configure(config);
         proxy
     }
@@ -157,6 +161,9 @@ impl<'world> Proxy<'world> {
         }
         command.args(&self.arguments);
         command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
+        if let Some(stderr) = &self.stderr {
+            command.stderr(stderr.try_clone().expect("a pipe can be shared"));
+        }
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("cannot start the proxy: {error}")));
     }
 
@@ -217,6 +224,16 @@ impl<'world> Proxy<'world> {
     /// Further arguments for the next start.
     pub(crate) fn set_arguments(&mut self, arguments: &[&str]) {
         self.arguments = arguments.iter().map(ToString::to_string).collect();
+    }
+
+    /// A program that runs the proxy at the next start: `wrapper BINARY ...`.
+    pub(crate) fn set_wrapper(&mut self, wrapper: &[&str]) {
+        self.wrapper = wrapper.iter().map(ToString::to_string).collect();
+    }
+
+    /// Sends the log of the next start there, such as to a pipe; [`Proxy::log`] then has nothing of it.
+    pub(crate) fn set_stderr(&mut self, stderr: OwnedFd) {
+        self.stderr = Some(stderr);
     }
 
     /// Another binary for the next start.

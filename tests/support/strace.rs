@@ -4,6 +4,7 @@
 //! which call it was and, of nfnetlink messages, whether it is a batch and whether it is whole.
 
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::{fs, thread};
 
 /// The arguments that make strace write to `output`; the traced program keeps the process id, and structures are written in full.
@@ -24,6 +25,15 @@ pub(crate) fn wrapper(output: &Path) -> Vec<String> {
         "-o",
     ];
     fixed.iter().map(ToString::to_string).chain([output.to_owned()]).collect()
+}
+
+/// Stops one thread at its next call to a socket, for a minute or until what this gives is killed.
+pub(crate) fn hold(thread: &str) -> Child {
+    const CALLS: &str = "sendmsg,sendto,recvmsg,recvfrom";
+    let inject = format!("inject={CALLS}:delay_enter=60s");
+    let mut strace = Command::new("strace");
+    strace.args(["-q", "-p", thread, "-e", &format!("trace={CALLS}"), "-e", &inject, "-o", "/dev/null"]);
+    strace.stderr(Stdio::null()).spawn().expect("strace can be run")
 }
 
 /// One system call.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::object::{Flowtable, Hook};
 use crate::text::chain::priority_name;
+use crate::text::interface;
 
 /// A flowtable as it stands in a listing.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, flowtable: &Flowtable) -> fmt::Result {
@@ -17,16 +18,30 @@ pub(super) fn properties(flowtable: &Flowtable) -> Vec<String> {
     // At the ingress nft knows the names of priorities that every hook knows.
     let mut lines = vec![format!("hook ingress priority {}", priority_name(flowtable.priority, Hook::Forward))];
     if !flowtable.devices.is_empty() {
-        lines.push(format!("devices = {{ {} }}", flowtable.devices.join(", ")));
+        let devices: Vec<String> = flowtable.devices.iter().map(|device| name(device)).collect();
+        lines.push(format!("devices = {{ {} }}", devices.join(", ")));
     }
     lines
 }
 
+/// The name of an interface, in quotation marks only if nft would read something else without them.
+fn name(device: &str) -> String {
+    let is_word = device.starts_with(|c: char| c.is_ascii_alphabetic())
+        && device.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+    if is_word { device.to_owned() } else { interface(device) }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::name;
     use crate::object::{Family, Flowtable, Table, TableName};
     use crate::ruleset::TableContent;
     use crate::text::command;
+
+    #[test]
+    fn the_name_of_an_interface_does_not_end_the_list() {
+        assert_eq!(["eth0", "br-lan.7", "a}", "4x"].map(name), ["eth0", "br-lan.7", "\"a}\"", "\"4x\""]);
+    }
 
     #[test]
     fn flowtables_as_nft_lists_and_loads_them() {

@@ -11,7 +11,7 @@ use crate::object::{Family, Rule};
 use crate::ruleset::SetContent;
 use crate::statement::{CtBit, Operand, Statement};
 use crate::text::element::{ElementText, values};
-use crate::text::{anonymous, comment, duration};
+use crate::text::{anonymous, comment, duration, interface_start};
 
 /// What a statement's text depends on besides the statement.
 #[derive(Clone, Copy)]
@@ -108,8 +108,8 @@ impl<'a> Scope<'a> {
             Operand::IsNot(data) => format!("!= {}", value(fields, data)),
             Operand::InPrefix(ip, len) => prefix(*ip, *len),
             Operand::NotInPrefix(ip, len) => format!("!= {}", prefix(*ip, *len)),
-            Operand::StartsWith(start) => format!("\"{start}*\""),
-            Operand::StartsNotWith(start) => format!("!= \"{start}*\""),
+            Operand::StartsWith(start) => interface_start(start),
+            Operand::StartsNotWith(start) => format!("!= {}", interface_start(start)),
             Operand::InSet(set) => self.set(set),
             Operand::NotInSet(set) => format!("!= {}", self.set(set)),
         };
@@ -168,7 +168,7 @@ fn value(fields: &[Field], data: &Data) -> String {
     match fields {
         // Comparing fewer bytes than a name has is how the kernel matches the start of a name.
         [Field::IifName | Field::OifName] if data.len() < DataType::IfName.size() => {
-            format!("\"{}*\"", String::from_utf8_lossy(data.as_slice()))
+            interface_start(&String::from_utf8_lossy(data.as_slice()))
         }
         _ => {
             let types: Vec<DataType> = fields.iter().map(|field| field.data_type()).collect();

@@ -71,7 +71,7 @@ pub(super) const FLAGS: &[Flag] = &[
     always(LOGS, "v", Level(|c| &mut c.logging.verbosity), "Log verbosity"),
     always(LOGS, "vmodule", Vmodule, "pattern=level pairs; text format only, without effect"),
     always(LOGS, "logging-format", Text(|c| &mut c.logging.format), "text or json"),
-    always(LOGS, "log-flush-frequency", Duration(|c| &mut c.logging.flush_frequency), "Without effect: logs are not buffered"),
+    always(LOGS, "log-flush-frequency", Duration(|c| &mut c.logging.flush_frequency), "Without effect: logs are written at once"),
     always(LOGS, "log-text-split-stream", Bool(|c| &mut c.logging.options.text.split_stream), "Without effect; needs LoggingAlphaOptions"),
     always(LOGS, "log-text-info-buffer-size", Quantity(|c| &mut c.logging.options.text.info_buffer_size), "Without effect; needs LoggingAlphaOptions"),
     always(LOGS, "log-json-split-stream", Bool(|c| &mut c.logging.options.json.split_stream), "Without effect; needs LoggingAlphaOptions"),

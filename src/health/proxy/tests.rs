@@ -113,6 +113,21 @@ fn services_that_are_left_out_are_named_and_make_nobody_unhealthy() {
     assert_eq!([health.livez(now, clock(0)), health.healthz(now, clock(0))], before);
 }
 
+// L3
+#[test]
+fn a_sync_thread_that_works_for_too_long_makes_the_proxy_unhealthy_and_says_why() {
+    let (mut health, start) = registered(&Family::BOTH);
+    health.working(start);
+    assert!(health.is_healthy(start + TIMEOUT - Duration::from_nanos(1)));
+    assert_eq!(health.livez(start, clock(0)).1.matches("reason").count(), 0);
+    let (good, body) = health.healthz(start + TIMEOUT + Duration::from_secs(1), clock(61_000));
+    assert!(!good);
+    let expected = r#"{"lastUpdated":"2026-01-01T00:00:00Z","currentTime":"2026-01-01T00:01:01Z","nodeEligible":true,"healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T00:00:00Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-01T00:00:00Z","healthy":false}},"reason":"the sync thread has been busy for 61 s"}"#;
+    assert_eq!(body, expected);
+    health.waiting();
+    assert!(health.is_healthy(start + 100 * TIMEOUT), "it may wait for as long as nothing happens");
+}
+
 #[test]
 fn times_are_printed_as_go_does() {
     let at = |nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos);
@@ -181,7 +196,9 @@ async fn answers_over_a_socket() {
 async fn an_address_in_use_is_fatal_only_with_hard_fail() {
     let address = at(free_port());
     let taken = std::net::TcpListener::bind(address).unwrap();
-    let start = |hard_fail| run(ProxyHealth::new(TIMEOUT), Listen { healthz: Some(address), hard_fail, ..Listen::default() }, &Notes::new());
+    let start = |hard_fail| {
+        run(ProxyHealth::new(TIMEOUT), Listen { healthz: Some(address), hard_fail, ..Listen::default() }, &Notes::new())
+    };
     let error = start(true).await.unwrap().unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot listen for healthz on {address}: ")), "{error}");
     let server = start(false);

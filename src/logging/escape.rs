@@ -1,0 +1,75 @@
+//! Keeps foreign text from leaving its place in the log.
+//!
+//! Names, values and error texts come from objects, files, the API server and the kernel, and may hold anything. Takes a whole record
+//! as it was formatted, gives one line of it: what ends a line, moves a terminal's cursor or turns the direction of writing
+//! is written as an escape. Pure. It needs to know of no call and of no field, so that none can be forgotten.
+
+use std::fmt::Write as _;
+
+use crate::config::LogFormat;
+
+/// Control characters (C0, DEL and C1), the two line ends of Unicode, and its marks for the direction of writing.
+fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A record as one line that ends with a newline and has no other control character. JSON says the same as before.
+pub(super) fn line(record: &str, format: LogFormat) -> String {
+    let record = record.trim_end_matches('\n');
+    let mut line = String::with_capacity(record.len() + 1);
+    let mut rest = record;
+    while let Some(at) = rest.find(is_control) {
+        let (before, behind) = rest.split_at(at);
+        line.push_str(before);
+        let mut behind = behind.chars();
+        let control = behind.next().into_iter();
+        match format {
+            LogFormat::Text => line.extend(control.flat_map(char::escape_default)),
+            // In JSON they stand within strings only, and all of them have four hexadecimal digits. Writing to a String does not fail.
+            LogFormat::Json => control.for_each(|c| _ = write!(line, "\\u{:04x}", u32::from(c))),
+        }
+        rest = behind.as_str();
+    }
+    line.push_str(rest);
+    line.push('\n');
+    line
+}
+
+/// Lines of our own for a terminal: as [`line`], but newlines stay.
+pub(super) fn lines(text: &str) -> String {
+    text.lines().map(|one| line(one, LogFormat::Text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTROLS: &str =
+        "a\nb\r\t\0\u{1b}[2J\u{7f}\u{85}\u{9b}\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}c";
+
+    #[test]
+    fn a_record_is_one_line_whatever_it_holds() {
+        let escaped = line(&format!("{CONTROLS}\n"), LogFormat::Text);
+        let expected = "a\\nb\\r\\t\\u{0}\\u{1b}[2J\\u{7f}\\u{85}\\u{9b}\\u{61c}\\u{200e}\\u{200f}\\u{2028}\\u{2029}\\u{202a}\
+                        \\u{202e}\\u{2066}\\u{2069}c\n";
+        assert_eq!(escaped, expected);
+        assert!(!expected.trim_end_matches('\n').contains(is_control));
+    }
+
+    #[test]
+    fn what_was_escaped_in_json_is_read_back() {
+        let escaped = line(&serde_json::json!({ "k": CONTROLS }).to_string(), LogFormat::Json);
+        assert!(!escaped.trim_end_matches('\n').contains(is_control), "{escaped:?}");
+        let value: serde_json::Value = serde_json::from_str(&escaped).unwrap();
+        assert_eq!(value["k"], CONTROLS);
+    }
+
+    #[test]
+    fn other_text_stays_as_it_is() {
+        for text in ["", "plain", "नमस्ते \u{200d} ação \\n \"quoted\""] {
+            assert_eq!(line(text, LogFormat::Text), format!("{text}\n"));
+        }
+        assert_eq!(lines("one\ntw\u{1b}o\n"), "one\ntw\\u{1b}o\n");
+    }
+}

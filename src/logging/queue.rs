@@ -1,0 +1,238 @@
+//! Lines on their way to the log, which may have a slow reader or none at all.
+//!
+//! Takes lines from any thread and never makes one wait: what does not fit is dropped and counted. One thread writes them
+//! ([`Queue::write_to`]), and that one may wait for as long as it likes.
+//!
+//! Invariants: lines come out whole, in the order in which they came in, one call to the writer each, so that a pipe keeps those
+//! of up to 4,096 bytes together. Once a line was dropped, all are until the queue is empty: there is one gap, and its number of lines
+//! is told where it is. No more than [`BYTES`] and [`LINES`] are kept, but for one line that is larger than that alone.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes of lines that are kept for a slow reader: many seconds of a busy log.
+pub(super) const BYTES: usize = 4 << 20;
+/// Lines that are kept; each costs some bytes beside its text.
+pub(super) const LINES: usize = 16_384;
+
+/// Hears how many lines were dropped since it last heard. Called while others wait for the queue, so it must not block.
+pub(super) type OnDrop = Box<dyn Fn(u64) + Send>;
+
+/// The queue.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// There is something for the writer.
+    filled: Condvar,
+    /// There is nothing left for the writer.
+    drained: Condvar,
+}
+
+struct State {
+    lines: VecDeque<String>,
+    bytes: usize,
+    /// The writer has a line, or a number to tell, that is not written yet.
+    writing: bool,
+    /// Dropped since the log last told of it.
+    untold: u64,
+    /// Dropped before there was somebody to count it.
+    uncounted: u64,
+    on_drop: Option<OnDrop>,
+}
+
+impl State {
+    /// Nothing is left to be written or told.
+    fn is_drained(&self) -> bool {
+        self.lines.is_empty() && self.untold == 0 && !self.writing
+    }
+
+    fn count_dropped(&mut self) {
+        match &self.on_drop {
+            Some(count) => count(1),
+            None => self.uncounted += 1,
+        }
+    }
+}
+
+/// What the writer does next.
+enum Work {
+    Write(String),
+    TellDropped(u64),
+}
+
+impl Queue {
+    pub(super) const fn new() -> Self {
+        let state = State { lines: VecDeque::new(), bytes: 0, writing: false, untold: 0, uncounted: 0, on_drop: None };
+        Self { state: Mutex::new(state), filled: Condvar::new(), drained: Condvar::new() }
+    }
+
+    /// A panic elsewhere leaves a state that is whole enough: at worst a line is missing.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a line written later, or drops it when there is no room.
+    pub(super) fn push(&self, line: String) {
+        let mut state = self.lock();
+        let fits = state.lines.is_empty() || (state.lines.len() < LINES && state.bytes + line.len() <= BYTES);
+        if fits && state.untold == 0 {
+            state.bytes += line.len();
+            state.lines.push_back(line);
+            self.filled.notify_one();
+        } else {
+            state.untold += 1;
+            state.count_dropped();
+        }
+    }
+
+    /// Has the dropped lines counted, also those of before.
+    pub(super) fn on_drop(&self, count: OnDrop) {
+        let mut state = self.lock();
+        count(std::mem::take(&mut state.uncounted));
+        state.on_drop = Some(count);
+    }
+
+    /// Writes lines for ever. `tell` logs how many were dropped. A line that cannot be written counts as dropped, but is not told: that
+    /// line could not be written either.
+    pub(super) fn write_to(&self, mut out: impl Write, tell: impl Fn(u64)) -> ! {
+        loop {
+            match self.next() {
+                Work::Write(line) => {
+                    let written = out.write_all(line.as_bytes());
+                    self.written(written.is_ok());
+                }
+                Work::TellDropped(lines) => {
+                    tell(lines);
+                    self.written(true);
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Work {
+        let idle = |state: &mut State| state.lines.is_empty() && state.untold == 0;
+        let mut state = self.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        state.writing = true;
+        match state.lines.pop_front() {
+            Some(line) => {
+                state.bytes -= line.len();
+                Work::Write(line)
+            }
+            None => Work::TellDropped(std::mem::take(&mut state.untold)),
+        }
+    }
+
+    fn written(&self, ok: bool) {
+        let mut state = self.lock();
+        state.writing = false;
+        if !ok {
+            state.count_dropped();
+        }
+        if state.is_drained() {
+            self.drained.notify_all();
+        }
+    }
+
+    /// Waits until all lines are written, but not longer than this.
+    pub(super) fn drain(&self, patience: Duration) {
+        // Whether they are makes no difference to one who ends.
+        let _ = self.drained.wait_timeout_while(self.lock(), patience, |state| !state.is_drained());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, BufRead, BufReader, PipeReader};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A queue that counts what it drops.
+    fn counting() -> (&'static Queue, Arc<AtomicU64>) {
+        let (queue, dropped) = (Box::leak(Box::new(Queue::new())), Arc::new(AtomicU64::new(0)));
+        let counter = Arc::clone(&dropped);
+        queue.on_drop(Box::new(move |lines| _ = counter.fetch_add(lines, Ordering::Relaxed)));
+        (queue, dropped)
+    }
+
+    /// Writes a queue's lines to `out` until the test process ends.
+    fn write(queue: &'static Queue, out: impl Write + Send + 'static) {
+        thread::spawn(move || queue.write_to(out, |lines| queue.push(format!("dropped {lines}\n"))));
+    }
+
+    fn piped(queue: &'static Queue) -> impl Iterator<Item = String> {
+        let (reader, writer): (PipeReader, _) = io::pipe().unwrap();
+        write(queue, writer);
+        BufReader::new(reader).lines().map(Result::unwrap)
+    }
+
+    #[test]
+    fn lines_beyond_the_bound_are_dropped_counted_and_told_where_they_are_missing() {
+        let (queue, dropped) = counting();
+        (0..LINES + 3).for_each(|n| queue.push(format!("{n}\n")));
+        assert_eq!(dropped.load(Ordering::Relaxed), 3);
+        let mut lines = piped(queue);
+        (0..LINES).for_each(|n| assert_eq!(lines.next().unwrap(), n.to_string()));
+        assert_eq!(lines.next().unwrap(), "dropped 3");
+        queue.drain(LONG);
+        queue.push("after\n".to_owned());
+        assert_eq!(lines.next().unwrap(), "after");
+    }
+
+    #[test]
+    fn there_is_one_gap_until_the_queue_is_empty() {
+        let (queue, dropped) = counting();
+        let half = "x".repeat(BYTES / 2 + 1);
+        for line in [&half, &half, "small"] {
+            queue.push(format!("{line}\n"));
+        }
+        assert_eq!(dropped.load(Ordering::Relaxed), 2, "the second half, and what came after it");
+        let mut lines = piped(queue);
+        assert_eq!(lines.next().unwrap(), half);
+        assert_eq!(lines.next().unwrap(), "dropped 2");
+    }
+
+    #[test]
+    fn a_line_that_is_larger_than_the_bound_has_its_place_when_it_is_alone() {
+        let (queue, dropped) = counting();
+        queue.push("x".repeat(BYTES + 1) + "\n");
+        assert_eq!(piped(queue).next().unwrap().len(), BYTES + 1);
+        assert_eq!(dropped.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_was_dropped_before_somebody_counts_is_counted_then() {
+        let queue = Queue::new();
+        (0..LINES + 2).for_each(|_| queue.push("\n".to_owned()));
+        let dropped = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&dropped);
+        queue.on_drop(Box::new(move |lines| _ = counter.fetch_add(lines, Ordering::Relaxed)));
+        assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_ever_for_a_reader() {
+        let (queue, _) = counting();
+        let (_unread, writer) = io::pipe().unwrap();
+        write(queue, writer);
+        queue.push("x".repeat(1 << 20));
+        queue.drain(Duration::from_millis(10));
+        assert!(!queue.lock().is_drained());
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_counted_and_not_told() {
+        let (queue, dropped) = counting();
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        write(queue, writer);
+        queue.push("lost\n".to_owned());
+        queue.drain(LONG);
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    }
+}
