@@ -106,7 +106,6 @@ fn render(config: Config) -> Result<()> {
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
-    engine.take_lost_claims().iter().for_each(|lost| eprintln!("{}", lost.reason));
     print!("{}", engine.content());
     if let Some(table) = fastpath::table(&flowtable)? {
         print!("{table}");

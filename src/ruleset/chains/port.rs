@@ -36,12 +36,9 @@ enum Target {
 pub(super) fn write(settings: &Settings, port: &PortSelection, fragment: &mut Fragment) {
     let hash = hash::of_port(&port.label, port.protocol);
     let fields = Fields::of(settings.family);
-    let mut writer =
-        Writer { settings, fields, port, hash, comment: comment(&port.label), note: Arc::clone(&port.label), fragment };
-    for front in &port.fronts {
-        writer.note = notes::front(port, front.kind);
-        writer.front(front);
-    }
+    fragment.extend(notes::HEALTH_CHECKS, notes::element(port));
+    let mut writer = Writer { settings, fields, port, hash, comment: comment(&port.label), fragment };
+    port.fronts.iter().for_each(|front| writer.front(front));
 }
 
 struct Writer<'a> {
@@ -50,8 +47,6 @@ struct Writer<'a> {
     port: &'a PortSelection,
     hash: String,
     comment: Arc<str>,
-    /// The note on the front that is being written.
-    note: Arc<str>,
     fragment: &'a mut Fragment,
 }
 
@@ -98,7 +93,7 @@ impl Writer<'_> {
 
     fn element(&mut self, map: &'static str, key: Data, verdict: Verdict) {
         let mut element = Element::mapping(key, Value::Verdict(verdict));
-        element.comment = Some(Arc::clone(&self.note));
+        element.comment = Some(Arc::clone(&self.comment));
         self.fragment.extend(map, [element]);
     }
 
