@@ -235,3 +235,27 @@ fn the_number_of_local_endpoints_costs_no_verdict_of_a_front() {
         assert_eq!(sets, [("health-check-nodeports", 1), ("health-check-nodeports", 1)]);
     });
 }
+
+#[test]
+fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
+    let mut names = Vec::new();
+    each_size(|cluster| {
+        let size = |cluster: &Cluster| {
+            let of_v4 = cluster.engine.table_counts().filter(|(family, _)| *family == Family::V4);
+            let counts: BTreeMap<String, usize> =
+                of_v4.flat_map(|(_, counts)| counts.map(|(name, count)| (name.to_owned(), count))).collect();
+            counts
+        };
+        let before = size(cluster);
+        cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] + 1);
+        cluster.change([Event::ServiceDeleted(name(0))]);
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
+        // Reading back counts the same.
+        cluster.engine.distrust();
+        cluster.sync(false);
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
+        names.push(before.into_keys().collect::<Vec<_>>());
+    });
+    assert_eq!(names[0], names[1]);
+}

@@ -26,6 +26,7 @@ pub(super) fn program(settings: &Settings) -> Program {
         slotted: Vec::new(),
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
         on_demand: |_| None,
+        kinds: &["KUBE-SVC", "KUBE-SVL"],
     }
 }
 

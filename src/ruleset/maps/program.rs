@@ -40,6 +40,8 @@ pub(super) fn program(settings: &Settings) -> Program {
             Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
             Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),
         },
+        // The maps of session affinity are filled by rules.
+        kinds: &[],
     }
 }
 
