@@ -151,3 +151,17 @@ fn a_slice_without_a_service_is_named_once_however_often_it_changes() {
     cluster.wait_until_serves("api", true);
     assert_eq!(told(), 1, "{}", proxy.log());
 }
+
+#[test]
+fn a_claim_that_loses_is_told_on_its_service() {
+    let cluster = Cluster::new();
+    let proxy = cluster.proxy();
+    let taker = service("tenant", "taker").cluster_ips(9).port("http", Proto::Tcp, 80);
+    cluster.server.apply(&[taker.external_ip(Family::V4.cluster_ip(1)).json()]);
+    let event = wait_for("the event", || {
+        cluster.server.events().into_iter().find(|event| event["reason"] == "FrontNotProgrammed")
+    });
+    assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("taker")));
+    assert!(event["note"].as_str().is_some_and(|note| note.contains("10.96.0.1 port 80/tcp")), "{event}");
+    assert_eq!(proxy.log().matches("10.96.0.1 port 80/tcp").count(), 1, "{}", proxy.log());
+}
