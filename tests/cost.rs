@@ -9,7 +9,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use kube_proxy::kernel::ForeignWrites;
-use kube_proxy::model::{Endpoint, Event, Family, Hints, TrafficPolicy};
+use kube_proxy::model::{Endpoint, Event, Family, Hints, Service, TrafficPolicy};
 use kube_proxy::ruleset::AnyLayout;
 use kube_proxy::sync::Report;
 use nft::Command;
@@ -307,4 +307,18 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
     assert_eq!(costs[0], costs[1]);
     let (_, replaced) = costs[0][0];
     assert!(replaced.bytes < 2048, "{replaced:?}");
+}
+
+#[test]
+fn the_number_of_local_endpoints_costs_no_verdict() {
+    // K2: the kernel checks a map of verdicts again whenever one of its elements changes.
+    each_size(|cluster| {
+        let checked = Service { health_check_node_port: Some(32_000), ..service(0) };
+        cluster.cost([Event::ServiceApplied(checked)]);
+        let mut list = one_replaced();
+        list.last_mut().expect("there are three").node = Some(NODE.into());
+        let slots = [("ip endpoints", ADDRESSES), ("ip health-check-nodeports", 1), ("ip nodeport-endpoints", 1)];
+        let added = [slots.as_slice(), &[("ip hairpin", 1)]].concat();
+        cluster.assert_cost([v4_slice(0, list)], &Sent::expect(&added, &slots));
+    });
 }

@@ -37,7 +37,6 @@ pub(super) fn render(mut config: Config) -> Result<()> {
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
-    engine.take_lost_claims().iter().for_each(|lost| output::tell(&lost.reason));
     output::print(engine.content())?;
     print_fast_path(&flowtable)?;
     match problems.len() {

@@ -3,6 +3,7 @@
 mod expulsion;
 mod isolation;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use super::locality::{Counts, NoLocalEndpoints};
 use super::lost::{self, LostClaims};
 use super::pending::Pending;
 use super::quarantine::{Culprit, Quarantine};
+use super::settings;
 use super::tables::Tables;
 use crate::config::Config;
 use crate::conntrack::Flow;
@@ -300,13 +302,20 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         inherits
     }
 
-    /// Looks at the node's addresses. Says whether the next sync has to take over other ones (G11).
-    pub fn addresses_changed(&mut self) -> bool {
-        let changed = self.kernel.addresses().is_ok_and(|addresses| addresses != self.interfaces);
-        if changed {
-            self.refresh_node();
+    /// Looks at the node's addresses. Gives those that came and those that went, if the next sync has to take them over (G11); what
+    /// cannot serve a node port is none of them.
+    pub fn addresses_changed(&mut self) -> Option<AddressChange> {
+        let addresses = self.kernel.addresses().ok().filter(|addresses| *addresses != self.interfaces)?;
+        let before: BTreeSet<IpAddr> = settings::serving(&self.config, &self.interfaces).collect();
+        let now: BTreeSet<IpAddr> = settings::serving(&self.config, &addresses).collect();
+        let added: Vec<IpAddr> = now.difference(&before).copied().collect();
+        let removed: Vec<IpAddr> = before.difference(&now).copied().collect();
+        self.interfaces = addresses;
+        if added.is_empty() && removed.is_empty() {
+            return None;
         }
-        changed
+        self.refresh_node();
+        Some(AddressChange { added, removed })
     }
 
     /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at
@@ -352,6 +361,15 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.recompute();
         self.tables.content()
     }
+}
+
+/// Addresses of the node that came and went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressChange {
+    /// Those that came.
+    pub added: Vec<IpAddr>,
+    /// Those that went.
+    pub removed: Vec<IpAddr>,
 }
 
 /// Why the tables are not what they should be.

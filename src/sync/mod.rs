@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
 
-pub use engine::{Engine, NoKernel, Report};
+pub use engine::{AddressChange, Engine, NoKernel, Report};
 pub use failure::SyncError;
 pub use flows::Reconciled;
 pub use lost::LostClaims;
@@ -257,8 +257,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         if self.engine.unfinished() {
             self.schedule.request();
         }
-        if self.engine.addresses_changed() {
-            info!("the addresses of this node changed");
+        if let Some(AddressChange { added, removed }) = self.engine.addresses_changed() {
+            info!(?added, ?removed, "the addresses of this node changed");
             self.request();
         }
     }
