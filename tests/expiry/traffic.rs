@@ -5,7 +5,7 @@
 //! a connection was sent.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -52,6 +52,7 @@ struct Load {
     made: AtomicUsize,
     gone: RwLock<BTreeMap<Ipv4Addr, Instant>>,
     failed: Mutex<Vec<String>>,
+    unanswered: AtomicUsize,
     late: Mutex<Vec<Late>>,
     /// The thread of the proxy, and for how long it had waited for a processor, at times some milliseconds apart.
     proxy: AtomicI32,
@@ -105,6 +106,10 @@ impl Load {
             let begun = Instant::now();
             match connect(v4(address(Family::V4, 244, client)), front(service)) {
                 Ok(endpoint) => self.reached(endpoint, begun),
+                // The servers' thread has to wait for a processor as well.
+                Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
+                    self.unanswered.fetch_add(1, Ordering::Relaxed);
+                }
                 Err(error) => lock(&self.failed).push(format!("client {client} to Service {service}: {error}")),
             }
             self.made.fetch_add(1, Ordering::Relaxed);
@@ -338,7 +343,8 @@ fn clients_come_and_go(title: &str, layout: AnyLayout, age: Age, duration: Durat
     figures.row(format!("Clients that expire, {title}: seconds"), took.as_secs());
     figures.row("endpoints replaced", changes);
     figures.row("connections", load.made.load(Ordering::Relaxed));
-    figures.row("  of them failed", failed.len());
+    figures.row("  of them refused", failed.len());
+    figures.row("  without an answer within ten seconds", load.unanswered.load(Ordering::Relaxed));
     figures.row("  to an endpoint gone for more than a second", late.len());
     figures.row("  the same while the proxy waited for a processor", all_late.len() - late.len());
     let waited = lock(&load.waited).last().map_or(Duration::ZERO, |(_, waited)| *waited);
