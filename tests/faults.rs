@@ -258,9 +258,8 @@ fn what_others_do_to_the_tables_while_a_culprit_is_looked_for_is_nobodys_fault()
     for errno in [2, 17] {
         let mut cluster = Cluster::synced(3);
         cluster.move_endpoints(1, 8);
-        // Each time, just before the transaction; the third one is without the change.
-        let refused = Fault::Refuse(errno, 0);
-        cluster.kernel.orders.borrow_mut().commits.extend([refused, refused, Fault::Fine, refused]);
+        // Twice just before a transaction, and once more while it is tried whether it is for this Service.
+        cluster.kernel.orders.borrow_mut().commits.extend([Fault::Refuse(errno, 0); 3]);
         cluster.sync().expect_err("at first nobody is blamed");
         cluster.sync().expect("in the end it is taken");
         assert_eq!((cluster.engine.take_culprits(), cluster.engine.quarantined().len()), (Vec::new(), 0));

@@ -293,7 +293,7 @@ fn run_proxy(layout: AnyLayout, age: Age, events: Receiver<Event>) -> Outcome {
 fn series(metrics: &Metrics, series: &str) -> f64 {
     let text = metrics.text();
     let value = |line: &str| line.strip_prefix(series)?.split_whitespace().last()?.parse::<f64>().ok();
-    text.lines().filter_map(value).sum()
+    text.lines().filter_map(value).fold(0.0, |sum, value| sum + value)
 }
 
 /// `KUBE_PROXY_EXPIRY_SECONDS`, of which this test takes a part.
