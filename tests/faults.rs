@@ -192,6 +192,7 @@ fn survives(steps: Vec<Step>, met: &RefCell<Vec<Fault>>) -> Result<(), TestCaseE
     (0..6).for_each(|service| cluster.move_endpoints(service, 61));
     prop_assert!(cluster.sync().is_ok());
     prop_assert_eq!(cluster.engine.quarantined().len(), 0);
+    prop_assert_eq!(&cluster.kernel.inner.log.borrow().refused, &[], "a transaction in a wrong order");
     cluster.assert_converged(&[]);
     Ok(())
 }
@@ -256,6 +257,20 @@ fn a_service_that_is_always_refused_does_not_stop_the_others() {
         cluster.sync().expect("it is not about the culprit");
         assert_eq!((cluster.tried(), cluster.engine.quarantined().len()), (1, 1));
         cluster.assert_converged(&[7]);
+    }
+}
+
+#[test]
+fn what_others_do_to_the_tables_while_a_culprit_is_looked_for_is_nobodys_fault() {
+    for errno in [2, 17] {
+        let mut cluster = Cluster::synced(3);
+        cluster.move_endpoints(1, 8);
+        // Twice just before a transaction, and once more while it is tried whether it is for this Service.
+        cluster.kernel.orders.borrow_mut().commits.extend([Fault::Refuse(errno, 0); 3]);
+        cluster.sync().expect_err("at first nobody is blamed");
+        cluster.sync().expect("in the end it is taken");
+        assert_eq!((cluster.engine.take_culprits(), cluster.engine.quarantined().len()), (Vec::new(), 0));
+        cluster.assert_converged(&[]);
     }
 }
 

@@ -87,6 +87,12 @@ impl Refusal {
         self.errno == libc::ENOENT
     }
 
+    /// Whether it is about what is there already or is not there, which may have changed since it was last read.
+    #[must_use]
+    pub fn is_about_presence(&self) -> bool {
+        matches!(self.errno, libc::ENOENT | libc::EEXIST)
+    }
+
     /// Whether the kernel may not know this kind of message: its answer is the one to a message that is wrong in itself.
     #[must_use]
     pub fn is_unknown(&self) -> bool {

@@ -54,6 +54,11 @@ impl Fault {
         if refusals.iter().all(Refusal::is_passing) { Self::Passing } else { Self::Content }
     }
 
+    /// Whether a failure may only be for outdated knowledge of what the kernel holds: another program may have changed that.
+    pub(super) fn may_be_outdated(error: &CommitError) -> bool {
+        matches!(error, CommitError::Refused(refusals) if refusals.iter().all(Refusal::is_about_presence))
+    }
+
     /// Failed syncs in a row before it is asked whose fault it is: the first may be for outdated knowledge of the kernel's state.
     fn patience(self) -> Option<u32> {
         match self {
@@ -151,6 +156,13 @@ mod tests {
         let too_large = |errno: Errno| Fault::of(&CommitError::TooLarge { bytes: 1 << 30, error: errno.into() });
         assert_eq!((too_large(Errno::MSGSIZE), too_large(Errno::NOBUFS)), (Fault::Content, Fault::Passing));
         assert_eq!(Fault::of(&CommitError::Socket(Errno::NOBUFS.into())), Fault::Elsewhere);
+    }
+
+    #[test]
+    fn what_is_there_or_not_there_may_have_changed() {
+        assert!(Fault::may_be_outdated(&refused(&[Errno::NOENT, Errno::EXIST])));
+        assert!(!Fault::may_be_outdated(&refused(&[Errno::NOENT, Errno::INVAL])));
+        assert!(!Fault::may_be_outdated(&CommitError::Unconfirmed));
     }
 
     #[test]

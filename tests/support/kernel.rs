@@ -39,8 +39,8 @@ pub(crate) struct Log {
     pub(crate) foreign: ForeignWrites,
     /// Whether it is a kernel before Linux 6.3, which does not know `destroy element`.
     pub(crate) is_old: bool,
-    /// What expires during the next transactions.
-    pub(crate) expiring: VecDeque<Expiry>,
+    /// What expires during each of the next transactions.
+    pub(crate) expiring: VecDeque<Vec<Expiry>>,
     /// What was refused on the kernel's own account: not because of `next`, nor because it is old.
     pub(crate) refused: Vec<Refusal>,
     tables: BTreeMap<String, TableDump>,
@@ -131,19 +131,18 @@ impl Kernel for Recorder {
 
 impl Log {
     fn try_all(&mut self, commands: &[Command]) -> Result<(), CommitError> {
-        let (mut tables, mut refusals, expiry) = (self.tables.clone(), Vec::new(), self.expiring.pop_front());
+        let (mut tables, mut refusals) = (self.tables.clone(), Vec::new());
+        let expiring = self.expiring.pop_front().unwrap_or_default();
         let mut unknown = Vec::new();
         for (number, command) in commands.iter().enumerate() {
-            if let Some(expiry) = expiry.as_ref().filter(|expiry| expiry.before == number) {
-                expiry.take_from(&mut tables);
-            }
+            expiring.iter().filter(|expiry| expiry.before == number).for_each(|expiry| expiry.take_from(&mut tables));
             if self.is_old && matches!(command, Command::DestroyElements(..)) {
                 unknown.push(refusal(number, command, None, EINVAL));
             } else if let Err((element, errno)) = carry_out(&mut tables, command) {
                 refusals.push(refusal(number, command, element, errno));
             }
         }
-        expiry.iter().for_each(|expiry| {
+        expiring.iter().for_each(|expiry| {
             expiry.take_from(&mut self.tables);
             expiry.take_from(&mut tables);
         });
