@@ -56,7 +56,11 @@ const WALLS: &[Wall] = &[
     Wall { module: "select", modules: &["select", "model"], words: &[] },
     Wall { module: "ruleset", modules: &["ruleset", "select", "model", "diff"], words: &["nft::"] },
     Wall { module: "diff", modules: &["diff"], words: &["nft::"] },
-    Wall { module: "kernel", modules: &["kernel", "model", "conntrack"], words: &["nft::", "rustix", "std::fs", "std::thread"] },
+    Wall {
+        module: "kernel",
+        modules: &["kernel", "model", "conntrack"],
+        words: &["nft::", "rustix", "std::fs", "std::thread"],
+    },
     Wall {
         module: "sync",
         modules: &["sync", "kernel", "diff", "ruleset", "select", "model", "config", "metrics", "conntrack", "health"],
@@ -104,7 +108,11 @@ const WALLS: &[Wall] = &[
     },
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "ruleset"], words: &["nft::"] },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
-    Wall { module: "serving", modules: &["serving", "config", "events", "health", "http", "logging", "metrics"], words: &[] },
+    Wall {
+        module: "serving",
+        modules: &["serving", "config", "events", "health", "http", "logging", "metrics"],
+        words: &[],
+    },
     Wall { module: "supervise", modules: &["supervise"], words: &["tokio", "std::thread"] },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env"] },
 ];

@@ -194,7 +194,8 @@ impl Table {
     /// Tells one connection to go. Gives which one; none if all made progress just now.
     fn evict(&mut self, now: Instant) -> Option<u64> {
         let is_protected = |since: Instant| now.saturating_duration_since(since) < PROTECTED;
-        let order = self.order.iter_mut().find(|order| order.first().is_some_and(|(since, _)| !is_protected(*since)))?;
+        let order =
+            self.order.iter_mut().find(|order| order.first().is_some_and(|(since, _)| !is_protected(*since)))?;
         let (_, id) = order.pop_first()?;
         // Nobody listens if the connection ended by itself in this moment.
         let _ = self.held.get_mut(&id)?.lose.take()?.send(());

@@ -154,13 +154,8 @@ async fn connection<A, F>(
 }
 
 /// Answers what a client asks.
-async fn exchange<A, F>(
-    stream: TcpStream,
-    place: &Place,
-    limits: Limits,
-    answer: A,
-    mut stopped: watch::Receiver<bool>,
-) where
+async fn exchange<A, F>(stream: TcpStream, place: &Place, limits: Limits, answer: A, mut stopped: watch::Receiver<bool>)
+where
     A: Fn(Asked) -> F,
     F: Future<Output = Answer>,
 {

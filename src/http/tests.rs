@@ -11,7 +11,13 @@ use super::*;
 /// Limits in which a test need not be patient.
 fn quick() -> Limits {
     let millis = Duration::from_millis;
-    Limits { places: Places::new(4, usize::MAX), header_time: millis(300), lifetime: millis(900), grace: millis(300), ..Limits::default() }
+    Limits {
+        places: Places::new(4, usize::MAX),
+        header_time: millis(300),
+        lifetime: millis(900),
+        grace: millis(300),
+        ..Limits::default()
+    }
 }
 
 /// A server that answers everything with `body`.

@@ -100,7 +100,7 @@ impl<'world> Proxy<'world> {
     /// Like [`Proxy::start`], run by another program such as strace: `wrapper BINARY ...`.
     pub(crate) fn start_under(wrapper: &[&str], node: &'world Namespace, config: &Value, objects: &[Value]) -> Self {
         let mut proxy = Self::prepare(node, config, objects);
-        proxy.wrapper = wrapper.iter().map(ToString::to_string).collect();
+        proxy.set_wrapper(wrapper);
         proxy.launch();
         proxy
     }
@@ -219,6 +219,11 @@ impl<'world> Proxy<'world> {
         self.arguments = arguments.iter().map(ToString::to_string).collect();
     }
 
+    /// A program that runs the proxy at the next start: `wrapper BINARY ...`.
+    pub(crate) fn set_wrapper(&mut self, wrapper: &[&str]) {
+        self.wrapper = wrapper.iter().map(ToString::to_string).collect();
+    }
+
     /// Another binary for the next start.
     pub(crate) fn set_binary(&mut self, binary: &Path) {
         binary.clone_into(&mut self.binary);
@@ -228,6 +233,11 @@ impl<'world> Proxy<'world> {
     pub(crate) fn get(&self, address: &str, path: &str) -> String {
         let answer = self.node.enter(|| http_get(address, path));
         answer.unwrap_or_else(|| panic!("nobody answers {path} at {address}"))
+    }
+
+    /// Like [`Proxy::get`], for a server that may not be there.
+    pub(crate) fn try_get(&self, address: &str, path: &str) -> Option<String> {
+        self.node.enter(|| http_get(address, path))
     }
 
     /// The process id; `ip netns exec` becomes the program that it runs.

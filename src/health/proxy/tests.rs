@@ -181,7 +181,9 @@ async fn answers_over_a_socket() {
 async fn an_address_in_use_is_fatal_only_with_hard_fail() {
     let address = at(free_port());
     let taken = std::net::TcpListener::bind(address).unwrap();
-    let start = |hard_fail| run(ProxyHealth::new(TIMEOUT), Listen { healthz: Some(address), hard_fail, ..Listen::default() }, &Notes::new());
+    let start = |hard_fail| {
+        run(ProxyHealth::new(TIMEOUT), Listen { healthz: Some(address), hard_fail, ..Listen::default() }, &Notes::new())
+    };
     let error = start(true).await.unwrap().unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot listen for healthz on {address}: ")), "{error}");
     let server = start(false);
