@@ -74,7 +74,7 @@ impl Client {
         self.ticks += 1;
         let sent = match self.habit {
             Habit::Begun if ticks == 0 => self.stream.write(b"GET /livez HTTP/1.1\r\nX-Slow: "),
-            Habit::Slow if ticks % SLOWNESS == 0 => self.stream.write(b"x"),
+            Habit::Slow if ticks.is_multiple_of(SLOWNESS) => self.stream.write(b"x"),
             Habit::Deaf if ticks == 0 => self.stream.write(b"GET /livez HTTP/1.1\r\nHost: node\r\n\r\n"),
             _ => Ok(1),
         };
@@ -110,7 +110,6 @@ fn attack(addresses: &[SocketAddr], habits: &[Habit], count: usize, stop: &Atomi
 }
 
 /// What became of a probe.
-#[derive(Debug)]
 struct Probe {
     address: SocketAddr,
     /// From the first packet to the end of the answer, without the time for which the prober's thread or the proxy's wanted a CPU and
@@ -240,7 +239,8 @@ fn every_probe_is_answered(kinds: &[&[Habit]], limits: &str, at_most: usize) {
             assert!(more <= 64, "{habits:?}: {more} MiB more than before");
             probes
         });
-        let late: Vec<&Probe> = probes.iter().filter(|probe| !probe.is_good()).collect();
+        let late = probes.iter().filter(|probe| !probe.is_good());
+        let late: Vec<_> = late.map(|probe| (probe.address, probe.took, &probe.answer)).collect();
         let slowest = probes.iter().map(|probe| probe.took).max().unwrap_or_default();
         println!("{habits:?}: {} probes, {} late or unanswered, slowest {slowest:?}", probes.len(), late.len());
         assert!(late.is_empty(), "{habits:?}: {} of {} probes failed: {late:#?}", late.len(), probes.len());
