@@ -27,6 +27,8 @@ const WITHIN: Duration = Duration::from_millis(100);
 const BETWEEN: Duration = Duration::from_millis(25);
 /// How long probes are sent: longer than the header time-out of the proxy.
 const PROBED_FOR: Duration = Duration::from_secs(6);
+/// How many probes are sent at least, on a machine that is busy too.
+const AT_LEAST: usize = 50;
 /// How often the attackers look whether they lost a connection.
 const TICK: Duration = Duration::from_millis(10);
 /// The most that the attackers dial at one tick, which makes 2,000 a second: more is an attack on the CPU of this machine.
@@ -155,7 +157,7 @@ fn waited_for_cpu(proxy: u32) -> Duration {
 /// Probes each of the addresses in turn from the address that the attackers have.
 fn probe(addresses: &[SocketAddr], proxy: u32) -> Vec<Probe> {
     let (end, mut waited, mut probes) = (Instant::now() + PROBED_FOR, waited_for_cpu(proxy), Vec::new());
-    while Instant::now() < end {
+    while Instant::now() < end || probes.len() < AT_LEAST {
         for address in addresses {
             probes.push(Probe::send(*address, proxy, &mut waited));
             thread::sleep(BETWEEN);
@@ -244,7 +246,6 @@ fn every_probe_is_answered(kinds: &[&[Habit]], limits: &str, at_most: usize) {
         let slowest = probes.iter().map(|probe| probe.took).max().unwrap_or_default();
         println!("{habits:?}: {} probes, {} late or unanswered, slowest {slowest:?}", probes.len(), late.len());
         assert!(late.is_empty(), "{habits:?}: {} of {} probes failed: {late:#?}", late.len(), probes.len());
-        assert!(probes.len() > 50, "{habits:?}: only {} probes", probes.len());
     }
 }
 
