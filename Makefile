@@ -59,6 +59,7 @@ soak: deps ## 10 minutes of traffic under change and 200 kills, with figures; SO
 	@mkdir -p target && rm -f $(FIGURES)
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test death whenever
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test faults at_random
+	NFT_TEST_BATCH_MEGABYTES=400 cargo test -p nft --test large a_batch
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test traffic no_connection
 	@cat $(FIGURES)
 

@@ -1,15 +1,17 @@
 //! A batch: any number of changes to any number of tables that the kernel makes at once, or not at all.
 //!
-//! Takes [`Command`]s in the order in which the kernel shall check them, gives the pages of one netlink datagram. Only the frame of
-//! the batch asks for an acknowledgement; errors come without asking, and [`Batch::origin`] tells what each is about.
+//! Takes [`Command`]s in the order in which the kernel shall check them, gives the bytes of one netlink datagram in a few large
+//! pages: the kernel takes at most 1,024 (`UIO_MAXIOV`) in one call. Only the frame of the batch asks for an acknowledgement; errors
+//! come without asking, and [`Batch::origin`] tells what each is about.
+//!
+//! Invariants: a message lies within one page; every message begins at a multiple of four bytes of the datagram (`NLMSG_ALIGNTO`).
 
-use std::ffi::{NulError, c_void};
+use std::ffi::NulError;
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-use nftnl::{MsgType, NlMsg};
-
 use crate::decode::Messages;
-use crate::encode::{Encoder, message_len};
+use crate::encode::{Encoder, Message};
 use crate::object::{Chain, Element, Flowtable, Rule, Set, Table, TableName};
 use crate::wire::Attrs;
 
@@ -85,7 +87,7 @@ pub struct EncodeError(#[from] NulError);
 
 /// A finished batch.
 pub struct Batch {
-    pages: nftnl::FinalizedBatch,
+    pages: Pages,
     /// For each message, the command it came from and the first element it carries.
     origins: Vec<Origin>,
     first_sequence: u32,
@@ -108,22 +110,28 @@ impl Batch {
     /// # Errors
     /// When a name contains a zero byte.
     pub fn encode(commands: &[Command]) -> Result<Self, EncodeError> {
-        // Where the end of a batch is not acknowledged, its last message must ask for that.
-        let frame_acks = *FRAME_ACKS;
+        Self::encode_for(commands, *FRAME_ACKS)
+    }
+
+    /// The same for a kernel that acknowledges the frame of a batch, or one that does not: then the last message must ask for that.
+    fn encode_for(commands: &[Command], frame_acks: bool) -> Result<Self, EncodeError> {
         let first_sequence = if frame_acks { 2 } else { 1 };
-        let mut building = Building { batch: nftnl::Batch::new(), origins: Vec::new(), held_back: None, bytes: 0 };
+        let mut building = Building { pages: Pages::default(), origins: Vec::new(), next: first_sequence, bytes: 0 };
+        building.pages.push(&frame(BATCH_BEGIN, frame_acks.then_some(1)));
         let mut encoder = Encoder::new();
         for (command, item) in commands.iter().enumerate() {
-            for message in encoder.messages(item)? {
-                let origin = Origin { command, first_element: message.first_element };
-                building.push(message.bytes, origin);
-            }
+            encoder.messages(item, &mut |message| {
+                building.push(&message, Origin { command, first_element: message.first_element });
+            })?;
         }
-        building.flush(!frame_acks);
+        if !frame_acks && !building.origins.is_empty() {
+            building.pages.acknowledge_newest();
+        }
+        building.pages.push(&frame(BATCH_END, frame_acks.then_some(building.next)));
         let count = u32::try_from(building.origins.len()).expect("a batch has fewer than 2^32 messages");
         let end_sequence = frame_acks.then_some(first_sequence + count);
         Ok(Self {
-            pages: building.batch.finalize(),
+            pages: building.pages,
             origins: building.origins,
             first_sequence,
             end_sequence,
@@ -133,7 +141,7 @@ impl Batch {
 
     /// The pages to send in one datagram.
     pub fn pages(&self) -> impl Iterator<Item = &[u8]> {
-        self.pages.iter()
+        self.pages.pages.iter().map(Vec::as_slice)
     }
 
     /// What the message with a sequence number is about; `None` for the frame of the batch.
@@ -190,52 +198,145 @@ fn element_number(message: &[u8], offset: usize) -> Option<usize> {
     list.nested().position(|element| place(element.payload) + element.payload.len() > offset)
 }
 
-/// A batch that is being filled. The newest message is held back until it is known whether it is the last.
+/// A batch that is being filled.
 struct Building {
-    batch: nftnl::Batch,
+    pages: Pages,
     origins: Vec<Origin>,
-    held_back: Option<Vec<u8>>,
+    /// The next sequence number.
+    next: u32,
     bytes: usize,
 }
 
 impl Building {
-    fn push(&mut self, message: Vec<u8>, origin: Origin) {
-        self.flush(false);
-        self.bytes += message.len();
+    fn push(&mut self, message: &Message, origin: Origin) {
+        let bytes = self.pages.push(&message.bytes);
+        bytes[SEQUENCE].copy_from_slice(&self.next.to_ne_bytes());
+        set_acknowledged(bytes, false);
+        self.next = self.next.checked_add(1).expect("a batch has fewer than 2^32 messages");
+        self.bytes += message.bytes.len();
         self.origins.push(origin);
-        self.held_back = Some(message);
+    }
+}
+
+/// Where the header of a message has its flags and its sequence number (`struct nlmsghdr`).
+const FLAGS: Range<usize> = 6..8;
+const SEQUENCE: Range<usize> = 8..12;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+/// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END` (`linux/netfilter/nfnetlink.h`).
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+
+/// The first or the last message of a batch. It has a sequence number only if it is to be acknowledged.
+fn frame(kind: u16, sequence: Option<u32>) -> [u8; 20] {
+    /// `NFNL_SUBSYS_NFTABLES`, in network order behind the family and the version of `struct nfgenmsg`.
+    const SUBSYSTEM: [u8; 4] = [0, 0, 0, 10];
+    let mut bytes = [0; 20];
+    bytes[..4].copy_from_slice(&20_u32.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+    bytes[FLAGS].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+    bytes[SEQUENCE].copy_from_slice(&sequence.unwrap_or(0).to_ne_bytes());
+    bytes[16..].copy_from_slice(&SUBSYSTEM);
+    set_acknowledged(&mut bytes, sequence.is_some());
+    bytes
+}
+
+/// Has the kernel acknowledge a message also when it finds no fault in it, or not.
+fn set_acknowledged(message: &mut [u8], acknowledged: bool) {
+    let flags = u16::from_ne_bytes([message[FLAGS.start], message[FLAGS.start + 1]]);
+    let flags = if acknowledged { flags | NLM_F_ACK } else { flags & !NLM_F_ACK };
+    message[FLAGS].copy_from_slice(&flags.to_ne_bytes());
+}
+
+/// Messages one after the other, in buffers that are never moved: growing one of 400 MB would take twice as much for a moment.
+#[derive(Default)]
+struct Pages {
+    pages: Vec<Vec<u8>>,
+    /// Where the newest message begins in the last page.
+    newest: usize,
+}
+
+impl Pages {
+    /// Each page has room for twice as much as the one before, from the first to the largest: a change of one endpoint takes
+    /// little memory, and a datagram of 2 GiB, the most that the kernel takes, has some 500 pages.
+    const FIRST: usize = 4096;
+    const LARGEST: usize = 4 << 20;
+
+    /// Appends a message and the padding behind it; gives the message.
+    fn push(&mut self, message: &[u8]) -> &mut [u8] {
+        let len = message.len().next_multiple_of(4);
+        let last = self.pages.last();
+        if last.is_none_or(|page| page.capacity() - page.len() < len) {
+            let room = last.map_or(Self::FIRST, |page| (page.capacity() * 2).min(Self::LARGEST));
+            self.pages.push(Vec::with_capacity(room.max(len)));
+        }
+        let page = self.pages.last_mut().expect("a page with room was just made");
+        self.newest = page.len();
+        page.extend_from_slice(message);
+        page.resize(self.newest + len, 0);
+        &mut page[self.newest..self.newest + message.len()]
     }
 
-    fn flush(&mut self, acknowledge: bool) {
-        if let Some(bytes) = self.held_back.take() {
-            debug_assert_eq!(message_len(&bytes), bytes.len());
-            self.batch.add(&Finished { bytes, acknowledge }, MsgType::Add);
+    /// Has the newest message acknowledged.
+    fn acknowledge_newest(&mut self) {
+        if let Some(page) = self.pages.last_mut() {
+            set_acknowledged(&mut page[self.newest..], true);
         }
     }
 }
 
-/// A message whose content is complete but for flags and sequence number.
-struct Finished {
-    bytes: Vec<u8>,
-    acknowledge: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::{Family, TableName};
 
-// SAFETY: `write` copies at most `nft_nlmsg_maxsize()` bytes, which it checks: libnftnl keeps to that limit for the objects it
-// writes, and `encode::elements` closes its only long attribute below 64 KiB, with a page of room for the short ones before it.
-unsafe impl NlMsg for Finished {
-    unsafe fn write(&self, buffer: *mut c_void, sequence: u32, _: MsgType) {
-        const FLAGS: std::ops::Range<usize> = 6..8;
-        const SEQUENCE: std::ops::Range<usize> = 8..12;
-        const NLM_F_ACK: u16 = 4;
-        let limit = usize::try_from(nftnl::nft_nlmsg_maxsize()).expect("usize has at least 32 bits");
-        assert!(self.bytes.len() <= limit, "a netlink message is longer than libnftnl's limit");
-        // SAFETY: the caller promises `nft_nlmsg_maxsize()` writable bytes at `buffer`, which no reference covers; the length was
-        // just checked against that.
-        let target = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), self.bytes.len()) };
-        target.copy_from_slice(&self.bytes);
-        let flags = u16::from_ne_bytes([target[FLAGS.start], target[FLAGS.start + 1]]);
-        let flags = if self.acknowledge { flags | NLM_F_ACK } else { flags & !NLM_F_ACK };
-        target[FLAGS].copy_from_slice(&flags.to_ne_bytes());
-        target[SEQUENCE].copy_from_slice(&sequence.to_ne_bytes());
+    fn add(tables: usize) -> Vec<Command> {
+        let table = |n| Table { name: TableName::new(Family::Ip, &format!("t{n}")), comment: None };
+        (0..tables).map(|n| Command::AddTable(table(n))).collect()
+    }
+
+    /// Type, sequence number, and whether it asks for an acknowledgement, of each message.
+    fn headers(batch: &Batch) -> Vec<(u16, u32, bool)> {
+        let header = |message: &[u8]| {
+            let number = |range: Range<usize>| u16::from_ne_bytes(message[range].try_into().unwrap());
+            (number(4..6), message_sequence(message).unwrap(), number(FLAGS) & NLM_F_ACK != 0)
+        };
+        batch.pages().flat_map(Messages::new).map(header).collect()
+    }
+
+    #[test]
+    fn where_the_frame_is_acknowledged_nothing_else_is() {
+        let batch = Batch::encode_for(&add(2), true).unwrap();
+        let table = 10 << 8;
+        assert_eq!(headers(&batch), [(16, 1, true), (table, 2, false), (table, 3, false), (17, 4, true)]);
+        assert_eq!((batch.commit_sequence(), batch.origin(1), batch.origin(4)), (4, None, None));
+        assert_eq!(batch.origin(3).map(|origin| origin.command), Some(1));
+    }
+
+    #[test]
+    fn elsewhere_the_last_message_within_the_frame_is_acknowledged() {
+        let batch = Batch::encode_for(&add(2), false).unwrap();
+        let table = 10 << 8;
+        assert_eq!(headers(&batch), [(16, 0, false), (table, 1, false), (table, 2, true), (17, 0, false)]);
+        assert_eq!(batch.commit_sequence(), 2);
+        let empty = Batch::encode_for(&[], false).unwrap();
+        assert_eq!(headers(&empty), [(16, 0, false), (17, 0, false)]);
+    }
+
+    #[test]
+    fn messages_are_aligned_and_lie_within_pages_of_growing_size() {
+        let mut pages = Pages::default();
+        let lens = (0..5000).map(|n| 20 + n * 37 % 65_000).collect::<Vec<usize>>();
+        for len in &lens {
+            assert_eq!(pages.push(&vec![1; *len]).len(), *len);
+            assert!(pages.newest.is_multiple_of(4));
+        }
+        let total: usize = lens.iter().map(|len| len.next_multiple_of(4)).sum();
+        assert_eq!(pages.pages.iter().map(Vec::len).sum::<usize>(), total);
+        assert!(pages.pages.iter().all(|page| page.len().is_multiple_of(4)));
+        let capacities: Vec<usize> = pages.pages.iter().map(Vec::capacity).collect();
+        assert!(capacities.is_sorted() && capacities.last() == Some(&Pages::LARGEST), "{capacities:?}");
+        // What the kernel takes at most in one call, for the most bytes that it takes.
+        assert!(total / pages.pages.len() > i32::MAX as usize / 1024, "{total} bytes in {} pages", pages.pages.len());
     }
 }

@@ -39,12 +39,29 @@ pub enum CommitError {
     /// The socket failed.
     #[error("netlink socket: {0}")]
     Socket(#[from] io::Error),
+    /// The kernel does not take a batch of this size, at all or for want of memory; nothing was changed.
+    #[error("the kernel does not take a batch of {bytes} bytes: {error}")]
+    TooLarge {
+        /// Bytes of its messages.
+        bytes: usize,
+        /// What the kernel says.
+        error: io::Error,
+    },
     /// The kernel refused some of it; nothing was changed.
     #[error("the kernel refused {}{}", .0[0], more(.0.len()))]
     Refused(Vec<Refusal>),
     /// No answer says whether it was committed: the table must be read again.
     #[error("the kernel did not confirm the batch")]
     Unconfirmed,
+}
+
+impl CommitError {
+    /// Whether the kernel had no memory at the moment for a batch of this size: the next time it may have.
+    #[must_use]
+    pub fn is_want_of_memory(&self) -> bool {
+        let Self::TooLarge { error, .. } = self else { return false };
+        matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
+    }
 }
 
 fn more(count: usize) -> String {
@@ -161,7 +178,12 @@ impl Connection {
         while self.socket.receive_now()?.is_some() {
             // What an interrupted conversation left behind is not an answer to this batch.
         }
-        self.socket.send_datagram(batch.pages())?;
+        self.socket.send_datagram(batch.pages()).map_err(|error| match error.raw_os_error() {
+            Some(libc::EMSGSIZE | libc::ENOBUFS | libc::ENOMEM) => {
+                CommitError::TooLarge { bytes: batch.bytes(), error }
+            }
+            _ => error.into(),
+        })?;
         let mut refusals = Vec::new();
         let mut confirmed = false;
         loop {

@@ -84,7 +84,8 @@ impl Socket {
     /// Sends pages as one datagram. The kernel has dealt with it when this returns.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`, or what else the kernel answers; nothing was changed then.
+    /// `EPERM` without `CAP_NET_ADMIN`; `EMSGSIZE` beyond some 2 GiB or 1,024 pages; `ENOBUFS` or `ENOMEM` when the kernel has no
+    /// memory for a datagram of this size; or what else it answers. Nothing was changed then.
     pub fn send_datagram<'a>(&mut self, pages: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
         let mut vectors: Vec<libc::iovec> = pages
             .map(|page| libc::iovec { iov_base: page.as_ptr().cast::<c_void>().cast_mut(), iov_len: page.len() })
@@ -145,8 +146,9 @@ impl Socket {
         if len <= self.send_buffer {
             return Ok(());
         }
-        let size = c_int::try_from(len.saturating_add(len / 2).max(1 << 20))
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a datagram of 2 GiB or more"))?;
+        // The kernel takes half of this range and doubles it (`__sock_set_sndbuf` in net/core/sock.c). A longer datagram would be cut.
+        let size = c_int::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
+        let size = size.saturating_add(size / 2).max(1 << 20);
         self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)?;
         self.send_buffer = len;
         Ok(())

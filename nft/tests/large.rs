@@ -1,4 +1,5 @@
-//! A batch of 300,000 elements: split into many messages, committed as one transaction, and listed by the kernel.
+//! Large batches: 300,000 elements, split into many messages, committed as one transaction, and listed by the kernel; and one of
+//! more bytes than fit into 1,024 pages of libnftnl, which is the most that a datagram may be made of.
 //!
 //! The test runs again as a child in a fresh network namespace. Needs the privilege for that; fails without it.
 
@@ -64,5 +65,44 @@ fn one_wrong_element_undoes_the_whole_transaction() {
         let refusals = kernel::refused(&commands);
         assert_eq!(refusals[0].command, Some(commands.len() - 1), "{refusals:?}");
         assert_eq!(connect().read_table(&table()).expect("readable"), None, "nothing of it stays");
+    });
+}
+
+/// Bytes of the batch that [`a_batch_may_be_larger_than_1024_pages`] sends, in MB; `make soak` asks for 400.
+const MEGABYTES_VARIABLE: &str = "NFT_TEST_BATCH_MEGABYTES";
+/// A little more than 1,024 pages of 128 KiB.
+const MEGABYTES: usize = 140;
+
+/// The same elements again and again, which the kernel accepts as they are: many bytes to send, few to keep.
+fn repeated(megabytes: usize) -> Vec<Command> {
+    const DISTINCT: u32 = 20_000;
+    let comment: Arc<str> = "c".repeat(Element::MAX_COMMENT).into();
+    let commented = |n| Element { comment: Some(Arc::clone(&comment)), ..element(n) };
+    let elements: Vec<Element> = (0..DISTINCT).map(commented).collect();
+    let add = Command::AddElements(table(), Arc::new(endpoints()), elements);
+    let mut commands = vec![
+        Command::AddTable(Table { name: table(), comment: None }),
+        Command::AddSet(table(), Arc::new(endpoints())),
+    ];
+    let bytes = Batch::encode(std::slice::from_ref(&add)).expect("elements can be encoded").bytes();
+    commands.extend(std::iter::repeat_n(add, (megabytes * 1_000_000).div_ceil(bytes)));
+    let last = Command::AddElements(table(), Arc::new(endpoints()), vec![element(DISTINCT)]);
+    commands.push(last);
+    commands
+}
+
+#[test]
+fn a_batch_may_be_larger_than_1024_pages() {
+    in_namespace("a_batch_may_be_larger_than_1024_pages", || {
+        let megabytes = std::env::var(MEGABYTES_VARIABLE).map_or(MEGABYTES, |text| text.parse().expect("a number"));
+        let commands = repeated(megabytes);
+        let before = connect().generation().expect("the kernel answers");
+        let start = std::time::Instant::now();
+        let committed = connect().commit(&commands).unwrap_or_else(|error| panic!("{error}"));
+        println!("{} bytes in {} messages: {:?}", committed.bytes, committed.messages, start.elapsed());
+        assert!(committed.bytes >= megabytes * 1_000_000, "{} bytes", committed.bytes);
+        assert_eq!(connect().generation().expect("the kernel answers"), before + 1, "transactions");
+        let listed = read_set(&table(), &endpoints());
+        assert_eq!((listed.len(), listed.last().map(|element| &element.comment)), (20_001, Some(&None)));
     });
 }

@@ -34,6 +34,7 @@ impl SyncError {
         match self {
             Self::Commit { error: CommitError::Encode(_), .. } => "encode",
             Self::Commit { error: CommitError::Refused(_), .. } => "refused",
+            Self::Commit { error: CommitError::TooLarge { .. }, .. } => "too_large",
             Self::Commit { error: CommitError::Unconfirmed, .. } => "unconfirmed",
             Self::Commit { error: CommitError::Socket(_), .. } | Self::Read(ReadError::Socket(_)) => "socket",
             Self::Read(ReadError::Decode(_)) => "decode",
@@ -103,12 +104,13 @@ mod tests {
         let socket = || std::io::Error::other("gone");
         let words = [
             refused,
+            SyncError::commit(CommitError::TooLarge { bytes: 1, error: socket() }, &[]),
             SyncError::commit(CommitError::Unconfirmed, &[]),
             SyncError::commit(CommitError::Socket(socket()), &[]),
             SyncError::Read(ReadError::Socket(socket())),
             SyncError::Read(ReadError::Unstable),
         ]
         .map(|error| error.kind());
-        assert_eq!(words, ["refused", "unconfirmed", "socket", "socket", "unstable"]);
+        assert_eq!(words, ["refused", "too_large", "unconfirmed", "socket", "socket", "unstable"]);
     }
 }

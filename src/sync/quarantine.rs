@@ -36,8 +36,12 @@ pub(super) enum Fault {
 impl Fault {
     /// What a failure tells.
     pub(super) fn of(error: &CommitError) -> Self {
-        let CommitError::Refused(refusals) = error else {
-            return if matches!(error, CommitError::Encode(_)) { Self::Content } else { Self::Elsewhere };
+        let refusals = match error {
+            CommitError::Refused(refusals) => refusals,
+            CommitError::Encode(_) => return Self::Content,
+            CommitError::TooLarge { .. } if error.is_want_of_memory() => return Self::Passing,
+            CommitError::TooLarge { .. } => return Self::Content,
+            CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
         };
         // Rights are ours, whichever command it was that the kernel looked at.
         if refusals.iter().any(|refusal| refusal.command.is_none() || refusal.is_about_rights()) {
@@ -142,6 +146,8 @@ mod tests {
         assert_eq!(Fault::of(&refused(&[Errno::NOMEM, Errno::EXIST])), Fault::Content);
         assert_eq!(Fault::of(&refused(&[Errno::INVAL, Errno::PERM])), Fault::Elsewhere);
         assert_eq!(Fault::of(&CommitError::Unconfirmed), Fault::Elsewhere);
+        let too_large = |errno: Errno| Fault::of(&CommitError::TooLarge { bytes: 1 << 30, error: errno.into() });
+        assert_eq!((too_large(Errno::MSGSIZE), too_large(Errno::NOBUFS)), (Fault::Content, Fault::Passing));
         assert_eq!(Fault::of(&CommitError::Socket(Errno::NOBUFS.into())), Fault::Elsewhere);
     }
 

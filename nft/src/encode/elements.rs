@@ -53,16 +53,15 @@ pub(super) fn messages(
     set: &Set,
     elements: &[Element],
     kind: MsgType,
-) -> Vec<Message> {
-    let mut messages = Vec::new();
+    sink: &mut dyn FnMut(Message),
+) {
     let mut rest = elements;
     while !rest.is_empty() {
         let first_element = elements.len() - rest.len();
         let (bytes, taken) = message(encoder, table, set, rest, kind);
-        messages.push(Message { bytes, first_element });
+        sink(Message { bytes, first_element });
         rest = &rest[taken..];
     }
-    messages
 }
 
 /// One message with as many of the elements as fit, and their number.

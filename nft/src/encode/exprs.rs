@@ -67,6 +67,19 @@ const REG_VERDICT: u32 = 0;
 const HTON: u32 = 1;
 
 impl Built {
+    /// At least as many bytes as the expression takes in a message.
+    pub(super) fn room(&self) -> usize {
+        /// Attributes around an expression and its name, and around a value: three at most, each with padding.
+        const AROUND: usize = 3 * 8;
+        let value = |value: &Attribute| match value {
+            Attribute::U8(_) | Attribute::U32(_) | Attribute::U64(_) => size_of::<u64>(),
+            Attribute::Str(text) => text.as_bytes_with_nul().len(),
+            Attribute::Data(data) => data.len(),
+        };
+        let values = self.attributes.iter().map(|(_, attribute)| AROUND + value(attribute)).sum::<usize>();
+        2 * AROUND + self.name.count_bytes() + values
+    }
+
     /// Describes an expression. `reference` gives the name and, within this batch, the id of a set.
     pub(super) fn new(expr: &Expr, reference: impl Fn(&Arc<str>) -> (Arc<str>, Option<u32>)) -> Result<Self, NulError> {
         use Attribute::U32;

@@ -44,6 +44,8 @@ impl Encoder {
     pub(super) fn set(&mut self, table: &TableName, set: &Set, kind: MsgType) -> Result<Vec<u8>, NulError> {
         let id = u32::try_from(self.set_ids.len() + 1).expect("a batch has fewer than 2^32 sets");
         let object_table = nftnl_table(table)?;
+        // `describe` gives libnftnl nothing else of variable length.
+        let room = table.name.len() + set.name.len() + userdata::of_set(set).len() + 8 * set.key.data_types().len();
         let name = if set.flags.anonymous { anonymous_name(set.value.is_some()) } else { &*set.name };
         let object =
             nftnl::set::Set::<AnyKey>::new_named(&CString::new(name)?, id, &object_table, nftnl_family(table.family));
@@ -52,7 +54,7 @@ impl Encoder {
             self.set_ids.insert((table.clone(), Arc::clone(&set.name)), entry);
             describe(&object, set);
         }
-        Ok(self.write(&object, kind))
+        Ok(self.write(&object, kind, room))
     }
 
     /// The name and id under which a set's elements are sent.

@@ -161,7 +161,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             self.tables.read_back(&mut self.kernel)?;
         }
         let report = self.carry_out(Scope::Everything, false);
-        if let Err(Refused::Commit(CommitError::Refused(_) | CommitError::Encode(_), _)) = &report {
+        if let Err(Refused::Commit(error, _)) = &report
+            && matches!(error, CommitError::Refused(_) | CommitError::Encode(_) | CommitError::TooLarge { .. })
+        {
             self.tables.remember();
         }
         search.report.add(report?);
