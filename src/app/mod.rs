@@ -107,6 +107,7 @@ fn render(config: Config) -> Result<()> {
         engine.apply(event);
     });
     print!("{}", engine.content());
+    engine.take_oversized().iter().for_each(|left_out| eprintln!("Service {}: left out: {left_out}", left_out.service));
     if let Some(table) = fastpath::table(&flowtable)? {
         print!("{table}");
     }

@@ -25,6 +25,7 @@ pub struct ProxyHealth {
     families: BTreeMap<Family, FamilyHealth>,
     eligible: bool,
     quarantined: Vec<String>,
+    oversized: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ impl ProxyHealth {
     /// No family is registered yet, the node is unknown.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, families: BTreeMap::new(), eligible: false, quarantined: Vec::new() }
+        Self { timeout, families: BTreeMap::new(), eligible: false, quarantined: Vec::new(), oversized: Vec::new() }
     }
 
     /// A sync of a registered family was asked for; only the oldest unserved request counts (L2).
@@ -62,6 +63,11 @@ impl ProxyHealth {
     /// These Services are left out of the rules. That is told, and makes nobody unhealthy: all others are served.
     pub fn quarantined<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         self.quarantined = services.map(ToString::to_string).collect();
+    }
+
+    /// The same for Services that are too large.
+    pub fn oversized<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
+        self.oversized = services.map(ToString::to_string).collect();
     }
 
     /// Whether every family keeps up (L3).
@@ -102,6 +108,7 @@ impl ProxyHealth {
             healthy: self.is_healthy(now),
             status: status.collect(),
             quarantined_services: &self.quarantined,
+            oversized_services: &self.oversized,
         };
         // Text, truth values and maps of them always serialize.
         serde_json::to_string(&body).unwrap_or_default()
@@ -119,9 +126,11 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<String, FamilyBody>,
-    /// A field of our own, there only when there is something to say.
+    /// Two fields of our own, there only when there is something to say.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     quarantined_services: &'a [String],
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    oversized_services: &'a [String],
 }
 
 #[derive(Serialize)]

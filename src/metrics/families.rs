@@ -155,6 +155,7 @@ pub(super) struct Own {
     pub(super) foreign_changes: Counter,
     pub(super) repairs: Counter,
     pub(super) quarantined: Gauge,
+    pub(super) oversized: Gauge,
     pub(super) errors: Series<ByKind, Counter>,
     pub(super) reconnects: Series<ByResource, Counter>,
     pub(super) rejected: Series<ByKind, Counter>,
@@ -308,6 +309,10 @@ impl Own {
             quarantined: r.empty(
                 "kubeproxy_nft_quarantined_services",
                 "Services that are left out of the rules because the kernel refuses them",
+            ),
+            oversized: r.empty(
+                "kubeproxy_nft_oversized_services",
+                "Services that are left out of the rules because they take more elements than nftables.serviceElementsLimit",
             ),
             errors: r.empty("kubeproxy_nft_errors", "Failed netlink transactions and dumps by kind"),
             reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that the source of objects connected again"),
