@@ -305,6 +305,39 @@ fn what_a_culprit_had_before_stays() {
 }
 
 #[test]
+fn a_service_too_large_for_a_batch_does_not_stop_the_others() {
+    let mut cluster = Cluster::new(40);
+    cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
+    let many = (0..1000).map(|n| endpoint(address(Family::V4, 200, n))).collect();
+    cluster.apply(Event::SliceApplied(slice(7, Family::V4, many)));
+    assert!(cluster.sync().is_err(), "the first failure may be for outdated knowledge");
+    cluster.sync().expect("the others are programmed");
+    assert_eq!(cluster.engine.quarantined().collect::<Vec<_>>(), [&name(7)]);
+    let reason = &cluster.engine.take_culprits()[0].reason;
+    assert!(reason.starts_with("the kernel does not take a batch of ") && reason.contains("too long"), "{reason}");
+    assert!(cluster.tried() <= MOST_TRIES);
+    cluster.kernel.orders.borrow_mut().most_bytes = None;
+    cluster.assert_converged(&[7]);
+
+    cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
+    cluster.move_endpoints(7, 1);
+    cluster.sync().expect("it fits again");
+    assert_eq!(cluster.engine.quarantined().len(), 0);
+    cluster.assert_converged(&[]);
+}
+
+#[test]
+fn what_is_too_large_only_together_is_sent_in_parts() {
+    // Few enough for the smallest maps: one that grows is sent again as a whole.
+    let mut cluster = Cluster::new(100);
+    cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
+    assert!(cluster.sync().is_err());
+    cluster.sync().expect("each part is taken");
+    assert_eq!(cluster.engine.take_culprits(), []);
+    cluster.assert_converged(&[]);
+}
+
+#[test]
 fn several_culprits_are_found() {
     let mut cluster = Cluster::synced(64);
     cluster.kernel.orders.borrow_mut().poison = Some(is_bad);

@@ -55,6 +55,15 @@ pub enum CommitError {
     Unconfirmed,
 }
 
+impl CommitError {
+    /// Whether the kernel had no memory at the moment for a batch of this size: the next time it may have.
+    #[must_use]
+    pub fn is_want_of_memory(&self) -> bool {
+        let Self::TooLarge { error, .. } = self else { return false };
+        matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
+    }
+}
+
 fn more(count: usize) -> String {
     if count > 1 { format!(" and {} more", count - 1) } else { String::new() }
 }

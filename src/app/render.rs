@@ -38,6 +38,10 @@ pub(super) fn render(mut config: Config) -> Result<()> {
         engine.apply(event);
     });
     output::print(engine.content())?;
+    engine
+        .take_oversized()
+        .iter()
+        .for_each(|left_out| output::tell(format_args!("Service {}: left out: {left_out}", left_out.service)));
     print_fast_path(&flowtable)?;
     match problems.len() {
         0 => Ok(()),

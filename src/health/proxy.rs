@@ -25,6 +25,7 @@ pub struct ProxyHealth {
     families: BTreeMap<Family, FamilyHealth>,
     eligible: bool,
     quarantined: Vec<String>,
+    oversized: Vec<String>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
 }
@@ -41,7 +42,14 @@ impl ProxyHealth {
     /// No family is registered yet, the node is unknown.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, families: BTreeMap::new(), eligible: false, quarantined: Vec::new(), busy_since: None }
+        Self {
+            timeout,
+            families: BTreeMap::new(),
+            eligible: false,
+            quarantined: Vec::new(),
+            oversized: Vec::new(),
+            busy_since: None,
+        }
     }
 
     /// A sync of a registered family was asked for; only the oldest unserved request counts (L2).
@@ -75,6 +83,11 @@ impl ProxyHealth {
     /// These Services are left out of the rules. That is told, and makes nobody unhealthy: all others are served.
     pub fn quarantined<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         self.quarantined = services.map(ToString::to_string).collect();
+    }
+
+    /// The same for Services that are too large.
+    pub fn oversized<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
+        self.oversized = services.map(ToString::to_string).collect();
     }
 
     /// Whether every family keeps up (L3), and the thread that serves them is not stuck.
@@ -123,6 +136,7 @@ impl ProxyHealth {
             status: status.collect(),
             reason: self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs())),
             quarantined_services: &self.quarantined,
+            oversized_services: &self.oversized,
         };
         // Text, truth values and maps of them always serialize.
         serde_json::to_string(&body).unwrap_or_default()
@@ -140,11 +154,13 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<String, FamilyBody>,
-    /// This field and the next are our own, there only when there is something to say.
+    /// This field and the two next are our own, there only when there is something to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     quarantined_services: &'a [String],
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    oversized_services: &'a [String],
 }
 
 #[derive(Serialize)]

@@ -13,6 +13,7 @@ use expulsion::Done;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 use tracing::{info, warn};
 
+use super::budget::{Budget, Oversized};
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
@@ -49,6 +50,7 @@ pub struct Engine<K, L> {
     quarantine: Quarantine,
     /// Whether the kernel has `destroy element`, as far as is known.
     destroys: bool,
+    budget: Budget,
 }
 
 /// What a sync did.
@@ -77,7 +79,8 @@ pub struct Report {
 impl<K: Kernel, L: Layout> Engine<K, L> {
     /// An engine that knows nothing of the cluster yet.
     pub fn new(config: Config, layout: L, families: &[Family], kernel: K) -> Self {
-        let state = State::new(&config.node_name);
+        let state = State::new(&config.node_name).with_front_limit(config.service_elements_limit);
+        let budget = Budget::new(config.service_elements_limit);
         let tables = Tables::new(layout, families, &config);
         Self {
             config,
@@ -93,6 +96,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             first: true,
             quarantine: Quarantine::default(),
             destroys: true,
+            budget,
         }
     }
 
@@ -222,8 +226,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let families: Vec<Family> = self.families().collect();
         for name in &services {
             self.quarantine.release(name);
-            self.udp.service_changed(&self.state, name);
-            let selection = select(&self.state, name);
+            let fits = self.budget.admits(&self.state, self.tables.layout(), name);
+            self.udp.service_changed(&self.state, name, fits);
+            let selection = if fits { select(&self.state, name) } else { None };
             self.health_checks.set_service(name, selection.as_ref(), &families);
             self.no_local_endpoints.set_service(name, selection.as_ref());
             self.tables.set_service(name, selection.as_ref());
@@ -232,8 +237,10 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             return services.len();
         }
         for service in self.state.services().filter(|service| !services.contains(&service.name)) {
-            self.quarantine.release(&service.name);
-            self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
+            if self.budget.admits(&self.state, self.tables.layout(), &service.name) {
+                self.quarantine.release(&service.name);
+                self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
+            }
         }
         self.state.service_count()
     }
@@ -281,6 +288,16 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     /// The Services that are left out because the kernel refuses them.
     pub fn quarantined(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.quarantine.names()
+    }
+
+    /// The Services that went over the limit since the last call.
+    pub fn take_oversized(&mut self) -> Vec<Oversized> {
+        self.budget.take_news()
+    }
+
+    /// The Services that are left out because they are over the limit.
+    pub fn oversized(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
+        self.budget.names()
     }
 
     /// Whether the kernel holds rules of a process before this one. If so, the health checks are what these say until the first

@@ -5,6 +5,7 @@
 //! tried again after reading back what the kernel holds. The loop ends when the sender of the events is gone, and leaves the rules
 //! in place (O7).
 
+mod budget;
 mod engine;
 mod failure;
 mod flows;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
 
+pub use budget::Oversized;
 pub use engine::{AddressChange, Engine, NoKernel, Report};
 pub use failure::SyncError;
 pub use flows::Reconciled;
@@ -62,7 +64,7 @@ pub struct Sync<K, L> {
 /// Hears of a Service that does not get a front that it claims.
 pub type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
-/// Hears of a Service that the kernel refuses.
+/// Hears of a Service that the kernel refuses, or that is too large.
 pub type OnCulprit = Box<dyn Fn(Culprit) + Send>;
 
 /// Looks at this node's own object when it is first seen; an error ends the loop.
@@ -211,6 +213,15 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     fn tell_culprits(&mut self) {
         self.metrics.quarantined(self.engine.quarantined().len());
         self.health.quarantined(self.engine.quarantined());
+        self.metrics.oversized(self.engine.oversized().len());
+        self.health.oversized(self.engine.oversized());
+        for oversized in self.engine.take_oversized() {
+            error!(service = %oversized.service, "left out until it is smaller: {oversized}");
+            if let Some(tell) = &self.on_culprit {
+                let reason = format!("nothing of it is programmed, because {oversized}");
+                tell(Culprit { service: oversized.service, reason });
+            }
+        }
         for culprit in self.engine.take_culprits() {
             let Culprit { service, reason } = &culprit;
             error!(%service, "left out until it changes, because the kernel refuses it: {reason}");

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nft::{CommitError, Refusal};
-use rustix::io::Errno;
 
 use crate::model::ObjectName;
 
@@ -40,11 +39,8 @@ impl Fault {
         let refusals = match error {
             CommitError::Refused(refusals) => refusals,
             CommitError::Encode(_) => return Self::Content,
-            // Another error than this one is want of memory, for which smaller ones may do.
-            CommitError::TooLarge { error, .. } if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
-                return Self::Content;
-            }
-            CommitError::TooLarge { .. } => return Self::Passing,
+            CommitError::TooLarge { .. } if error.is_want_of_memory() => return Self::Passing,
+            CommitError::TooLarge { .. } => return Self::Content,
             CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
         };
         // Rights are ours, whichever command it was that the kernel looked at.

@@ -149,6 +149,11 @@ impl<L: Layout> Tables<L> {
         }
     }
 
+    /// How Services are written down.
+    pub(super) fn layout(&self) -> &L {
+        &self.layout
+    }
+
     /// The families, in order.
     pub(super) fn families(&self) -> impl Iterator<Item = Family> {
         self.tables.iter().map(|table| table.settings.family)

@@ -257,6 +257,24 @@ impl<'world> Proxy<'world> {
         self.child.as_ref().expect("the proxy runs").id()
     }
 
+    /// The most memory that the process ever had, in MiB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a process has a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+    }
+
+    /// The time that the process has had of a processor, for itself and in the kernel.
+    pub(crate) fn processor_time(&self) -> Duration {
+        /// Linux counts for users in hundredths of a second on every architecture that Kubernetes has.
+        const TICK: Duration = Duration::from_millis(10);
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a process has a status");
+        // Behind the name in parentheses: the state is field 3, the two times are fields 14 and 15.
+        let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
+        let times = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u32>().expect("a number"));
+        TICK * times.sum()
+    }
+
     /// Whether the process has not ended.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| child.try_wait().expect("a child can be asked").is_none())

@@ -201,8 +201,11 @@ mod tests {
         let table = TableName::new(crate::object::Family::Ip, "t");
         let set = Set::new("s", crate::object::Types::Named(vec![crate::datatype::DataType::Ipv4Addr]));
         let elements = [Element::mapping(Data::from(7_u32), Value::Data(Data::from(8_u32)))];
-        let [add, delete, destroy] = [Kind::Add, Kind::Delete, Kind::Destroy]
-            .map(|kind| messages(&Encoder::new(), &table, &set, &elements, kind).swap_remove(0).bytes);
+        let [add, delete, destroy] = [Kind::Add, Kind::Delete, Kind::Destroy].map(|kind| {
+            let mut bytes = Vec::new();
+            messages(&Encoder::new(), &table, &set, &elements, kind, &mut |message| bytes.push(message.bytes));
+            bytes.swap_remove(0)
+        });
         assert_eq!([&add, &delete, &destroy].map(|bytes| (bytes[4], bytes[5])), [(12, 10), (14, 10), (30, 10)]);
         assert_eq!((&delete[..4], &delete[6..]), (&destroy[..4], &destroy[6..]), "without the value");
         assert!(add.len() > delete.len());

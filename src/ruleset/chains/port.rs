@@ -15,12 +15,25 @@ use crate::diff::{Choice, Fragment, LearnedMap};
 use crate::model::{Destination, Front, FrontKind};
 use crate::ruleset::shared::{Fields, comment, goto, jump, regular};
 use crate::ruleset::{Settings, notes};
+use crate::select::size::PortSize;
 use crate::select::{Action, FrontSelection, PortSelection};
 
 /// The largest number of clients that an endpoint's set remembers.
 const MAX_CLIENTS: u32 = 65_536;
 /// A choice's keys are typed as what `numgen` gives below this number; it bounds nothing but the text of the type.
 const NUMBER_TYPE: Field = Field::NumgenRandom(1 << 16);
+
+/// What the chains, maps and sets of a service port count in elements. Measured: 10,000 chains of endpoints take as long as some
+/// 100,000 elements at the least, and half a second. The time for sets grows with the square of their number, so that their weight is
+/// about right for the largest Service that the usual limit admits.
+pub(super) fn weight(size: &PortSize) -> u64 {
+    const CHAIN: u64 = 10;
+    const SET: u64 = 50;
+    let PortSize { fronts, sources, endpoints, affinity, .. } = *size;
+    let of_port = 2 * CHAIN + if endpoints > 1 { SET } else { 0 };
+    let of_endpoint = CHAIN + if affinity { SET } else { 0 };
+    fronts.saturating_add(sources).saturating_add(of_port).saturating_add(endpoints.saturating_mul(of_endpoint))
+}
 
 /// A chain of a service port that fronts and other chains lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
