@@ -125,6 +125,8 @@ impl Quarantine {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     fn refused(errnos: &[Errno]) -> CommitError {
