@@ -52,7 +52,7 @@ fn what_others_change_is_put_back() {
         }
     }
     let log = proxy.log();
-    assert!(log.contains("somebody changed our rules") && log.contains("nft (pid "), "{log}");
+    assert!(log.contains("another program changed our rules") && log.contains("nft (pid "), "{log}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The running proxy: servers, objects, syncs, and what ends it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::config::{self, Config};
 use crate::events::{self, Happening, Recorder};
 use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
-use crate::kernel::{Flowtables, Netfilter, families};
+use crate::kernel::{Flowtables, Netfilter, Wake, families};
 use crate::logging::Verbosity;
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
@@ -55,10 +55,11 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity) -> Result<()> {
 
     let config_changed = watch_config(&config)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
-    let mut source = Source::spawn(&config, sender, metrics.clone())?;
+    let sender = Arc::new(sender);
+    let mut source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone())?;
     let (ended, sync_ended) = oneshot::channel();
     spawn_fast_path(&config)?;
-    let sync = spawn_sync(config, metrics, reporter, recorder.clone(), events, ended)?;
+    let sync = spawn_sync(config, metrics, reporter, recorder.clone(), waker(&sender), events, ended)?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -70,6 +71,7 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity) -> Result<()> {
     }
     // Without its source the loop runs out of events and ends.
     drop(source);
+    drop(sender);
     sync.join().map_err(|_| anyhow!("the sync loop panicked"))?;
     info!("ended; the rules stay in force");
     Ok(())
@@ -133,17 +135,28 @@ fn spawn_fast_path(config: &Config) -> Result<()> {
     Ok(())
 }
 
+/// Wakes the sync loop, for as long as it has a source. When the queue is full the loop does not sleep anyway.
+fn waker(events: &Arc<SyncSender<Event>>) -> Wake {
+    let events = Arc::downgrade(events);
+    Arc::new(move || {
+        if let Some(events) = events.upgrade() {
+            let _ = events.try_send(Event::Wake);
+        }
+    })
+}
+
 /// Starts the sync loop. Its netlink sockets are opened on its own thread, which they may not leave.
 fn spawn_sync(
     config: Config,
     metrics: Metrics,
     health: Reporter,
     recorder: Recorder,
+    wake: Wake,
     events: Receiver<Event>,
     ended: oneshot::Sender<anyhow::Error>,
 ) -> Result<JoinHandle<()>> {
     let body = move || {
-        if let Err(error) = sync(config, metrics, health, recorder, &events) {
+        if let Err(error) = sync(config, metrics, health, recorder, wake, &events) {
             // The receiver may be gone already when the process is ending.
             let _ = ended.send(error);
         }
@@ -156,10 +169,11 @@ fn sync(
     metrics: Metrics,
     health: Reporter,
     recorder: Recorder,
+    wake: Wake,
     events: &Receiver<Event>,
 ) -> Result<()> {
     let fast_path = (config.file.nftables.flowtable != Flowtable::Off).then(ruleset::fastpath::table);
-    let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path);
+    let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path).waking(wake);
     let families = families::supported();
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);

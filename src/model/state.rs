@@ -82,6 +82,7 @@ impl State {
             Event::ServiceCidrApplied(name, ranges) => self.set_service_cidr(name, Some(ranges)),
             Event::ServiceCidrDeleted(name) => self.set_service_cidr(name, None),
             Event::InitialListDone => self.complete = true,
+            Event::Wake => {}
         }
     }
 

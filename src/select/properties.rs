@@ -48,7 +48,7 @@ fn object(event: &Event) -> String {
         Event::NodeApplied(node) => format!("Node {}", node.name),
         Event::NodeDeleted(name) => format!("Node {name}"),
         Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => format!("ServiceCIDR {name}"),
-        Event::InitialListDone => String::new(),
+        Event::InitialListDone | Event::Wake => String::new(),
     }
 }
 

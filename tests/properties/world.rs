@@ -50,6 +50,7 @@ pub(crate) fn object(event: &Event) -> String {
         Event::NodeDeleted(name) => format!("Node {name}"),
         Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => format!("ServiceCIDR {name}"),
         Event::InitialListDone => "InitialListDone".to_owned(),
+        Event::Wake => "Wake".to_owned(),
     }
 }
 

@@ -106,14 +106,8 @@ impl Kernel for Recorder {
 fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) {
     let name = command.table().to_string();
     if let Command::AddTable(table) | Command::OwnTable(table) = command {
-        let empty = || TableDump {
-            table: table.clone(),
-            ownership: Ownership::Anybody,
-            chains: BTreeMap::new(),
-            sets: BTreeMap::new(),
-            unreadable: Vec::new(),
-        };
-        let present = tables.entry(name).or_insert_with(empty);
+        let present = tables.entry(name).or_insert_with(|| TableDump::empty(table.clone()));
+        present.dormant = false;
         if matches!(command, Command::OwnTable(_)) {
             present.ownership = Ownership::Ours;
         }
@@ -145,6 +139,12 @@ fn change(table: &mut TableDump, command: &Command) {
             table.sets.entry(Arc::clone(&set.name)).or_insert_with(|| ((**set).clone(), Vec::new()));
         }
         Command::DeleteSet(_, set) => drop(table.sets.remove(&set.name).unwrap_or_else(|| panic!("no {}", set.name))),
+        Command::DeleteObject(_, object) => {
+            assert!(!object.in_use, "{object} is in use");
+            let before = table.objects.len();
+            table.objects.retain(|present| present != object);
+            assert!(table.objects.len() < before, "no {object}");
+        }
         Command::AddElements(_, set, list) => list.iter().for_each(|element| add(table, &set.name, element)),
         Command::DeleteElements(_, set, list) => list.iter().for_each(|element| delete(table, &set.name, element)),
     }

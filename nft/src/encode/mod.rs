@@ -9,6 +9,7 @@
 mod elements;
 mod exprs;
 mod flowtables;
+mod objects;
 mod sets;
 
 use std::collections::HashMap;
@@ -70,7 +71,12 @@ impl Encoder {
     pub(crate) fn messages(&mut self, command: &Command) -> Result<Vec<Message>, NulError> {
         let one = |bytes: Vec<u8>| Ok(vec![Message::from(bytes)]);
         match command {
-            Command::AddTable(table) => one(self.table(table, MsgType::Add)?),
+            Command::AddTable(table) => {
+                let mut bytes = self.table(table, MsgType::Add)?;
+                // Without it, the flags of a table that exists stay as they are.
+                append(&mut bytes, NFTA_TABLE_FLAGS, &0_u32.to_be_bytes());
+                one(bytes)
+            }
             Command::OwnTable(table) => {
                 let mut bytes = self.table(table, MsgType::Add)?;
                 append(&mut bytes, NFTA_TABLE_FLAGS, &(OWNER | PERSIST).to_be_bytes());
@@ -95,6 +101,7 @@ impl Encoder {
             Command::AddSet(table, set) => one(self.set(table, set, MsgType::Add)?),
             Command::DeleteSet(table, set) => one(self.set(table, set, MsgType::Del)?),
             Command::AddFlowtable(table, flowtable) => flowtables::messages(table, flowtable),
+            Command::DeleteObject(table, object) => one(objects::deletion(table, object)?),
             Command::AddElements(table, set, list) => Ok(elements::messages(self, table, set, list, MsgType::Add)),
             Command::DeleteElements(table, set, list) => Ok(elements::messages(self, table, set, list, MsgType::Del)),
         }

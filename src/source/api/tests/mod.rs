@@ -82,6 +82,7 @@ fn short(event: &Event) -> String {
         Event::ServiceCidrApplied(name, _) => format!("+cidr {name}"),
         Event::ServiceCidrDeleted(name) => format!("-cidr {name}"),
         Event::InitialListDone => "done".into(),
+        Event::Wake => "wake".into(),
     }
 }
 

@@ -45,6 +45,7 @@ fn word(event: &Event) -> String {
         Event::ServiceCidrApplied(name, _) => format!("+cidr {name}"),
         Event::ServiceCidrDeleted(name) => format!("-cidr {name}"),
         Event::InitialListDone => "done".into(),
+        Event::Wake => "wake".into(),
     }
 }
 
