@@ -88,6 +88,15 @@ fn make_dormant(flags: u32) {
     assert_eq!(nft::decode::ack(answer).map(|ack| ack.errno), Some(0));
 }
 
+/// Waits until the log says this, after what it said before.
+fn wait_for_line(proxy: &Proxy<'_>, before: &str, text: &str) {
+    let start = Instant::now();
+    while !proxy.log()[before.len()..].contains(text) {
+        assert!(start.elapsed() < Duration::from_secs(10), "the log does not say {text:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn assert_served(world: &World, what: &str) {
     let flow = Flow::new(Proto::Tcp, Family::V4.client(), Family::V4.load_balancer_ip(1), 80);
     let seen = probe(&world.client, flow);
@@ -106,7 +115,7 @@ fn a_dormant_table_works_again_within_a_second() {
         println!("{family}: a dormant table was put right in {took:?}");
         assert_served(&world, "dormant while running");
     }
-    assert!(proxy.log().contains("is dormant"), "the log says what was found");
+    wait_for_line(&proxy, "", "is dormant");
     proxy.stop();
     load(&world, "add table ip kube-proxy { flags dormant; }");
     proxy.launch();
@@ -141,10 +150,9 @@ fn foreign_objects_are_found_named_and_removed() {
         load(&world, &in_table(text));
         let took = wait_for(&world, &ours, kind);
         println!("{kind}: removed in {took:?}");
-        let found = format!("{kind} foreign");
-        assert!(proxy.log().contains(&found), "the log does not say {found:?}");
+        wait_for_line(&proxy, "", &format!("{kind} foreign"));
     }
-    assert!(proxy.log().contains("nft (pid "), "the program is named");
+    wait_for_line(&proxy, "", "nft (pid ");
     assert_served(&world, "after the objects");
     proxy.stop();
     for (_, text) in OBJECTS {
@@ -156,6 +164,7 @@ fn foreign_objects_are_found_named_and_removed() {
     let before = proxy.log();
     proxy.launch();
     assert_eq!(rules(&world), ours, "what was there at the start");
+    wait_for_line(&proxy, &before, "synproxy foreign");
     let log = proxy.log();
     let since = log.strip_prefix(before.as_str()).unwrap_or(&log);
     for (kind, _) in OBJECTS {

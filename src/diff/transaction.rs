@@ -110,7 +110,8 @@ fn is_compatible<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realised
         Some(wanted) => wanted.chain == *present,
         None => present.base.is_none(),
     };
-    let is_missing = |wanted: &ChainContent| wanted.chain.base.is_some() && realised.chain(&wanted.chain.name).is_none();
+    let is_missing =
+        |wanted: &ChainContent| wanted.chain.base.is_some() && realised.chain(&wanted.chain.name).is_none();
     !realised.is_foreign()
         && realised.table() == Some(&program.table)
         && realised.ownership() != if program.owned { Ownership::Anybody } else { Ownership::Orphaned }

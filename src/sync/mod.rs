@@ -286,6 +286,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         for family in self.engine.families() {
             self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
         }
+        self.tell_foreign(Instant::now());
         match result {
             Ok(report) => {
                 self.families_synced();

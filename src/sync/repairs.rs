@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const TURNS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) };
 
 /// Sentences at once before they are spaced, and the space.
-const SENTENCES: Rate = Rate { at_once: 5, then_every: Duration::from_secs(10) };
+const SENTENCES: Rate = Rate { at_once: 10, then_every: Duration::from_secs(10) };
 
 /// Programs and findings that a sentence names.
 const NAMED: usize = 16;
@@ -96,9 +96,9 @@ impl Repairs {
         extend(&mut self.untold.found, what);
     }
 
-    /// What is to be logged now.
+    /// What is to be logged now. A change is told of after the sync that dealt with it, together with what that found.
     pub(super) fn sentence(&mut self, now: Instant) -> Option<Untold> {
-        if self.untold == Untold::default() || self.sentences.next(now) > now {
+        if self.waiting || self.untold == Untold::default() || self.sentences.next(now) > now {
             return None;
         }
         self.sentences.take(now);
@@ -144,23 +144,24 @@ mod tests {
     #[test]
     fn a_program_that_goes_on_is_named_now_and_then_with_a_count() {
         let (_, said) = attack(61);
-        assert_eq!(said.len(), 5 + 6, "five at once, then one in ten seconds");
+        assert_eq!(said.len(), 10 + 6, "ten at once, then one in ten seconds");
         assert_eq!(said[0].by, BTreeSet::from(["nft (pid 0)".to_owned()]));
-        assert_eq!((said[4].times, said[5].times), (1, 9_996));
-        assert_eq!(said[5].by.len(), NAMED, "no more are named, so that memory is bounded");
+        assert_eq!((said[4].times, said[9].times, said[10].times), (1, 100, 9_500));
+        assert_eq!(said[10].by.len(), NAMED, "no more are named, so that memory is bounded");
     }
 
     #[test]
     fn after_a_while_of_peace_all_is_as_at_the_beginning() {
         let (mut repairs, start) = (Repairs::new(), Instant::now());
-        for now in [start, start + Duration::from_secs(60)] {
+        for now in [start, start + Duration::from_secs(200)] {
             for _ in 0..TURNS.at_once {
                 assert_eq!(repairs.noticed([], now), now);
+                assert_eq!(repairs.sentence(now), None, "it is not dealt with");
                 repairs.started(now);
                 assert!(repairs.sentence(now).is_some());
             }
             assert_eq!(repairs.noticed([], now), now + TURNS.then_every);
-            assert_eq!(repairs.sentence(now), None);
+            repairs.started(now);
         }
     }
 

@@ -192,10 +192,7 @@ impl Connection {
     }
 
     /// The table itself; `None` only when the kernel says that there is none.
-    pub(super) fn read_table_object(
-        &mut self,
-        name: &TableName,
-    ) -> Result<Option<(Table, TableState)>, ReadError> {
+    pub(super) fn read_table_object(&mut self, name: &TableName) -> Result<Option<(Table, TableState)>, ReadError> {
         let filter = [(request::TABLE_NAME, &*name.name)];
         self.socket.send(&request::message(request::TABLES, 0, Some(name.family), &filter))?;
         loop {

@@ -95,7 +95,10 @@ mod tests {
         });
         let process = Process { pid: 4711, name: "firewalld".to_owned() };
         assert_eq!(notice(&bytes), Some(Notice::End { port: 0, by: Some(process) }));
-        assert_eq!(notice(&message(10 << 8 | 15, 0, |attrs| attrs.u32(1, 77))), Some(Notice::End { port: 0, by: None }));
+        assert_eq!(
+            notice(&message(10 << 8 | 15, 0, |attrs| attrs.u32(1, 77))),
+            Some(Notice::End { port: 0, by: None })
+        );
     }
 
     #[test]
