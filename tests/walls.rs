@@ -55,7 +55,11 @@ const WALLS: &[Wall] = &[
     Wall { module: "select", modules: &["select", "model"], words: &[] },
     Wall { module: "ruleset", modules: &["ruleset", "select", "model", "diff"], words: &["nft::"] },
     Wall { module: "diff", modules: &["diff"], words: &["nft::"] },
-    Wall { module: "kernel", modules: &["kernel", "model", "conntrack"], words: &["nft::", "std::fs", "std::thread"] },
+    Wall {
+        module: "kernel",
+        modules: &["kernel", "model", "conntrack"],
+        words: &["rustix", "nft::", "std::fs", "std::thread"],
+    },
     Wall {
         module: "sync",
         modules: &["sync", "kernel", "diff", "ruleset", "select", "model", "config", "metrics", "conntrack", "health"],

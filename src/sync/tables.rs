@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use foldhash::HashMap;
+use nft::decode::DecodeError;
 use nft::{Command, Refusal};
 
 use crate::config::Config;
@@ -263,8 +264,16 @@ impl<L: Layout> Tables<L> {
     pub(super) fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
         for table in &mut self.tables {
             let program = table.desired.program();
-            let dump = kernel.read(&program.table.name)?;
-            self.findings.extend(dump.as_ref().and_then(findings));
+            let dump = match kernel.read(&program.table.name) {
+                // Whoever writes to it all the time must not keep us from writing: it is made anew, unread.
+                Err(nft::ReadError::Unstable) => {
+                    let name = &program.table.name;
+                    self.findings
+                        .push(format!("table {name} changed during each attempt to read it, and is made anew"));
+                    Some(unread(program.table.clone()))
+                }
+                other => other?.inspect(|dump| self.findings.extend(findings(dump))),
+            };
             table.realised = Realised::from_dump(dump, program);
         }
         self.known = true;
@@ -331,6 +340,12 @@ impl<L: Layout> Tables<L> {
     pub(super) fn content(&self) -> nft::Ruleset {
         nft::Ruleset { tables: self.tables.iter().map(|table| table.desired.content()).collect() }
     }
+}
+
+/// A table of which is known only that it is there.
+fn unread(table: nft::Table) -> nft::TableDump {
+    let error = DecodeError { object: "table", name: Some(Arc::clone(&table.name.name)), attribute: "content" };
+    nft::TableDump { unreadable: vec![error], ..nft::TableDump::empty(table) }
 }
 
 /// Objects and errors that a finding names.
