@@ -1,4 +1,4 @@
-//! Others who write to our tables: noticed within a second, named, and repaired. Those who write elsewhere cost nothing.
+//! Others who write to our tables: noticed at once, named, and repaired. Those who write elsewhere cost nothing.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use support::plan::Family;
 use support::proxy::{Proxy, config};
 use support::world::World;
 
-/// The look a second, and the repair, with room for a machine that is busy.
+/// The repair, with room for a machine that is busy.
 const REPAIRED_WITHIN: Duration = Duration::from_secs(5);
 /// Some looks.
 const SOME_LOOKS: Duration = Duration::from_millis(3_500);

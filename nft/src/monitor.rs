@@ -57,7 +57,8 @@ impl Monitor {
     /// What the kernel answers.
     pub fn open() -> io::Result<Self> {
         let monitor = Self { socket: Socket::open(Bus::Netfilter)?, open: BTreeSet::new() };
-        monitor.socket.reserve_receive(BUFFER)?;
+        // Where that is not allowed (another user namespace on old kernels), more is lost, and said to be.
+        let _ = monitor.socket.reserve_receive(BUFFER);
         monitor.resume()?;
         Ok(monitor)
     }

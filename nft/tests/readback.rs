@@ -103,16 +103,30 @@ fn read() -> TableDump {
     connect().read_table(&table("ours")).expect("readable").expect("there is the table")
 }
 
+/// How long a reading took.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    /// Processor time, the kernel's for listing included; waiting is not.
+    busy: Duration,
+    all: Duration,
+}
+
 /// The shortest of several readings, and what was read last.
-fn best() -> (Duration, TableDump) {
-    let mut best: Option<(Duration, TableDump)> = None;
+fn best() -> (Took, TableDump) {
+    let mut best = Took { busy: Duration::MAX, all: Duration::MAX };
+    let mut last = None;
     for _ in 0..TRIES {
-        let start = Instant::now();
-        let dump = read();
-        let took = best.as_ref().map_or(Duration::MAX, |(took, _)| *took).min(start.elapsed());
-        best = Some((took, dump));
+        let (start, busy) = (Instant::now(), busy());
+        last = Some(read());
+        best = Took { busy: best.busy.min(self::busy() - busy), all: best.all.min(start.elapsed()) };
     }
-    best.expect("at least one try")
+    (best, last.expect("at least one try"))
+}
+
+/// The processor time that this thread has used.
+fn busy() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts processor time");
+    Duration::from_nanos(text.split(' ').next().and_then(|number| number.parse().ok()).expect("nanoseconds"))
 }
 
 /// What another program does in tables of its own, among them one that the kernel lists before ours: rules, elements, and chains
@@ -126,8 +140,8 @@ fn neighbour(number: u32) -> Vec<Command> {
     }
 }
 
-/// Reads a table that these commands make, alone and beside a busy neighbour.
-fn reads_alike(name: &str, commands: fn() -> Vec<Command>) {
+/// Reads a table that these commands make, alone and beside a busy neighbour, which may cost so many times as much.
+fn reads_alike(name: &str, commands: fn() -> Vec<Command>, factor: u32) {
     in_namespace(name, || {
         commit(&[add_table("neighbour")]);
         commit(&commands());
@@ -137,18 +151,21 @@ fn reads_alike(name: &str, commands: fn() -> Vec<Command>) {
         // Not `assert_eq!`: what it would print is the whole table, twice.
         assert!(dump == expected, "what is read beside a neighbour is not what is read alone");
         assert!(transactions > 1);
-        assert!(beside <= 2 * alone + PERIOD, "{beside:?} beside a neighbour, {alone:?} alone");
+        assert!(beside.busy <= factor * alone.busy + PERIOD, "{beside:?} beside a neighbour, {alone:?} alone");
+        // The clock runs on while other tests have the processor.
+        assert!(beside.all <= 4 * alone.all + 50 * PERIOD, "{beside:?} beside a neighbour, {alone:?} alone");
     });
 }
 
 #[test]
 fn many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second() {
-    reads_alike("many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second", maps);
+    reads_alike("many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second", maps, 2);
 }
 
 #[test]
 fn many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go() {
-    reads_alike("many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go", chains);
+    // The list of all chains is taken again when it moved meanwhile.
+    reads_alike("many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go", chains, 4);
 }
 
 #[test]
@@ -170,7 +187,7 @@ fn a_table_that_is_changed_while_it_is_read_is_read_again() {
         };
         // Long enough between two changes for a reading to fit in, short enough to disturb many.
         let paced = |number| {
-            thread::sleep(3 * alone);
+            thread::sleep(3 * alone.all);
             change(number)
         };
         let (read, changes) = beside(paced, || {

@@ -179,6 +179,27 @@ mod tests {
     }
 
     #[test]
+    fn objects_and_flowtables_have_a_kind_a_name_and_users() {
+        let mut attrs = Writer::default();
+        attrs.str(number::OBJECT_TABLE, "kube-proxy");
+        attrs.str(number::OBJECT_NAME, "foreign");
+        attrs.u32(number::OBJECT_TYPE, 1);
+        attrs.u32(number::OBJECT_USE, 2);
+        let message = framed(kind::NEW_OBJECT, 2, attrs.bytes());
+        let (table, counter) = named_object(&message).unwrap();
+        assert_eq!(table, TableName::new(Family::Ip, "kube-proxy"));
+        assert_eq!((counter.to_string(), counter.in_use), ("counter foreign".to_owned(), true));
+        let mut attrs = Writer::default();
+        attrs.str(number::FLOWTABLE_TABLE, "kube-proxy");
+        attrs.str(number::FLOWTABLE_NAME, "foreign");
+        attrs.u32(number::FLOWTABLE_USE, 0);
+        let (_, flowtable) = named_object(&framed(kind::NEW_FLOWTABLE, 2, attrs.bytes())).unwrap();
+        assert_eq!((flowtable.to_string(), flowtable.in_use), ("flowtable foreign".to_owned(), false));
+        assert_eq!(named_object(&message[..20]), None);
+        assert_eq!(named_object(&rule_message("immediate")), None, "another kind of object");
+    }
+
+    #[test]
     fn bytes_that_end_early_or_are_garbled_do_no_harm() {
         let whole = rule_message("immediate");
         for end in 0..whole.len() {

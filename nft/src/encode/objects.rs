@@ -40,3 +40,30 @@ pub(super) fn deletion(table: &TableName, object: &NamedObject) -> Result<Vec<u8
     set_message_len(&mut bytes);
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Family;
+    use crate::wire::Attrs;
+
+    #[test]
+    fn a_flowtable_is_named_and_an_object_has_its_type_too() {
+        let table = TableName::new(Family::Ip, "t");
+        for (kind, message, number) in [
+            (ObjectKind::Flowtable, 24, None),
+            (ObjectKind::Stateful(2), 20, Some(2)),
+            (ObjectKind::Stateful(99), 20, Some(99)),
+        ] {
+            let bytes = deletion(&table, &NamedObject { kind, name: "x".into(), in_use: false }).unwrap();
+            assert_eq!(u16::from_ne_bytes([bytes[4], bytes[5]]), 10 << 8 | message);
+            let attrs = Attrs::new(&bytes[20..]);
+            assert_eq!(attrs.find(number::TABLE).unwrap().str(), Some("t"));
+            assert_eq!(attrs.find(number::NAME).unwrap().str(), Some("x"));
+            assert_eq!(attrs.find(number::OBJECT_TYPE).map(|attr| attr.u32().unwrap()), number);
+        }
+        assert!(
+            deletion(&table, &NamedObject { kind: ObjectKind::Flowtable, name: "a\0b".into(), in_use: false }).is_err()
+        );
+    }
+}
