@@ -8,6 +8,7 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use support::mixed;
 use support::netns::run;
 use support::nft::{list_ruleset, normalised, without_unused_chains};
@@ -90,7 +91,7 @@ fn ask(socket: &UdpSocket) -> Option<String> {
 fn a_udp_flow_that_began_without_rules_finds_an_endpoint_after_the_repair() {
     // J7 G10
     let world = World::new();
-    let _proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
     for family in Family::ALL {
         let socket = world.client.enter(|| {
             let socket = UdpSocket::bind((family.client(), 0)).expect("a port is free");
@@ -99,9 +100,12 @@ fn a_udp_flow_that_began_without_rules_finds_an_endpoint_after_the_repair() {
             socket
         });
         let table = if family == Family::V4 { "ip" } else { "ip6" };
+        // Held up, as the repair would else come before the flow.
+        proxy.signal(Signal::STOP);
         nft(&world, &format!("flush chain {table} kube-proxy KUBE-SERVICES"));
         // The kernel tracks this flow as one to the load balancer itself, for as long as the client goes on.
         assert_eq!(ask(&socket), None);
+        proxy.signal(Signal::CONT);
         let end = Instant::now() + REPAIRED_WITHIN;
         while ask(&socket).is_none() {
             assert!(Instant::now() < end, "{family:?}: the flow leads nowhere for ever");
