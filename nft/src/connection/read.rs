@@ -3,7 +3,8 @@
 //! The kernel lists a table piece by piece and takes no lock from one piece to the next, so whoever reads must find out whether the
 //! pieces belong together. The generation counts the transactions of everybody, and the mark of an interrupted dump means no more
 //! than that it grew: where another program commits fifty times a second, neither ever says that all is well. What the lists really
-//! depend on (`net/netfilter/nf_tables_api.c`, `nft_set_*.c`; looked at for 5.18, and its changes since, up to 6.18):
+//! depend on (`net/netfilter/nf_tables_api.c` and `nft_set_hash.c` as of 5.18, whose dumps have had this shape since before 5.13;
+//! tried on 6.18):
 //!
 //! - One table is asked for by name, and answered in one piece.
 //! - Rules and sets: the position in the list is counted within the table that was asked for. Elements: the walk is one over the set
@@ -14,7 +15,7 @@
 //! - Chains, objects and flowtables: the position is counted over *all* tables of the family, so what another program takes away
 //!   before ours makes the next piece leave some of ours out, and what it adds repeats some. Nothing that is not there is listed.
 //!   So these lists are taken again, each time adding to what was seen, until they are as many as the kernel counts in the table
-//!   (`NFTA_TABLE_USE`: chains, sets, objects and flowtables), or nobody wrote meanwhile.
+//!   (`NFTA_TABLE_USE`: chains, sets other than those of a rule, objects and flowtables), or nobody wrote meanwhile.
 //!
 //! What is left is a transaction on the table itself. It is announced to listeners at its end, before the kernel lets the next one
 //! begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex: once it is through, every transaction
@@ -229,10 +230,11 @@ impl TableDump {
         }
     }
 
-    /// The number of chains, sets, objects and flowtables.
+    /// The number of chains, sets, objects and flowtables as the kernel counts them: sets that belong to a rule are not counted.
     fn names(&self) -> usize {
         let unreadable = self.unreadable.iter().filter(|error| ["chain", "set"].contains(&error.object)).count();
-        self.chains.len() + self.sets.len() + self.objects.len() + unreadable
+        let sets = self.sets.values().filter(|(set, _)| !set.flags.anonymous).count();
+        self.chains.len() + sets + self.objects.len() + unreadable
     }
 }
 
