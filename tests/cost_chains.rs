@@ -31,6 +31,7 @@ fn kind(command: &Command) -> &'static str {
         Command::AddSet(..) => "add set",
         Command::DeleteSet(..) => "delete set",
         Command::AddFlowtable(..) => "add flowtable",
+        Command::DeleteObject(..) => "delete object",
         Command::AddElements(..) => "add elements",
         Command::DeleteElements(..) => "delete elements",
         Command::DestroyElements(..) => "destroy elements",

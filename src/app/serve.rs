@@ -1,7 +1,7 @@
 //! The running proxy: servers, objects, syncs, and what ends it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::events::{self, Happening, Recorder};
 use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
 use crate::http::Places;
-use crate::kernel::{Flowtables, Netfilter, families};
+use crate::kernel::{Flowtables, Netfilter, Wake, families};
 use crate::logging::{self, Verbosity};
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
@@ -51,10 +51,11 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64)
     let reporter = serve_health(&config, &metrics, places.health, &recorder, &supervisor);
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
-    let mut source = Source::spawn(&config, sender, metrics.clone())?;
+    let sender = Arc::new(sender);
+    let mut source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone())?;
     spawn_fast_path(&config, &supervisor)?;
-    let teller = recorder.clone();
-    let body = move || sync(config, metrics, reporter, teller, &events);
+    let (teller, wake) = (recorder.clone(), waker(&sender));
+    let body = move || sync(config, metrics, reporter, teller, wake, &events);
     let sync = supervisor.thread("sync", "the sync loop's thread", body)?;
     let failure = tokio::select! {
         Ok(()) = asked_to_end => None,
@@ -66,7 +67,7 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64)
         return Err(error);
     }
     // Without its source the loop runs out of events and ends, without recorders the publisher.
-    drop((source, publisher.stop));
+    drop((source, sender, publisher.stop));
     ending::wait_for([("the sync loop", sync)].into_iter().chain(publisher.thread)).await?;
     info!("ended; the rules stay in force");
     Ok(())
@@ -182,16 +183,27 @@ fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<()> {
     Ok(())
 }
 
+/// Wakes the sync loop, for as long as it has a source. When the queue is full the loop does not sleep anyway.
+fn waker(events: &Arc<SyncSender<Event>>) -> Wake {
+    let events = Arc::downgrade(events);
+    Arc::new(move || {
+        if let Some(events) = events.upgrade() {
+            let _ = events.try_send(Event::Wake);
+        }
+    })
+}
+
 /// The sync loop, until there are no more events. Its netlink sockets are opened on its own thread, which they may not leave.
 fn sync(
     config: Config,
     metrics: Metrics,
     health: Reporter,
     recorder: Recorder,
+    wake: Wake,
     events: &Receiver<Event>,
 ) -> Result<()> {
     let fast_path = (config.file.nftables.flowtable != Flowtable::Off).then(ruleset::fastpath::table);
-    let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path);
+    let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path).waking(wake);
     let families = families::supported();
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);

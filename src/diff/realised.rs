@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, Table, TableDump, TableName, Value};
+use nft::{Chain, Command, Data, Element, NamedObject, Ownership, RuleDump, Set, Table, TableDump, TableName, Value};
 
 use super::stored::Stored;
 use super::values::Values;
@@ -24,7 +24,11 @@ pub struct Realised {
     kinds: Vec<(&'static str, usize)>,
     /// Who may change the table.
     ownership: Ownership,
-    /// The table holds something that is not ours.
+    /// No packet sees the table.
+    dormant: bool,
+    /// Objects in the table, of which we make none, that nothing refers to.
+    objects: Vec<NamedObject>,
+    /// The table holds something else that is not ours.
     foreign: bool,
 }
 
@@ -57,7 +61,10 @@ impl Realised {
         let Some(dump) = dump else { return realised };
         realised.table = Some(dump.table);
         realised.ownership = dump.ownership;
-        realised.foreign = !dump.unreadable.is_empty();
+        realised.dormant = dump.dormant;
+        let in_use = dump.objects.iter().any(|object| object.in_use);
+        realised.foreign = !dump.unreadable.is_empty() || dump.unknown_flags != 0 || in_use;
+        realised.objects = dump.objects;
         realised.chains = dump.chains.into_iter().collect();
         let empty = realised.chains.iter().filter(|(_, (_, rules))| rules.is_empty());
         realised.empty = empty.map(|(name, _)| Arc::clone(name)).collect();
@@ -78,9 +85,11 @@ impl Realised {
         match command {
             Command::AddTable(table) => {
                 self.table.get_or_insert_with(|| table.clone());
+                self.dormant = false;
             }
             Command::OwnTable(table) => {
                 self.table.get_or_insert_with(|| table.clone());
+                self.dormant = false;
                 self.ownership = Ownership::Ours;
             }
             Command::DeleteTable(_) => {
@@ -126,6 +135,7 @@ impl Realised {
             Command::DeleteElements(_, set, elements) | Command::DestroyElements(_, set, elements) => {
                 self.change(set, |content| elements.iter().for_each(|element| content.remove(&element.key)));
             }
+            Command::DeleteObject(_, object) => self.objects.retain(|present| present != object),
             // In a table of its own, which is not kept here.
             Command::AddFlowtable(..) => {}
         }
@@ -152,7 +162,17 @@ impl Realised {
         RealisedSet { set, elements: HashMap::default(), slotted: 0, slots: slotted.then(HashMap::default) }
     }
 
-    /// Whether the table holds something that is not ours.
+    /// Whether no packet sees the table.
+    pub(super) fn is_dormant(&self) -> bool {
+        self.dormant
+    }
+
+    /// Objects that are not ours, and that nothing refers to unless the table is foreign.
+    pub(super) fn objects(&self) -> &[NamedObject] {
+        &self.objects
+    }
+
+    /// Whether the table holds something that is not ours and that cannot be taken out of it by itself.
     pub(super) fn is_foreign(&self) -> bool {
         self.foreign
     }

@@ -100,6 +100,7 @@ impl State {
             Event::ServiceCidrDeleted(name) => self.set_service_cidr(name, None),
             Event::ApiServerAt(addresses) => self.set_api_server(addresses),
             Event::InitialListDone => self.complete = true,
+            Event::Wake => {}
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use expulsion::Done;
+use nft::monitor::Process;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 use tracing::{info, warn};
 
@@ -346,24 +347,26 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.tables.unfinished()
     }
 
-    /// Looks whether somebody else wrote to our tables, and if so has the next sync compare everything. Says whether a sync is
-    /// needed.
-    pub fn check(&mut self) -> bool {
-        match self.kernel.foreign_writes(&self.tables.names()) {
-            Ok(ForeignWrites::None) => return false,
-            Ok(ForeignWrites::By(programs)) => {
-                let by: Vec<String> = programs.iter().map(|by| format!("{} (pid {})", by.name, by.pid)).collect();
-                warn!(by = by.join(", "), "somebody changed our rules; comparing and repairing them");
-            }
-            Ok(ForeignWrites::Unknown) => info!("somebody may have changed our rules; comparing them"),
+    /// Looks whether another program wrote to our tables, and if so has the next sync compare everything. `None` when none did; else
+    /// the programs, as far as they are known. None of them is when the tables may have been written to.
+    pub fn check(&mut self) -> Option<Vec<Process>> {
+        let programs = match self.kernel.foreign_writes(&self.tables.names()) {
+            Ok(ForeignWrites::None) => return None,
+            Ok(ForeignWrites::By(programs)) => programs,
+            Ok(ForeignWrites::Unknown) => Vec::new(),
             Err(error) => {
-                warn!(%error, "cannot ask whether somebody changed our rules");
-                return false;
+                warn!(%error, "cannot ask whether another program changed our rules");
+                return None;
             }
-        }
+        };
         self.suspicious = true;
         self.tables.forget();
-        true
+        Some(programs)
+    }
+
+    /// What the last read-backs found in our tables that is not ours, but for other rules and elements, in words.
+    pub fn take_findings(&mut self) -> Vec<String> {
+        self.tables.take_findings()
     }
 
     /// Has the next sync look at everything again: the node's addresses, and what the kernel holds.

@@ -141,8 +141,7 @@ impl<K: Kernel> Kernel for Faulty<K> {
             Fault::Refuse(errno, _) | Fault::RefuseAll(errno) => {
                 Err(ReadError::Socket(io::Error::from_raw_os_error(errno)))
             }
-            Fault::LoseAck => Err(ReadError::Unstable),
-            Fault::SocketDeath => Err(ReadError::Socket(death())),
+            Fault::LoseAck | Fault::SocketDeath => Err(ReadError::Socket(death())),
             Fault::Fine => self.inner.read(table),
         }
     }

@@ -177,14 +177,8 @@ type Fault = (Option<usize>, i32);
 fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) -> Result<(), Fault> {
     let name = command.table().to_string();
     if let Command::AddTable(table) | Command::OwnTable(table) = command {
-        let empty = || TableDump {
-            table: table.clone(),
-            ownership: Ownership::Anybody,
-            chains: BTreeMap::new(),
-            sets: BTreeMap::new(),
-            unreadable: Vec::new(),
-        };
-        let present = tables.entry(name).or_insert_with(empty);
+        let present = tables.entry(name).or_insert_with(|| TableDump::empty(table.clone()));
+        present.dormant = false;
         if matches!(command, Command::OwnTable(_)) {
             present.ownership = Ownership::Ours;
         }
@@ -234,6 +228,15 @@ fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
                 return Err((None, EBUSY));
             }
             table.sets.remove(&set.name);
+        }
+        Command::DeleteObject(_, object) => {
+            let Some(place) = table.objects.iter().position(|present| present == object) else {
+                return Err((None, ENOENT));
+            };
+            if object.in_use {
+                return Err((None, EBUSY));
+            }
+            table.objects.remove(place);
         }
         Command::AddElements(_, set, list) => return each(list, |element| add(table, &set.name, element)),
         Command::DeleteElements(_, set, list) => return each(list, |element| delete(table, &set.name, element)),

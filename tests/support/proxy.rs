@@ -322,10 +322,15 @@ impl<'world> Proxy<'world> {
         }
     }
 
-    fn end(&mut self, signal: Signal) -> ExitStatus {
-        let child = self.child.take().expect("the proxy runs");
-        let pid = Pid::from_raw(child.id().try_into().expect("a process id fits")).expect("a process id is not 0");
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid().try_into().expect("a process id fits")).expect("a process id is not 0");
         kill_process(pid, signal).expect("a child can be signalled");
+    }
+
+    fn end(&mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
+        let child = self.child.take().expect("the proxy runs");
         self.wait_for(child, &format!("end after {signal:?}"))
     }
 

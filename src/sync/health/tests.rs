@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::config::{self, Invocation};
 use crate::model::testing::{name, node, port, service, slice, slice_port, state};
@@ -69,13 +67,8 @@ fn dump(comment: &str, node_port_address: &str) -> TableDump {
         set("services", nft::Element { comment: Some("a/b; health check on 1, local endpoints: 2".into()), ..check }),
         set(NODEPORT_IPS, nft::Element::new(address.into())),
     ];
-    TableDump {
-        table: nft::Table { name: nft::TableName::new(nft::Family::Ip, "kube-proxy"), comment: None },
-        ownership: nft::Ownership::Anybody,
-        chains: BTreeMap::default(),
-        sets: sets.into(),
-        unreadable: Vec::new(),
-    }
+    let table = nft::Table { name: nft::TableName::new(nft::Family::Ip, "kube-proxy"), comment: None };
+    TableDump { sets: sets.into(), ..TableDump::empty(table) }
 }
 
 // K1 O7
