@@ -1,14 +1,16 @@
 //! The way to the API server.
 //!
-//! Takes a kubeconfig, a URL or what a pod finds in its environment; gives a [`kube::Client`], which reads token files and
-//! a CA bundle again by itself and runs credential plugins.
+//! Takes a kubeconfig, a URL or what a pod finds in its environment; gives a [`Server`] with a [`kube::Client`], which reads
+//! token files and a CA bundle again by itself and runs credential plugins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use anyhow::{Context, Result, anyhow};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+use super::explain::chain;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -24,18 +26,48 @@ pub struct ClientOptions {
     pub master: Option<String>,
 }
 
-/// A client. Connects to nothing yet, but credential plugins run. Needs to be called in a tokio runtime.
+/// A server that can be asked.
+#[derive(Clone)]
+pub(super) struct Server {
+    /// Sends requests.
+    pub(super) client: kube::Client,
+    /// Its URL, for messages; holds no credentials.
+    pub(super) url: String,
+}
+
+impl Server {
+    /// Connects to nothing yet, but credential plugins run. Needs to be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment.
+    pub(super) async fn new(options: &ClientOptions) -> Result<Self> {
+        let mut config = configuration(options).await?;
+        let url = location(&config.cluster_url.to_string());
+        config.connect_timeout = Some(CONNECT);
+        trim_token(&mut config)?;
+        // Our own back-off is the only one.
+        config.default_retry = false;
+        config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
+        let client = kube::Client::try_from(config).map_err(|error| anyhow!("client of {url}: {}", chain(&error)))?;
+        Ok(Self { client, url })
+    }
+}
+
+/// The client of a [`Server`].
 ///
 /// # Errors
-/// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment.
+/// As for [`Server::new`].
 pub async fn client(options: &ClientOptions) -> Result<kube::Client> {
-    let mut config = configuration(options).await?;
-    config.connect_timeout = Some(CONNECT);
-    trim_token(&mut config)?;
-    // Our own back-off is the only one.
-    config.default_retry = false;
-    config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
-    kube::Client::try_from(config).context("API client")
+    Ok(Server::new(options).await?.client)
+}
+
+/// A URL without user, password and query.
+pub(super) fn location(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default().trim_end_matches('/');
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
 }
 
 async fn configuration(options: &ClientOptions) -> Result<Config> {
@@ -60,12 +92,20 @@ async fn configuration(options: &ClientOptions) -> Result<Config> {
 }
 
 async fn from_file(file: &Path) -> Result<Config> {
-    let kubeconfig = Kubeconfig::read_from(file)?;
+    let kubeconfig = Kubeconfig::read_from(file).map_err(once)?;
     let authority = authority_file(&kubeconfig);
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(once)?;
     // A file is read again when it changes, its content as of now would not be.
     config.root_cert_file = authority;
     Ok(config)
+}
+
+/// The error with each of its causes once; kube's texts hold them already, and who calls names the file.
+fn once(error: KubeconfigError) -> anyhow::Error {
+    match error {
+        KubeconfigError::ReadConfig(cause, _) => cause.into(),
+        other => anyhow!(chain(&other)),
+    }
 }
 
 /// Takes the white space off a token from a file, as client-go does; kube sends it as it is, which HTTP refuses.

@@ -5,16 +5,14 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use kube::Client;
 use kube::api::{ListParams, WatchParams};
 use kube::client::Body;
 use kube::core::Request;
 use tokio::time::{Instant, timeout, timeout_at};
-use tracing::instrument::WithSubscriber as _;
-use tracing::subscriber::NoSubscriber;
 
-use super::client::{ClientOptions, client};
-use super::failure::{Failure, chain};
+use super::client::{ClientOptions, Server};
+use super::explain::chain;
+use super::failure::Failure;
 use super::frame;
 
 /// How long the body of a failure may take to come. It is only words.
@@ -34,7 +32,7 @@ pub(super) enum Ask {
 /// The way to one API server.
 #[derive(Clone)]
 pub(super) struct Connection {
-    client: Client,
+    server: Server,
     options: ClientOptions,
 }
 
@@ -54,7 +52,7 @@ impl Connection {
     /// # Errors
     /// As for [`client`].
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
-        Ok(Self { client: client(&options).await?, options })
+        Ok(Self { server: Server::new(&options).await?, options })
     }
 
     /// Reads the configuration again: certificates and credentials in it may be new.
@@ -62,8 +60,13 @@ impl Connection {
     /// # Errors
     /// As for [`client`]; the old configuration stays in use.
     pub(super) async fn renew(&mut self) -> anyhow::Result<()> {
-        self.client = client(&self.options).await?;
+        self.server = Server::new(&self.options).await?;
         Ok(())
+    }
+
+    /// The server's URL.
+    pub(super) fn url(&self) -> &str {
+        &self.server.url
     }
 
     /// Sends a request and waits for the start of its answer.
@@ -77,8 +80,7 @@ impl Connection {
             Ask::Watch(params, version) => request.watch(params, version),
         };
         let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
-        // The client logs each failed request as an error; ours are said once, by the watcher.
-        let sent = self.client.send(request.map(Body::from)).with_subscriber(NoSubscriber::default());
+        let sent = self.server.client.send(request.map(Body::from));
         let response = timeout(patience, sent).await.map_err(|_| Failure::Silent(patience))?;
         let response = response.map_err(|error| Failure::of_request(&error))?;
         let code = response.status().as_u16();
@@ -88,7 +90,7 @@ impl Connection {
             return Ok(answer);
         }
         let words = answer.all(MAX_WORDS, WORDS).await.unwrap_or_default();
-        let status = frame::Status { code, ..frame::status(&words) };
+        let status = frame::Status { code, ..frame::status_or_text(&words) };
         Err(Failure::of_status(status, retry_after.map(Duration::from_secs)))
     }
 }
@@ -105,11 +107,13 @@ impl Answer {
     /// The connection broke.
     pub(super) async fn chunk(&mut self, until: Instant) -> Result<Chunk<impl AsRef<[u8]> + use<>>, Failure> {
         loop {
-            let frame = self.body.frame().with_subscriber(NoSubscriber::default());
+            let frame = self.body.frame();
             match timeout_at(until, frame).await {
                 Err(_) => return Ok(Chunk::Late),
                 Ok(None) => return Ok(Chunk::End),
-                Ok(Some(Err(error))) => return Err(Failure::Connection(chain(&error))),
+                Ok(Some(Err(error))) => {
+                    return Err(Failure::Broken(format!("the connection broke: {}", chain(&error))));
+                }
                 Ok(Some(Ok(frame))) => {
                     // Anything else is a trailer.
                     if let Ok(bytes) = frame.into_data() {

@@ -5,8 +5,8 @@
 //!
 //! The stages: `connection` asks, `lines` and `frame` cut the answer, `resource` reads an object, `known` keeps the books,
 //! `outlet` sends. `watcher` ties these together for one kind, with `follow` for the conversation, `listing`
-//! for the way to list and `backoff` for the time between tries; `readiness` knows when start-up is done, `task` runs it
-//! all on a thread. `client` finds the server.
+//! for the way to list, `backoff` for the time between tries, `outage` for what is logged meanwhile and `explain` for its
+//! words; `readiness` knows when start-up is done, `task` runs it all on a thread. `client` finds the server.
 //!
 //! Why not `kube::runtime::watcher`: there an object that does not decode fails its whole page, a server that refuses or
 //! ignores streaming lists is asked in the same way for ever, Retry-After is not seen, a line may have any length, and a
@@ -21,12 +21,14 @@ mod client;
 mod connection;
 #[doc(hidden)]
 pub mod decoders;
+mod explain;
 mod failure;
 mod follow;
 mod frame;
 mod known;
 mod lines;
 mod listing;
+mod outage;
 mod outlet;
 mod readiness;
 mod resource;
@@ -61,6 +63,10 @@ pub struct ApiOptions {
 
 /// Hears what is worth counting.
 pub trait Observer: Send + 'static {
+    /// Whether the server lets us follow a kind at present: `false` at the start and from a failure on.
+    fn connected(&self, kind: &'static str, is: bool);
+    /// The server sent something about a kind: objects, changes or a bookmark. Called for each piece of an answer.
+    fn heard(&self, kind: &'static str);
     /// The watch of a kind goes on after a failure.
     fn reconnected(&self, kind: &'static str);
     /// An object of a kind could not be read, for a reason that was not there before.
@@ -69,6 +75,8 @@ pub trait Observer: Send + 'static {
 
 /// Counts nothing.
 impl Observer for () {
+    fn connected(&self, _: &'static str, _: bool) {}
+    fn heard(&self, _: &'static str) {}
     fn reconnected(&self, _: &'static str) {}
     fn rejected(&self, _: &'static str) {}
 }

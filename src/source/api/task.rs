@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context as _, Result, anyhow};
 use futures_util::future::select_all;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tracing::error;
 
 use super::connection::Connection;
@@ -113,6 +113,7 @@ async fn follow(
         outlet: &outlet,
         observer: &observer,
         progress: &progress,
+        back: &Notify::new(),
         timing,
     };
     // A watch ends when nobody listens, and then all of them are of no use.

@@ -4,15 +4,15 @@
 //! happens after each part of it.
 //!
 //! Invariants: an event is sent before its version counts as seen; a listing that breaks off deletes nothing; failures lead
-//! to another try after the back-off, and are said when they change.
+//! to another try after the back-off, and are logged as [`Outage`] says.
 
 use std::time::Duration;
 
 use kube::api::{ListParams, WatchParams};
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::Observer;
 use super::backoff::Backoff;
@@ -20,6 +20,7 @@ use super::connection::Connection;
 use super::failure::Failure;
 use super::known::Known;
 use super::listing::Choice;
+use super::outage::{Cause, Outage, words};
 use super::outlet::Outlet;
 use super::readiness::Progress;
 use super::resource::{Broken, Resource};
@@ -76,6 +77,8 @@ pub(super) struct Surroundings<'a, O> {
     pub(super) outlet: &'a Outlet,
     pub(super) observer: &'a O,
     pub(super) progress: &'a watch::Sender<Progress>,
+    /// Told when the server serves a kind again after an outage, so that the others do not wait for their time.
+    pub(super) back: &'a Notify,
     pub(super) timing: Timing,
 }
 
@@ -95,8 +98,9 @@ pub(super) struct Watcher<'a, O> {
     converter: Converter,
     said: Memory<Option<Key>, Notice>,
     backoff: Backoff,
-    /// What was last said about a failure that lasts.
-    trouble: Option<String>,
+    pub(super) outage: Outage,
+    /// It was logged that the server does not have the kind.
+    is_known_absent: bool,
 }
 
 impl<'a, O: Observer> Watcher<'a, O> {
@@ -113,24 +117,32 @@ impl<'a, O: Observer> Watcher<'a, O> {
             converter: Converter::new(around.convert),
             said: Memory::default(),
             backoff: Backoff::default(),
-            trouble: None,
+            outage: Outage::default(),
+            is_known_absent: false,
         }
     }
 
     /// Follows the kind until nobody listens any more.
     pub(super) async fn run(mut self) {
+        self.around.observer.connected(self.resource.kind(), false);
         loop {
             self.up_since = None;
             let outcome = self.step().await;
             if self.up_since.is_some_and(|since| since.elapsed() >= self.around.timing.steady) {
                 self.backoff.succeeded();
             }
-            let wait = match outcome {
+            let failure = match outcome {
                 Ok(()) | Err(Failure::NotStreaming) => continue,
                 Err(Failure::Stopped) => return,
-                Err(failure) => self.failed(&failure).await,
+                Err(failure) => failure,
             };
-            sleep(wait).await;
+            let is_away = failure.cause() == Cause::Unreachable;
+            let wait = sleep(self.failed(&failure).await);
+            tokio::select! {
+                () = wait => {}
+                // What the server asked to be left alone for, or cannot do, is no better for that.
+                () = self.around.back.notified(), if is_away => {}
+            }
         }
     }
 
@@ -138,18 +150,19 @@ impl<'a, O: Observer> Watcher<'a, O> {
     async fn failed(&mut self, failure: &Failure) -> Duration {
         if self.is_absent(failure) {
             self.around.progress.send_modify(|progress| progress.listed(self.resource));
-            self.say(format!("{failure}; going on as if there were none"));
+            self.is_absent_as_known(failure);
             return self.around.timing.absent.mul_f64(1.0 + rand::random::<f64>() / 4.0);
         }
+        self.around.observer.connected(self.resource.kind(), false);
         if failure.needs_listing() {
             self.version = None;
         }
         if failure.is_about_access()
             && let Err(error) = self.connection.renew().await
         {
-            self.say(format!("{failure}; {error:#}"));
+            self.warn_if_due(Cause::Configuration, &format!("{failure}; {error:#}"));
         } else {
-            self.say(failure.to_string());
+            self.warn_if_due(failure.cause(), &failure.to_string());
         }
         self.backoff.failed(failure.retry_after(), rand::random())
     }
@@ -159,19 +172,44 @@ impl<'a, O: Observer> Watcher<'a, O> {
         self.resource.is_optional() && self.version.is_none() && matches!(failure.code(), Some(403 | 404))
     }
 
-    /// Says a failure if it is another than the last.
-    fn say(&mut self, text: String) {
-        if self.trouble.as_ref() != Some(&text) {
-            warn!(kind = self.resource.kind(), "cannot be followed: {text}; trying again");
+    /// The server answers, and has no such kind for us: that is no outage, and is logged once.
+    fn is_absent_as_known(&mut self, failure: &Failure) {
+        let kind = self.resource.kind();
+        self.accepted();
+        self.heard();
+        self.is_well();
+        if !std::mem::replace(&mut self.is_known_absent, true) {
+            warn!(kind, "{}: {failure}; going on as if there were none", self.connection.url());
         }
-        self.trouble = Some(text);
+    }
+
+    /// Logs a failure if it is time to.
+    fn warn_if_due(&mut self, cause: Cause, text: &str) {
+        let (kind, url) = (self.resource.kind(), self.connection.url());
+        match self.outage.failed(cause, Instant::now().into_std()) {
+            None => debug!(kind, "cannot be followed: {url}: {text}; trying again"),
+            Some(lasted) if lasted.as_secs() == 0 => warn!(kind, "cannot be followed: {url}: {text}; trying again"),
+            Some(lasted) => warn!(kind, "cannot be followed for {}: {url}: {text}; trying again", words(lasted)),
+        }
+    }
+
+    /// The server accepted a request for the kind.
+    pub(super) fn accepted(&self) {
+        self.around.observer.connected(self.resource.kind(), true);
+    }
+
+    /// A piece of an answer came.
+    pub(super) fn heard(&self) {
+        self.around.observer.heard(self.resource.kind());
     }
 
     /// The server gives what it was asked for.
     pub(super) fn is_well(&mut self) {
-        if self.trouble.take().is_some() {
-            info!(kind = self.resource.kind(), "followed again");
-            self.around.observer.reconnected(self.resource.kind());
+        if let Some(lasted) = self.outage.over(Instant::now().into_std()) {
+            let (kind, url) = (self.resource.kind(), self.connection.url());
+            info!(kind, "followed again: {url}; the outage lasted {}", words(lasted));
+            self.around.observer.reconnected(kind);
+            self.around.back.notify_waiters();
         }
     }
 

@@ -26,6 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Counts(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Counts {
+    fn connected(&self, kind: &'static str, is: bool) {
+        self.0.lock().unwrap().push(format!("{} {kind}", if is { "connected" } else { "away from" }));
+    }
+    fn heard(&self, kind: &'static str) {
+        self.0.lock().unwrap().push(format!("heard {kind}"));
+    }
     fn reconnected(&self, kind: &'static str) {
         self.0.lock().unwrap().push(format!("reconnected {kind}"));
     }
