@@ -18,4 +18,5 @@ mod nodeports;
 mod policies;
 mod refusals;
 mod restart;
+mod surroundings;
 mod takeover;

@@ -4,13 +4,14 @@
 //! token files and a CA bundle again by itself and runs credential plugins.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use super::explain::chain;
+use super::explain::{self, chain};
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -33,6 +34,48 @@ pub(super) struct Server {
     pub(super) client: kube::Client,
     /// Its URL, for messages; holds no credentials.
     pub(super) url: String,
+    files: Files,
+}
+
+/// The files that a client was made from, to notice that one of them was replaced: in place, by a rename, or behind a link.
+///
+/// A client reads a certificate and its key once, and a new one has to be in use before the old one expires.
+#[derive(Clone, Debug, Default)]
+struct Files(Vec<(PathBuf, Option<Stamp>)>);
+
+/// What tells a file from another one under its name: device, inode, length in bytes, time of the last change.
+type Stamp = (u64, u64, u64, Option<SystemTime>);
+
+impl Files {
+    fn of(kubeconfig: Option<&Path>, config: &Config) -> Self {
+        let auth = &config.auth_info;
+        let named =
+            [&auth.client_certificate, &auth.client_key, &auth.token_file].into_iter().flatten().map(PathBuf::from);
+        let files = kubeconfig.map(Path::to_owned).into_iter().chain(config.root_cert_file.clone()).chain(named);
+        Self(
+            files
+                .map(|file| {
+                    let known = stamp(&file);
+                    (file, known)
+                })
+                .collect(),
+        )
+    }
+
+    /// Whether one of them changed since this was last asked.
+    fn have_changed(&mut self) -> bool {
+        let look = |(file, known): &mut (PathBuf, Option<Stamp>)| {
+            let now = stamp(file);
+            std::mem::replace(known, now) != now
+        };
+        // All of them, so that several changes are one.
+        self.0.iter_mut().map(look).fold(false, |any, changed| any | changed)
+    }
+}
+
+fn stamp(file: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(file).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.len(), metadata.modified().ok()))
 }
 
 impl Server {
@@ -42,14 +85,21 @@ impl Server {
     /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment.
     pub(super) async fn new(options: &ClientOptions) -> Result<Self> {
         let mut config = configuration(options).await?;
+        let files = Files::of(options.kubeconfig.as_deref(), &config);
         let url = location(&config.cluster_url.to_string());
         config.connect_timeout = Some(CONNECT);
         trim_token(&mut config)?;
         // Our own back-off is the only one.
         config.default_retry = false;
         config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
-        let client = kube::Client::try_from(config).map_err(|error| anyhow!("client of {url}: {}", chain(&error)))?;
-        Ok(Self { client, url })
+        let client =
+            kube::Client::try_from(config).map_err(|error| anyhow!("client of {url}: {}", explain::request(&error)))?;
+        Ok(Self { client, url, files })
+    }
+
+    /// Whether one of the files that hold the configuration and the credentials changed since this was last asked.
+    pub(super) fn is_outdated(&mut self) -> bool {
+        self.files.have_changed()
     }
 }
 

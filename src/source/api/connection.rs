@@ -64,6 +64,14 @@ impl Connection {
         Ok(())
     }
 
+    /// Reads the configuration again if one of its files changed: credentials are replaced before the old ones expire.
+    ///
+    /// # Errors
+    /// As for [`Connection::renew`], once for each change.
+    pub(super) async fn refresh(&mut self) -> anyhow::Result<()> {
+        if self.server.is_outdated() { self.renew().await } else { Ok(()) }
+    }
+
     /// The server's URL.
     pub(super) fn url(&self) -> &str {
         &self.server.url
@@ -89,7 +97,7 @@ impl Connection {
         if code == 200 {
             return Ok(answer);
         }
-        let words = answer.all(MAX_WORDS, WORDS).await.unwrap_or_default();
+        let words = answer.all(MAX_WORDS, WORDS, WORDS).await.unwrap_or_default();
         let status = frame::Status { code, ..frame::status_or_text(&words) };
         Err(Failure::of_status(status, retry_after.map(Duration::from_secs)))
     }
@@ -127,14 +135,15 @@ impl Answer {
     /// The whole answer.
     ///
     /// # Errors
-    /// The connection broke, or the answer takes too long or too much room.
-    pub(super) async fn all(&mut self, limit: usize, patience: Duration) -> Result<Vec<u8>, Failure> {
+    /// The connection broke, nothing came for `stall`, or the answer takes more than `patience` or `limit` bytes.
+    pub(super) async fn all(&mut self, limit: usize, stall: Duration, patience: Duration) -> Result<Vec<u8>, Failure> {
         let until = Instant::now() + patience;
         let mut all = Vec::new();
         loop {
-            match self.chunk(until).await? {
+            match self.chunk((Instant::now() + stall).min(until)).await? {
                 Chunk::End => return Ok(all),
-                Chunk::Late => return Err(Failure::Silent(patience)),
+                Chunk::Late if Instant::now() >= until => return Err(Failure::Silent(patience)),
+                Chunk::Late => return Err(Failure::Silent(stall)),
                 Chunk::Bytes(bytes) => all.extend_from_slice(bytes.as_ref()),
             }
             if all.len() > limit {

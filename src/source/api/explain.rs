@@ -39,6 +39,7 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
         let more = match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
             // The text of rustls is a URL of its manual.
             Some(ErrorKind::UnexpectedEof) => "the server closed the connection".to_owned(),
+            Some(ErrorKind::TimedOut) => "timed out".to_owned(),
             _ => cause.to_string(),
         };
         if is_place(cause, &more) || text.contains(&more) {
@@ -53,10 +54,8 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
 fn is_place(error: &(dyn Error + 'static), text: &str) -> bool {
     let is_wrapper =
         matches!(error.downcast_ref::<kube::Error>(), Some(kube::Error::Service(_) | kube::Error::HyperError(_)));
-    is_wrapper
-        || text.starts_with("client error (")
-        || text == "tcp connect error"
-        || text == "error reading a body from connection"
+    let places = ["tcp connect error", "error reading a body from connection", "deadline has elapsed"];
+    is_wrapper || text.starts_with("client error (") || places.contains(&text)
 }
 
 /// An error and its causes from the outside in, also those that an I/O error wraps.
@@ -119,7 +118,10 @@ fn certificate(error: &CertificateError) -> Option<&'static str> {
         E::NotValidForName | E::NotValidForNameContext { .. } => {
             "use one of these names in the URL, or add the name to the server's certificate (--apiserver-cert-extra-sans of kubeadm)"
         }
-        // The type behind it is not one that rustls shows.
+        // The types behind these are not ones that rustls shows.
+        E::Other(other) if format!("{other:?}").contains("UnsupportedCertVersion") => {
+            "a certificate is of X.509 version 1: make it anew with extensions, which is version 3"
+        }
         E::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
             "the server's certificate is self-signed and its own CA: give the server a certificate that a CA signed \
              (basicConstraints CA:FALSE), and name that CA as certificate-authority of the kubeconfig"

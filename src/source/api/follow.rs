@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Observer;
 use super::connection::{Answer, Ask, Chunk};
@@ -26,6 +26,10 @@ const SETTLED: Duration = Duration::from_millis(200);
 impl<O: Observer> Watcher<'_, O> {
     /// Lists or watches, whichever comes next, until the server has said all.
     pub(super) async fn step(&mut self) -> Result<(), Failure> {
+        if let Err(error) = self.connection.refresh().await {
+            let (kind, url) = (self.resource.kind(), self.connection.url());
+            warn!(kind, "{url}: the credentials changed and cannot be used: {error:#}; going on with those of before");
+        }
         let listing = self.choice.next(Instant::now().into_std());
         match (self.version.clone(), listing) {
             (Some(version), _) => self.follow(version, false).await,
@@ -43,7 +47,7 @@ impl<O: Observer> Watcher<'_, O> {
             let ask = Ask::List(self.list_params(next));
             let mut answer = self.connection.ask(self.resource.path(), &ask, timing.answer).await?;
             self.accepted();
-            let body = answer.all(MAX_PAGE, timing.page).await?;
+            let body = answer.all(MAX_PAGE, timing.stall, timing.page).await?;
             self.heard();
             let page = frame::page(&body, self.resource.kind()).map_err(Failure::Garbage)?;
             for object in page.items {
@@ -67,7 +71,7 @@ impl<O: Observer> Watcher<'_, O> {
         let seconds = u32::try_from(life.as_secs()).unwrap_or(u32::MAX).max(1);
         let end = Instant::now() + life + timing.grace;
         let ask = Ask::Watch(self.watch_params(seconds, listing), version);
-        let mut answer = match self.connection.ask(self.resource.path(), &ask, timing.answer).await {
+        let mut answer = match self.connection.ask(self.resource.path(), &ask, timing.accept).await {
             Err(failure) if listing && failure.code().is_some_and(is_refusal) => return self.refused(&failure),
             answer => answer?,
         };

@@ -39,6 +39,7 @@ struct Lasting {
     period: u128,
     /// What was logged in this period; a handful of values.
     logged: Vec<Cause>,
+    last: Cause,
 }
 
 impl Outage {
@@ -47,7 +48,7 @@ impl Outage {
         let Some(lasting) = &mut self.0 else {
             let interrupted = cause == Cause::Interrupted;
             let logged = if interrupted { Vec::new() } else { vec![cause] };
-            self.0 = Some(Lasting { since: now, period: 0, logged });
+            self.0 = Some(Lasting { since: now, period: 0, logged, last: cause });
             return (!interrupted).then_some(Duration::ZERO);
         };
         let lasted = now.saturating_duration_since(lasting.since);
@@ -56,7 +57,9 @@ impl Outage {
             lasting.period = period;
             lasting.logged.clear();
         }
-        if lasting.logged.contains(&cause) {
+        // The next try says more about an interruption.
+        let is_fresh = std::mem::replace(&mut lasting.last, cause) != cause && cause == Cause::Interrupted;
+        if is_fresh || lasting.logged.contains(&cause) {
             return None;
         }
         lasting.logged.push(cause);
@@ -127,6 +130,9 @@ mod tests {
         assert_eq!(outage.over(start + SECOND), Some(SECOND));
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 9), None);
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 10), Some(SECOND));
+        // Within an outage too.
+        assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 11), Some(SECOND * 2));
+        assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 400), None);
     }
 
     #[test]

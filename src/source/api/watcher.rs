@@ -31,6 +31,13 @@ use crate::source::notice::{Memory, Notice};
 
 /// Objects on a page of a list.
 const PAGE: u32 = 500;
+/// The kind that looks for a server that cannot be reached, one connection at a time; all others follow when it is back. It is
+/// the kind with the fewest objects.
+const SCOUT: Resource = Resource::Node;
+/// How long it waits between two looks at most, before jitter of a half.
+const SCOUTING: Duration = Duration::from_secs(4);
+/// How often a watch that did not last may begin anew with short waits.
+const EXCUSES: u8 = 2;
 
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug)]
@@ -43,10 +50,14 @@ pub(super) struct Timing {
     pub(super) idle: Duration,
     /// A streaming list that says nothing for this long before its end will not end.
     pub(super) initial: Duration,
-    /// How long the start of an answer may take; servers give up on a list after 60 s.
+    /// How long the start of a page may take; servers give up on a list after 60 s.
     pub(super) answer: Duration,
+    /// How long the start of a watch may take; servers let it wait in a queue for a quarter of their 60 s.
+    pub(super) accept: Duration,
     /// How long a page may take to arrive.
     pub(super) page: Duration,
+    /// A page of which nothing comes for so long does not come.
+    pub(super) stall: Duration,
     /// A connection that lived this long was a success, whatever ended it.
     pub(super) steady: Duration,
     /// How often an optional kind that is not there is looked for.
@@ -61,7 +72,9 @@ impl Default for Timing {
             idle: Duration::from_secs(150),
             initial: Duration::from_secs(15),
             answer: Duration::from_secs(65),
+            accept: Duration::from_secs(30),
             page: Duration::from_secs(300),
+            stall: Duration::from_secs(30),
             steady: Duration::from_secs(5),
             absent: Duration::from_secs(180),
         }
@@ -99,6 +112,10 @@ pub(super) struct Watcher<'a, O> {
     said: Memory<Option<Key>, Notice>,
     backoff: Backoff,
     pub(super) outage: Outage,
+    /// The last try did not reach the server.
+    is_away: bool,
+    /// See [`Watcher::answers_again`].
+    excuses: u8,
     /// It was logged that the server does not have the kind.
     is_known_absent: bool,
 }
@@ -118,6 +135,8 @@ impl<'a, O: Observer> Watcher<'a, O> {
             said: Memory::default(),
             backoff: Backoff::default(),
             outage: Outage::default(),
+            is_away: false,
+            excuses: EXCUSES,
             is_known_absent: false,
         }
     }
@@ -130,18 +149,18 @@ impl<'a, O: Observer> Watcher<'a, O> {
             let outcome = self.step().await;
             if self.up_since.is_some_and(|since| since.elapsed() >= self.around.timing.steady) {
                 self.backoff.succeeded();
+                self.excuses = EXCUSES;
             }
             let failure = match outcome {
                 Ok(()) | Err(Failure::NotStreaming) => continue,
                 Err(Failure::Stopped) => return,
                 Err(failure) => failure,
             };
-            let is_away = failure.cause() == Cause::Unreachable;
             let wait = sleep(self.failed(&failure).await);
             tokio::select! {
                 () = wait => {}
                 // What the server asked to be left alone for, or cannot do, is no better for that.
-                () = self.around.back.notified(), if is_away => {}
+                () = self.around.back.notified(), if self.is_away => {}
             }
         }
     }
@@ -164,7 +183,27 @@ impl<'a, O: Observer> Watcher<'a, O> {
         } else {
             self.warn_if_due(failure.cause(), &failure.to_string());
         }
-        self.backoff.failed(failure.retry_after(), rand::random())
+        if self.answers_again(failure) {
+            self.backoff.succeeded();
+            self.around.back.notify_waiters();
+        }
+        let wait = self.backoff.failed(failure.retry_after(), rand::random());
+        let is_scout = self.resource == SCOUT && failure.cause() == Cause::Unreachable;
+        if is_scout { wait.min(SCOUTING.mul_f64(1.0 + rand::random::<f64>() / 2.0)) } else { wait }
+    }
+
+    /// Whether a failure tells that the server works again, so that the long waits for one that is away are over: it answers
+    /// after it could not be reached, or knows that our version is too old. Twice at most until a watch lasts, so that a
+    /// server that goes on like that is asked less and less.
+    fn answers_again(&mut self, failure: &Failure) -> bool {
+        let cause = failure.cause();
+        let was_away = std::mem::replace(&mut self.is_away, cause == Cause::Unreachable);
+        let answers = matches!(failure, Failure::Gone) || was_away && matches!(cause, Cause::Refused(_));
+        if answers && self.excuses > 0 {
+            self.excuses -= 1;
+            return true;
+        }
+        false
     }
 
     /// Whether the kind does not exist for us, and may.

@@ -40,7 +40,7 @@ async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
     let connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
     let ask = Ask::List(kube::api::ListParams::default());
     let answer = connection.ask("/api/v1/services", &ask, PATIENCE).await;
-    answer.map_err(|error| error.to_string())?.all(1000, PATIENCE).await.map_err(|error| error.to_string())
+    answer.map_err(|error| error.to_string())?.all(1000, PATIENCE, PATIENCE).await.map_err(|error| error.to_string())
 }
 
 /// The Authorization header that a user's entry leads to.
@@ -276,6 +276,14 @@ fn a_server_that_cannot_be_reached_is_explained() {
             assert_eq!(error.matches(part).count(), 1, "{part} is there twice: {error}");
         }
     }
+}
+
+#[test]
+fn a_server_that_accepts_and_does_not_speak_tls_is_given_up() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", silent.local_addr().unwrap());
+    let error = runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(url) })).unwrap_err();
+    assert!(error.contains("no connection in time"), "{error}");
 }
 
 #[test]

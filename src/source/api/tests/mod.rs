@@ -93,7 +93,8 @@ fn short(event: &Event) -> String {
 
 /// Times that a test can wait for.
 fn timing() -> Timing {
-    Timing { initial: Duration::from_millis(500), idle: Duration::from_millis(700), ..Timing::default() }
+    let (initial, idle) = (Duration::from_millis(500), Duration::from_millis(700));
+    Timing { initial, idle, accept: idle, stall: idle, ..Timing::default() }
 }
 
 fn options(url: &str) -> ApiOptions {
