@@ -103,12 +103,13 @@ impl Server {
     }
 }
 
-/// The client of a [`Server`].
+/// The client of a [`Server`], and the server's URL for messages.
 ///
 /// # Errors
 /// As for [`Server::new`].
-pub async fn client(options: &ClientOptions) -> Result<kube::Client> {
-    Ok(Server::new(options).await?.client)
+pub async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
+    let Server { client, url, .. } = Server::new(options).await?;
+    Ok((client, url))
 }
 
 /// A URL without user, password and query.

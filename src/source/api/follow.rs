@@ -46,7 +46,6 @@ impl<O: Observer> Watcher<'_, O> {
         loop {
             let ask = Ask::List(self.list_params(next));
             let mut answer = self.connection.ask(self.resource.path(), &ask, timing.answer).await?;
-            self.accepted();
             let body = answer.all(MAX_PAGE, timing.stall, timing.page).await?;
             self.heard();
             let page = frame::page(&body, self.resource.kind()).map_err(Failure::Garbage)?;
@@ -75,7 +74,9 @@ impl<O: Observer> Watcher<'_, O> {
             Err(failure) if listing && failure.code().is_some_and(is_refusal) => return self.refused(&failure),
             answer => answer?,
         };
-        self.accepted();
+        if !listing {
+            self.heard();
+        }
         let mut last = Instant::now();
         self.up_since = Some(last);
         let settled = last + SETTLED;

@@ -214,7 +214,6 @@ impl<'a, O: Observer> Watcher<'a, O> {
     /// The server answers, and has no such kind for us: that is no outage, and is logged once.
     fn is_absent_as_known(&mut self, failure: &Failure) {
         let kind = self.resource.kind();
-        self.accepted();
         self.heard();
         self.is_well();
         if !std::mem::replace(&mut self.is_known_absent, true) {
@@ -232,13 +231,9 @@ impl<'a, O: Observer> Watcher<'a, O> {
         }
     }
 
-    /// The server accepted a request for the kind.
-    pub(super) fn accepted(&self) {
-        self.around.observer.connected(self.resource.kind(), true);
-    }
-
-    /// A piece of an answer came.
+    /// A piece of an answer came, or the server takes up a watch, which may have nothing to say for a minute.
     pub(super) fn heard(&self) {
+        self.around.observer.connected(self.resource.kind(), true);
         self.around.observer.heard(self.resource.kind());
     }
 
