@@ -10,11 +10,14 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use tokio::time::sleep;
 
 use super::explain::{self, chain};
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How often the files are looked at while the server does not let us in.
+const LOOK: Duration = Duration::from_secs(1);
 /// What we call ourselves.
 const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
 
@@ -62,6 +65,11 @@ impl Files {
         )
     }
 
+    /// Whether one of them is another one than it was.
+    fn differ(&self) -> bool {
+        self.0.iter().any(|(file, known)| stamp(file) != *known)
+    }
+
     /// Whether one of them changed since this was last asked.
     fn have_changed(&mut self) -> bool {
         let look = |(file, known): &mut (PathBuf, Option<Stamp>)| {
@@ -97,7 +105,14 @@ impl Server {
         Ok(Self { client, url, files })
     }
 
-    /// Whether one of the files that hold the configuration and the credentials changed since this was last asked.
+    /// Waits until one of the files that hold the configuration and the credentials is another one than it was.
+    pub(super) async fn outdated(&self) {
+        while !self.files.differ() {
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Whether one of these files changed since this was last asked.
     pub(super) fn is_outdated(&mut self) -> bool {
         self.files.have_changed()
     }

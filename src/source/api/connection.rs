@@ -72,6 +72,11 @@ impl Connection {
         if self.server.is_outdated() { self.renew().await } else { Ok(()) }
     }
 
+    /// Waits until [`Connection::refresh`] has something to do.
+    pub(super) async fn outdated(&self) {
+        self.server.outdated().await;
+    }
+
     /// The server's URL.
     pub(super) fn url(&self) -> &str {
         &self.server.url

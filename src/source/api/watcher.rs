@@ -161,6 +161,8 @@ impl<'a, O: Observer> Watcher<'a, O> {
                 () = wait => {}
                 // What the server asked to be left alone for, or cannot do, is no better for that.
                 () = self.around.back.notified(), if self.is_away => {}
+                // Another token, certificate or CA may be what was missing.
+                () = self.connection.outdated(), if failure.is_about_access() => {}
             }
         }
     }

@@ -125,6 +125,33 @@ fn credentials_are_read_again_when_the_server_refuses_them() {
     while events.recv_timeout(PATIENCE).unwrap() != Event::InitialListDone {}
 }
 
+#[test]
+fn credentials_that_come_late_are_used_at_once() {
+    let dir = TempDir::new().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, "old").unwrap();
+    let server = serve(|request| match request.headers.get("authorization").map(String::as_str) {
+        Some("Bearer newer") if request.resource == "nodes" => stream(vec![added(&node()), end("2")]),
+        Some("Bearer newer") => stream(vec![end("2")]),
+        _ => refusal(401, ""),
+    });
+    let client = kubeconfig(dir.path(), &json!({"server": server.url}), &json!({"tokenFile": token}));
+    let (sink, events) = sync_channel(16);
+    let handle = spawn(ApiOptions { client, ..options("") }, sink, ()).unwrap();
+    let followed = Followed { handle, events, counts: Counts::default(), server };
+    // After the fourth failure the wait is 6.4 s or more, after the fifth 12.8 s.
+    let all = ["nodes", "services", "endpointslices", "servicecidrs"];
+    followed.wait(|followed| all.iter().all(|kind| followed.server.requests(kind).len() >= 5));
+    let asked = all.map(|kind| followed.server.requests(kind).len());
+    fs::write(&token, "newer").unwrap();
+    let since = std::time::Instant::now();
+    followed.until("done");
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
+    let more: Vec<_> =
+        all.iter().zip(asked).map(|(kind, asked)| followed.server.requests(kind).len() - asked).collect();
+    assert_eq!(more, [1; 4], "no request but that with the new token");
+}
+
 /// A certificate and its key in PEM.
 struct Signed {
     certificate: String,
