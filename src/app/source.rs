@@ -64,8 +64,8 @@ impl api::Observer for Counted {
         self.0.source_connected(kind, is);
     }
 
-    fn heard(&self, kind: &'static str) {
-        self.0.source_received(kind, SystemTime::now());
+    fn heard(&self, kind: &'static str, at: SystemTime) {
+        self.0.source_received(kind, at);
     }
 
     fn reconnected(&self, kind: &'static str) {

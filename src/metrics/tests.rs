@@ -129,7 +129,7 @@ fn labels_of_what_others_report() {
     for line in [
         "kubeproxy_nft_source_connected{resource=\"Service\"} 0",
         "kubeproxy_nft_source_connected{resource=\"Node\"} 1",
-        "kubeproxy_nft_source_last_received_timestamp_seconds{resource=\"Service\"} 0",
+        "kubeproxy_nft_source_last_received_timestamp_seconds{resource=\"Service\"} 0.0",
         "kubeproxy_nft_source_last_received_timestamp_seconds{resource=\"Node\"} 2.5",
         "kubeproxy_nft_source_reconnects_total{resource=\"Service\"} 1",
         "kubeproxy_nft_rejected_objects_total{kind=\"Service\"} 1",

@@ -118,10 +118,11 @@ impl Server {
     }
 }
 
-/// The client of a [`Server`], and the server's URL for messages.
+/// A client, and the server's URL for messages. Connects to nothing yet, but credential plugins run. Needs to be called in a tokio
+/// runtime.
 ///
 /// # Errors
-/// As for [`Server::new`].
+/// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment.
 pub async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
     let Server { client, url, .. } = Server::new(options).await?;
     Ok((client, url))

@@ -38,6 +38,8 @@ mod watcher;
 #[cfg(test)]
 mod tests;
 
+use std::time::SystemTime;
+
 use super::convert::ConvertOptions;
 
 #[cfg(doc)]
@@ -66,7 +68,7 @@ pub trait Observer: Send + 'static {
     /// Whether the server lets us follow a kind at present: `false` at the start and from a failure on.
     fn connected(&self, kind: &'static str, is: bool);
     /// The server sent something about a kind: objects, changes or a bookmark. Called for each piece of an answer.
-    fn heard(&self, kind: &'static str);
+    fn heard(&self, kind: &'static str, at: SystemTime);
     /// The watch of a kind goes on after a failure.
     fn reconnected(&self, kind: &'static str);
     /// An object of a kind could not be read, for a reason that was not there before.
@@ -76,7 +78,7 @@ pub trait Observer: Send + 'static {
 /// Counts nothing.
 impl Observer for () {
     fn connected(&self, _: &'static str, _: bool) {}
-    fn heard(&self, _: &'static str) {}
+    fn heard(&self, _: &'static str, _: SystemTime) {}
     fn reconnected(&self, _: &'static str) {}
     fn rejected(&self, _: &'static str) {}
 }

@@ -3,13 +3,13 @@
 //! Takes the failures of one kind and the moments at which the server serves it again; gives what to log and how long it
 //! has lasted. Pure; monotonic time comes from the caller.
 //!
-//! Invariants: a failure that lasts is a warning at once and again with every [`REPEAT`] of its duration, each cause at most
-//! once in that time. The first sign of an outage that the next try may explain better is not a warning.
+//! Invariants: a failure that lasts is a warning at once and again with every five minutes of its duration, each cause at most
+//! once in that time. What the next try may explain better, or take back, is not a warning yet.
 
 use std::time::{Duration, Instant};
 
 /// The time between two warnings about the same cause.
-pub(super) const REPEAT: Duration = Duration::from_secs(300);
+const REPEAT: Duration = Duration::from_secs(300);
 
 /// Why a kind cannot be followed, as far as two failures are the same to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +57,10 @@ impl Outage {
             lasting.period = period;
             lasting.logged.clear();
         }
-        // The next try says more about an interruption.
-        let is_fresh = std::mem::replace(&mut lasting.last, cause) != cause && cause == Cause::Interrupted;
-        if is_fresh || lasting.logged.contains(&cause) {
+        // A server that starts again refuses everybody for a moment: what replaces another cause has to be there twice.
+        let is_new = std::mem::replace(&mut lasting.last, cause) != cause && !lasting.logged.is_empty();
+        let may_pass = matches!(cause, Cause::Interrupted | Cause::Refused(_));
+        if is_new && may_pass || lasting.logged.contains(&cause) {
             return None;
         }
         lasting.logged.push(cause);
@@ -132,17 +133,30 @@ mod tests {
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 10), Some(SECOND));
         // Within an outage too.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 11), Some(SECOND * 2));
-        assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 400), None);
+        assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 12), None);
     }
 
     #[test]
-    fn another_cause_is_a_warning_at_once_but_causes_that_take_turns_are_not_more() {
+    fn another_cause_is_a_warning_too_when_it_lasts() {
         let (mut outage, start) = (Outage::default(), Instant::now());
-        let causes = [Cause::Unreachable, Cause::Refused(503), Cause::Refused(401)];
-        let tries = (0..720).map(|n| (start + SECOND * n, causes[n as usize % 3]));
-        let due: Vec<_> = tries.filter(|(at, cause)| outage.failed(*cause, *at).is_some()).collect();
-        assert_eq!(due.len(), 9, "{due:?}");
-        assert_eq!(due[1], (start + SECOND, Cause::Refused(503)));
+        let mut failed = |second, cause| outage.failed(cause, start + SECOND * second).is_some();
+        assert!(failed(0, Cause::Unreachable));
+        // As a server that starts answers for a moment.
+        assert!(!failed(10, Cause::Refused(403)) && !failed(11, Cause::Unreachable));
+        assert!(
+            !failed(20, Cause::Refused(403)) && failed(21, Cause::Refused(403)) && !failed(22, Cause::Refused(403))
+        );
+        assert!(failed(23, Cause::Doubtful), "that is said before a second list confirms it");
+        assert!(failed(301, Cause::Refused(500)), "the first failure after five minutes, whatever it is");
+    }
+
+    #[test]
+    fn causes_that_take_turns_are_not_more_warnings_than_there_are_causes() {
+        let (mut outage, start) = (Outage::default(), Instant::now());
+        let causes = [Cause::Unreachable, Cause::Unreachable, Cause::Refused(503), Cause::Refused(503)];
+        let due =
+            (0..720_u32).filter(|n| outage.failed(causes[*n as usize % 4], start + SECOND * *n).is_some()).count();
+        assert_eq!(due, 6);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! Invariants: an event is sent before its version counts as seen; a listing that breaks off deletes nothing; failures lead
 //! to another try after the back-off, and are logged as [`Outage`] says.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kube::api::{ListParams, WatchParams};
 use serde_json::value::RawValue;
@@ -216,6 +216,7 @@ impl<'a, O: Observer> Watcher<'a, O> {
     /// The server answers, and has no such kind for us: that is no outage, and is logged once.
     fn is_absent_as_known(&mut self, failure: &Failure) {
         let kind = self.resource.kind();
+        self.is_away = false;
         self.heard();
         self.is_well();
         if !std::mem::replace(&mut self.is_known_absent, true) {
@@ -236,7 +237,7 @@ impl<'a, O: Observer> Watcher<'a, O> {
     /// A piece of an answer came, or the server takes up a watch, which may have nothing to say for a minute.
     pub(super) fn heard(&self) {
         self.around.observer.connected(self.resource.kind(), true);
-        self.around.observer.heard(self.resource.kind());
+        self.around.observer.heard(self.resource.kind(), SystemTime::now());
     }
 
     /// The server gives what it was asked for.

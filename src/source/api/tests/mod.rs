@@ -29,7 +29,7 @@ impl Observer for Counts {
     fn connected(&self, kind: &'static str, is: bool) {
         self.0.lock().unwrap().push(format!("{} {kind}", if is { "connected" } else { "away from" }));
     }
-    fn heard(&self, kind: &'static str) {
+    fn heard(&self, kind: &'static str, _: SystemTime) {
         self.0.lock().unwrap().push(format!("heard {kind}"));
     }
     fn reconnected(&self, kind: &'static str) {
