@@ -28,7 +28,7 @@ fn objects(which: &[u8]) -> Vec<serde_json::Value> {
 
 #[test]
 fn traffic_and_the_clean_up_of_udp_flows_work_in_conntrack_zones() {
-    // J7: everything in one zone; and each client's packets in a zone of their own, with answers found in the common one.
+    // J5: everything in one zone; and each client's packets in a zone of their own, with answers found in the common one.
     for zones in ["ct zone set 5", "iifname to-client ct original zone set 7"] {
         let world = World::new();
         let rule = format!("chain raw {{ type filter hook prerouting priority raw; {zones}; }}");
@@ -91,7 +91,7 @@ fn bridged() -> (Vec<Server>, Namespace, [Namespace; 2]) {
 
 #[test]
 fn pods_on_one_bridge_reach_each_other_and_themselves_through_a_service() {
-    // D9 F5: the answer of a pod to its neighbour passes the IP hooks only with bridge-nf, which clusters with bridges set.
+    // D9 D10: the answer of a pod to its neighbour passes the IP hooks only with bridge-nf, which clusters with bridges set.
     let (_servers, node, pods) = bridged();
     for key in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
         node.set_sysctl(key, "1");
