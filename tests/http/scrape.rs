@@ -238,7 +238,7 @@ fn values_tell_what_happened() {
 const FAMILIES: &[&str] = &["IPv4", "IPv6"];
 const KINDS: &[&str] = &["EndpointSlice", "Node", "Service", "ServiceCIDR"];
 const KINDS_OR_NONE: &[&str] = &["EndpointSlice", "Node", "Service", "ServiceCIDR", "unknown"];
-const FAILURES: &[&str] = &["decode", "encode", "refused", "socket", "unconfirmed", "unstable"];
+const FAILURES: &[&str] = &["decode", "encode", "refused", "socket", "too_large", "unconfirmed", "unstable"];
 
 /// Every counter whose series are known before anything happens: its name without `kubeproxy_` and `_total`, its label, and the values
 /// of that.
@@ -256,6 +256,7 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("nft_message_bytes", "", &[]),
     ("nft_foreign_changes", "", &[]),
     ("nft_repairs", "", &[]),
+    ("nft_log_lines_dropped", "", &[]),
     ("nft_errors", "kind", FAILURES),
     ("nft_source_reconnects", "resource", KINDS),
     ("nft_rejected_objects", "kind", KINDS_OR_NONE),
