@@ -78,5 +78,5 @@ fn foreign_text_stays_in_its_place_when_the_ruleset_is_printed() {
     assert!(printed.contains("iifname \"b'drop; }\" "), "{printed}");
     assert!(!printed.contains("b\"drop"), "{printed}");
     assert!(said.contains("\\nFORGED\\u{1b}\\u{202e}.yaml"), "{said:?}");
-    assert_eq!(said.lines().count(), 2, "an unknown field and a bad file: {said:?}");
+    assert_eq!(said.lines().count(), 3, "an unknown field, a bad file, and their number: {said:?}");
 }
