@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use tokio::runtime::Builder;
 
 use super::plugin;
 
@@ -35,6 +36,16 @@ pub async fn client(options: &ClientOptions) -> Result<kube::Client> {
     let mut config = configuration(options).await?;
     let valid_until = plugin::resolve(&mut config.auth_info).await?;
     Ok(build(config)?.with_valid_until(valid_until))
+}
+
+/// Reads everything that a client is made of, and forgets it: the kubeconfig and the files that it names, or what a pod finds. Asks
+/// nobody, runs no credential plugin and leaves no thread behind.
+///
+/// # Errors
+/// What cannot be read, or used; see [`client`].
+pub fn check(options: &ClientOptions) -> Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
+    runtime.block_on(client_without_plugin(options)).map(drop)
 }
 
 /// A client as far as it can be had without waiting: none if it takes a plugin.
