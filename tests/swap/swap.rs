@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::iptables::{self, NODE_PORT, PORT};
 use crate::support::apiserver::fault::{Ending, Fault, On};
 use crate::support::apiserver::{ApiServer, Scheme, wait_for};
-use crate::support::netns::run;
+use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::Family;
@@ -32,10 +32,19 @@ fn objects() -> Vec<Value> {
     objects
 }
 
-/// The ways to `web`, from the client outside.
-fn flows(family: Family) -> [Flow; 2] {
-    [(family.cluster_ip(1), 80), (family.node(), NODE_PORT)]
-        .map(|(address, port)| Flow::new(Proto::Tcp, family.client(), address, port))
+/// The ways to `web` from the client outside, and from a pod, which shows its own address.
+fn flows(family: Family) -> [Flow; 3] {
+    [
+        (family.client(), family.cluster_ip(1), 80),
+        (family.client(), family.node(), NODE_PORT),
+        (family.shell(), family.cluster_ip(1), 80),
+    ]
+    .map(|(source, address, port)| Flow::new(Proto::Tcp, source, address, port))
+}
+
+/// Where a flow begins.
+fn from(world: &World, flow: Flow) -> &Namespace {
+    if flow.source == Family::of(flow.source).shell() { &world.shell } else { &world.client }
 }
 
 /// Connects on every way until it is told to stop; gives how often, and what failed.
@@ -44,9 +53,11 @@ fn load(world: &World, done: &AtomicBool) -> (u32, Vec<String>) {
     while !done.load(Ordering::Relaxed) {
         for flow in Family::ALL.into_iter().flat_map(flows) {
             count += 1;
-            let outcome = probe(&world.client, flow);
+            let outcome = probe(from(world, flow), flow);
+            let is_pod = flow.source == Family::of(flow.source).shell();
             match &outcome {
-                Outcome::Reached(answer) if World::is_node_address(answer.seen_source) => {}
+                Outcome::Reached(answer) if is_pod && answer.seen_source == flow.source => {}
+                Outcome::Reached(answer) if !is_pod && World::is_node_address(answer.seen_source) => {}
                 other => failed.push(format!("{count}: {flow:?}: {other:?}")),
             }
         }
@@ -62,7 +73,7 @@ fn the_change_from_mode_iptables_loses_no_connection_and_breaks_none() {
     // Somebody's rules in the same tables.
     run(world.node.command("iptables-nft").args(["-A", "FORWARD", "-p", "tcp", "--dport", "22", "-j", "DROP"]));
     let held: Vec<_> =
-        Family::ALL.into_iter().flat_map(flows).map(|flow| Connection::open(&world.client, flow)).collect();
+        Family::ALL.into_iter().flat_map(flows).map(|flow| Connection::open(from(&world, flow), flow)).collect();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..2).map(|_| scope.spawn(|| load(&world, &done))).collect();

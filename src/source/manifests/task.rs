@@ -74,7 +74,7 @@ pub type OnRejected = Box<dyn Fn(&'static str) + Send>;
 /// # Errors
 /// Why it cannot.
 pub fn check(dir: &Path) -> anyhow::Result<()> {
-    fs::read_dir(dir).map(drop).with_context(|| format!("cannot read the manifest directory {}", dir.display()))
+    fs::read_dir(dir).map(drop).with_context(|| format!("manifest directory {}", dir.display()))
 }
 
 /// Starts to watch a directory: all its objects are sent, then [`Event::InitialListDone`], then changes.
