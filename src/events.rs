@@ -51,11 +51,11 @@ pub enum Happening {
         /// What the kernel says.
         error: String,
     },
-    /// The kernel refuses the rules of a Service, which is left out.
+    /// A Service is left out, because the kernel refuses its rules or because it is too large.
     ServiceNotProgrammed {
         /// The Service.
         service: ObjectName,
-        /// What the kernel says.
+        /// Why.
         error: String,
     },
     /// A Service does not get an address with a port, or a node port, that it claims.
@@ -260,7 +260,7 @@ fn note(node: &str, happening: &Happening) -> String {
             format!("node {node} failed to start healthcheck {:?} on port {port}: {error}", service.to_string())
         }
         Happening::ServiceNotProgrammed { error, .. } => {
-            format!("node {node} goes on without the changes of this Service, which its kernel refuses: {error}")
+            format!("node {node} goes on without the changes of this Service: {error}")
         }
         Happening::FrontNotProgrammed { reason, .. } => format!("node {node}: {reason}"),
     }

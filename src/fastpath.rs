@@ -3,11 +3,11 @@
 //! Takes what `--flowtable` says, looks at the node's interfaces and at the kernel's table once in a while, and changes what differs.
 //! A kernel that has no flowtables ends it, and nothing else: connections then go on through all rules.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nft::{Command, CommitError, Flowtable, ReadError, TableContent, TableDump};
+use nft::{Command, CommitError, Flowtable, ObjectKind, ReadError, TableContent, TableDump};
 use tracing::{info, warn};
 
 use crate::config::file::Flowtable as Wanted;
@@ -150,14 +150,7 @@ fn chosen(wanted: &Wanted, mut present: Vec<Arc<str>>) -> Vec<Arc<str>> {
 /// What is in our table but cannot be read: something that differs from everything wanted.
 fn unreadable() -> (TableDump, Vec<Flowtable>) {
     let table = fastpath::content(Vec::new()).table;
-    let nothing = TableDump {
-        table,
-        ownership: nft::Ownership::Anybody,
-        chains: BTreeMap::new(),
-        sets: BTreeMap::new(),
-        unreadable: Vec::new(),
-    };
-    (nothing, Vec::new())
+    (TableDump::empty(table), Vec::new())
 }
 
 /// The commands from what is present to what is wanted. Interfaces are added to a flowtable that is there; for everything else the
@@ -197,6 +190,9 @@ fn is_as(dump: &TableDump, wanted: &TableContent) -> bool {
         dump.chains.get(&chain.name) == Some(&(chain.clone(), rules))
     };
     dump.unreadable.is_empty()
+        && !dump.dormant
+        && dump.unknown_flags == 0
+        && dump.objects.iter().all(|object| object.kind == ObjectKind::Flowtable)
         && dump.sets.is_empty()
         && dump.table == wanted.table
         && dump.chains.len() == wanted.chains.len()

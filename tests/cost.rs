@@ -9,10 +9,10 @@ mod support;
 use std::collections::BTreeMap;
 
 use kube_proxy::kernel::ForeignWrites;
-use kube_proxy::model::{Endpoint, Event, Family, Hints, TrafficPolicy};
+use kube_proxy::model::{Endpoint, Event, Family, Hints, Service, TrafficPolicy};
 use kube_proxy::ruleset::AnyLayout;
 use kube_proxy::sync::Report;
-use nft::Command;
+use nft::{Command, NamedObject, ObjectKind, Ownership, TableDump};
 use support::cluster::{address, endpoint, endpoints, name, node, served, service, service_cidr, slice};
 use support::kernel::Failure;
 use support::ledger::{Cluster, ENDPOINTS};
@@ -281,13 +281,54 @@ fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
 fn a_foreign_write_to_our_tables_costs_a_comparison_and_nothing_when_it_left_all_as_it_was() {
     // G10
     each_size(|cluster| {
-        assert!(!cluster.engine.check());
+        assert_eq!(cluster.engine.check(), None);
         cluster.kernel.log.borrow_mut().foreign = ForeignWrites::Unknown;
-        assert!(cluster.engine.check());
+        assert!(cluster.engine.check().is_some());
         let (report, sent) = cluster.cost([]);
         assert!(report.full);
         assert_eq!(sent, Sent::default());
-        assert!(!cluster.engine.check());
+        assert_eq!(cluster.engine.check(), None);
+    });
+}
+
+#[test]
+fn a_dormant_table_and_foreign_objects_cost_a_command_each_unless_they_are_in_use_or_a_base_chain_is_missing() {
+    each_size(|cluster| {
+        let object = |kind, in_use| NamedObject { kind, name: "foreign".into(), in_use };
+        let (flowtable, counter) = (ObjectKind::Flowtable, ObjectKind::Stateful(1));
+        let mut sent = |change: &dyn Fn(&mut TableDump)| {
+            {
+                let mut log = cluster.kernel.log.borrow_mut();
+                let mut table = log.tables()["ip kube-proxy"].clone();
+                change(&mut table);
+                log.put(table);
+                log.foreign = ForeignWrites::Unknown;
+            }
+            assert!(cluster.engine.check().is_some());
+            let (_, sent) = cluster.sync(false);
+            let found = cluster.engine.take_findings().concat();
+            assert_eq!(cluster.sync(false).1, [], "nothing is left to do");
+            (sent, found)
+        };
+        let (commands, found) = sent(&|table| {
+            table.dormant = true;
+            table.objects = vec![object(flowtable, false), object(counter, false)];
+        });
+        let [Command::AddTable(_), Command::DeleteObject(..), Command::DeleteObject(..)] = &commands[..] else {
+            panic!("{commands:?}")
+        };
+        assert_eq!(found, "table ip kube-proxy is dormant, holds flowtable foreign, holds counter foreign");
+        let is_anew = |commands: &[Command]| matches!(&commands[..1], [Command::DeleteTable(_)]);
+        assert!(is_anew(&sent(&|table| table.objects = vec![object(counter, true)]).0));
+        assert!(is_anew(&sent(&|table| table.unknown_flags = 8).0));
+        assert!(is_anew(&sent(&|table| table.ownership = Ownership::Orphaned).0));
+        assert!(is_anew(
+            &sent(&|table| {
+                table.dormant = true;
+                table.chains.remove("nat-prerouting");
+            })
+            .0
+        ));
     });
 }
 
@@ -307,4 +348,18 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
     assert_eq!(costs[0], costs[1]);
     let (_, replaced) = costs[0][0];
     assert!(replaced.bytes < 2048, "{replaced:?}");
+}
+
+#[test]
+fn the_number_of_local_endpoints_costs_no_verdict() {
+    // K2: the kernel checks a map of verdicts again whenever one of its elements changes.
+    each_size(|cluster| {
+        let checked = Service { health_check_node_port: Some(32_000), ..service(0) };
+        cluster.cost([Event::ServiceApplied(checked)]);
+        let mut list = one_replaced();
+        list.last_mut().expect("there are three").node = Some(NODE.into());
+        let slots = [("ip endpoints", ADDRESSES), ("ip health-check-nodeports", 1), ("ip nodeport-endpoints", 1)];
+        let added = [slots.as_slice(), &[("ip hairpin", 1)]].concat();
+        cluster.assert_cost([v4_slice(0, list)], &Sent::expect(&added, &slots));
+    });
 }

@@ -8,12 +8,13 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use kube_proxy::model::{Endpoint, Event, Family};
+use kube_proxy::model::{Endpoint, Event, Family, Service};
 use kube_proxy::ruleset::AnyLayout;
 use kube_proxy::sync::Report;
 use nft::Command;
 use support::cluster::{address, endpoint, endpoints, name, served, service, slice};
 use support::ledger::{Cluster, ENDPOINTS};
+use support::plan::NODE;
 
 /// The number of commands of each kind.
 type Sent = BTreeMap<&'static str, usize>;
@@ -30,6 +31,7 @@ fn kind(command: &Command) -> &'static str {
         Command::AddSet(..) => "add set",
         Command::DeleteSet(..) => "delete set",
         Command::AddFlowtable(..) => "add flowtable",
+        Command::DeleteObject(..) => "delete object",
         Command::AddElements(..) => "add elements",
         Command::DeleteElements(..) => "delete elements",
         Command::DestroyElements(..) => "destroy elements",
@@ -212,4 +214,50 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
     let (_, replaced) = costs[0][0];
     assert_eq!(replaced.messages, 5);
     assert!(replaced.bytes < 2048, "{replaced:?}");
+}
+
+#[test]
+fn the_number_of_local_endpoints_costs_no_verdict_of_a_front() {
+    // K2
+    each_size(|cluster| {
+        let checked = Service { health_check_node_port: Some(32_000), ..service(0) };
+        cluster.change([Event::ServiceApplied(checked)]);
+        let mut list = endpoints(0, Family::V4, ENDPOINTS);
+        list[0].node = Some(NODE.into());
+        let (_, commands) = cluster.change([v4_slice(0, list)]);
+        let sets: Vec<(&str, usize)> = commands
+            .iter()
+            .filter_map(|command| match command {
+                Command::AddElements(_, set, list) | Command::DeleteElements(_, set, list) => {
+                    Some((&*set.name, list.len()))
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(sets, [("health-check-nodeports", 1), ("health-check-nodeports", 1)]);
+    });
+}
+
+#[test]
+fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
+    let mut names = Vec::new();
+    each_size(|cluster| {
+        let size = |cluster: &Cluster| {
+            let of_v4 = cluster.engine.table_counts().filter(|(family, _)| *family == Family::V4);
+            let counts: BTreeMap<String, usize> =
+                of_v4.flat_map(|(_, counts)| counts.map(|(name, count)| (name.to_owned(), count))).collect();
+            counts
+        };
+        let before = size(cluster);
+        cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] + 1);
+        cluster.change([Event::ServiceDeleted(name(0))]);
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
+        // Reading back counts the same.
+        cluster.engine.distrust();
+        cluster.sync(false);
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
+        names.push(before.into_keys().collect::<Vec<_>>());
+    });
+    assert_eq!(names[0], names[1]);
 }

@@ -192,6 +192,7 @@ fn survives(steps: Vec<Step>, met: &RefCell<Vec<Fault>>) -> Result<(), TestCaseE
     (0..6).for_each(|service| cluster.move_endpoints(service, 61));
     prop_assert!(cluster.sync().is_ok());
     prop_assert_eq!(cluster.engine.quarantined().len(), 0);
+    prop_assert_eq!(&cluster.kernel.inner.log.borrow().refused, &[], "a transaction in a wrong order");
     cluster.assert_converged(&[]);
     Ok(())
 }
@@ -260,6 +261,20 @@ fn a_service_that_is_always_refused_does_not_stop_the_others() {
 }
 
 #[test]
+fn what_others_do_to_the_tables_while_a_culprit_is_looked_for_is_nobodys_fault() {
+    for errno in [2, 17] {
+        let mut cluster = Cluster::synced(3);
+        cluster.move_endpoints(1, 8);
+        // Twice just before a transaction, and once more while it is tried whether it is for this Service.
+        cluster.kernel.orders.borrow_mut().commits.extend([Fault::Refuse(errno, 0); 3]);
+        cluster.sync().expect_err("at first nobody is blamed");
+        cluster.sync().expect("in the end it is taken");
+        assert_eq!((cluster.engine.take_culprits(), cluster.engine.quarantined().len()), (Vec::new(), 0));
+        cluster.assert_converged(&[]);
+    }
+}
+
+#[test]
 fn a_culprit_is_tried_again_when_it_changes() {
     let mut cluster = with_a_culprit(true);
     assert_eq!(cluster.engine.take_culprits().len(), 1);
@@ -287,6 +302,39 @@ fn what_a_culprit_had_before_stays() {
     cluster.sync().expect_err("at first nobody is blamed");
     cluster.sync().expect("there is nothing else to do");
     assert_eq!((cluster.tables(), cluster.engine.quarantined().len()), (before, 1));
+}
+
+#[test]
+fn a_service_too_large_for_a_batch_does_not_stop_the_others() {
+    let mut cluster = Cluster::new(40);
+    cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
+    let many = (0..1000).map(|n| endpoint(address(Family::V4, 200, n))).collect();
+    cluster.apply(Event::SliceApplied(slice(7, Family::V4, many)));
+    assert!(cluster.sync().is_err(), "the first failure may be for outdated knowledge");
+    cluster.sync().expect("the others are programmed");
+    assert_eq!(cluster.engine.quarantined().collect::<Vec<_>>(), [&name(7)]);
+    let reason = &cluster.engine.take_culprits()[0].reason;
+    assert!(reason.starts_with("the kernel does not take a batch of ") && reason.contains("too long"), "{reason}");
+    assert!(cluster.tried() <= MOST_TRIES);
+    cluster.kernel.orders.borrow_mut().most_bytes = None;
+    cluster.assert_converged(&[7]);
+
+    cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
+    cluster.move_endpoints(7, 1);
+    cluster.sync().expect("it fits again");
+    assert_eq!(cluster.engine.quarantined().len(), 0);
+    cluster.assert_converged(&[]);
+}
+
+#[test]
+fn what_is_too_large_only_together_is_sent_in_parts() {
+    // Few enough for the smallest maps: one that grows is sent again as a whole.
+    let mut cluster = Cluster::new(100);
+    cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
+    assert!(cluster.sync().is_err());
+    cluster.sync().expect("each part is taken");
+    assert_eq!(cluster.engine.take_culprits(), []);
+    cluster.assert_converged(&[]);
 }
 
 #[test]

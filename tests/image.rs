@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::netns::{Namespace, run};
 use support::proxy::{binary, config};
 use tempfile::TempDir;
@@ -124,14 +124,143 @@ fn the_daemon_set_gives_what_the_image_test_gives() {
     let container = &pod["containers"][0];
     assert_eq!(container["command"][0], "/usr/local/bin/kube-proxy");
     let context = &container["securityContext"];
-    assert_eq!(context["capabilities"], serde_json::json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
+    assert_eq!(context["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
     assert_eq!(context["readOnlyRootFilesystem"], true);
     assert_eq!(context["allowPrivilegeEscalation"], false);
     assert_eq!(pod["hostNetwork"], true);
     let init = &pod["initContainers"][0];
-    assert_eq!(init["args"], serde_json::json!(["--init-only"]));
+    assert_eq!(init["args"], json!(["--init-only"]));
     assert_eq!(init["command"], container["command"]);
     assert_eq!(init["image"], container["image"]);
+}
+
+/// What kubeadm makes, as an API server would give it to a merge.
+fn kubeadms_daemon_set() -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": { "name": "kube-proxy", "namespace": "kube-system", "labels": { "k8s-app": "kube-proxy" } },
+        "spec": {
+            "selector": { "matchLabels": { "k8s-app": "kube-proxy" } },
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } },
+            "template": {
+                "metadata": { "labels": { "k8s-app": "kube-proxy" } },
+                "spec": {
+                    "priorityClassName": "system-node-critical", "hostNetwork": true, "serviceAccountName": "kube-proxy",
+                    "dnsPolicy": "ClusterFirst", "terminationGracePeriodSeconds": 30, "securityContext": {},
+                    "nodeSelector": { "kubernetes.io/os": "linux" }, "tolerations": [{ "operator": "Exists" }],
+                    "containers": [{
+                        "name": "kube-proxy", "image": "registry.k8s.io/kube-proxy:v1.36.2",
+                        "command": [
+                            "/usr/local/bin/kube-proxy", "--config=/var/lib/kube-proxy/config.conf",
+                            "--hostname-override=$(NODE_NAME)",
+                        ],
+                        "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
+                        "securityContext": { "privileged": true },
+                        "volumeMounts": [
+                            { "name": "kube-proxy", "mountPath": "/var/lib/kube-proxy" },
+                            { "name": "xtables-lock", "mountPath": "/run/xtables.lock" },
+                            { "name": "lib-modules", "mountPath": "/lib/modules", "readOnly": true },
+                        ],
+                    }],
+                    "volumes": [
+                        { "name": "kube-proxy", "configMap": { "name": "kube-proxy" } },
+                        { "name": "xtables-lock", "hostPath": { "path": "/run/xtables.lock", "type": "FileOrCreate" } },
+                        { "name": "lib-modules", "hostPath": { "path": "/lib/modules" } },
+                    ],
+                },
+            },
+        },
+    })
+}
+
+/// The fields by which entries of a list are told apart when they are merged; other lists are replaced as a whole.
+fn merge_keys(list: &str) -> Option<&'static [&'static str]> {
+    match list {
+        "containers" | "initContainers" | "volumes" | "env" => Some(&["name"]),
+        "volumeMounts" => Some(&["mountPath"]),
+        "ports" => Some(&["containerPort", "protocol"]),
+        _ => None,
+    }
+}
+
+/// Lays an object over another one, as server-side apply and strategic merge patches do: what is not named stays.
+fn merge(name: &str, present: &mut Value, wanted: &Value) {
+    match (present, wanted) {
+        (Value::Object(present), Value::Object(wanted)) => {
+            for (field, value) in wanted {
+                merge(field, present.entry(field).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(present), Value::Array(wanted)) if merge_keys(name).is_some() => {
+            let same = |a: &Value, b: &Value| merge_keys(name).unwrap().iter().all(|key| a[key] == b[key]);
+            for entry in wanted {
+                match present.iter_mut().find(|other| same(other, entry)) {
+                    Some(_) if entry["$patch"] == "delete" => present.retain(|other| !same(other, entry)),
+                    Some(other) => merge("", other, entry),
+                    None => present.push(entry.clone()),
+                }
+            }
+        }
+        (present, wanted) => *present = wanted.clone(),
+    }
+}
+
+/// What an API server refuses in the pods of a DaemonSet, as far as a merge can bring it about.
+fn refusals(pod: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let containers = [list(&pod["initContainers"]), list(&pod["containers"])].concat();
+    let volumes: BTreeSet<String> = list(&pod["volumes"]).iter().map(|volume| volume["name"].to_string()).collect();
+    let mut found = Vec::new();
+    for container in containers {
+        let (name, context) = (&container["name"], &container["securityContext"]);
+        if context["privileged"] == true && context["allowPrivilegeEscalation"] == false {
+            found.push(format!("{name}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true"));
+        }
+        let mounts = list(&container["volumeMounts"]);
+        let unknown = mounts.iter().filter(|mount| !volumes.contains(&mount["name"].to_string()));
+        found.extend(unknown.map(|mount| format!("{name}: no volume {}", mount["name"])));
+    }
+    found
+}
+
+#[test]
+fn laid_over_kubeadms_daemon_set_it_is_accepted_and_has_the_least_privileges() {
+    let mut set = kubeadms_daemon_set();
+    merge("", &mut set, &documents("daemonset.yaml")[0]);
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(refusals(pod), [""; 0]);
+    let container = &pod["containers"][0];
+    assert_eq!(container["securityContext"]["privileged"], false);
+    assert_eq!(container["volumeMounts"][0]["name"], "config", "our configuration, not kubeadm's: {container}");
+    assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1));
+
+    // The page takes away what is left of kubeadm's.
+    let page = fs::read_to_string(project().join("deploy/README.md")).unwrap();
+    let patch = page.split('\'').find(|text| text.contains("$patch")).expect("the page has a patch");
+    merge("", &mut set, &serde_json::from_str(patch).unwrap());
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(refusals(pod), [""; 0]);
+    let base = &documents("daemonset.yaml")[0]["spec"]["template"]["spec"];
+    assert_eq!(pod["volumes"], base["volumes"]);
+    assert_eq!(pod["containers"][0]["volumeMounts"], base["containers"][0]["volumeMounts"]);
+}
+
+#[test]
+fn the_daemon_set_tells_kubelet_and_prometheus_what_they_need() {
+    let pod = &documents("daemonset.yaml")[0]["spec"]["template"]["spec"];
+    for container in [&pod["initContainers"][0], &pod["containers"][0]] {
+        for what in ["cpu", "memory"] {
+            assert!(container["resources"]["requests"][what].is_string(), "{what} of {container}");
+        }
+    }
+    let probe = &pod["containers"][0]["livenessProbe"];
+    assert_eq!(probe["httpGet"], json!({ "path": "/livez", "port": 10256 }));
+    let patience = ["periodSeconds", "failureThreshold"].map(|field| probe[field].as_u64().unwrap());
+    assert!(patience[0] * patience[1] >= 30, "a proxy that is busy for a moment is not ended: {probe}");
+    assert_eq!(
+        pod["containers"][0]["ports"],
+        json!([{ "name": "metrics", "containerPort": 10249, "protocol": "TCP" }])
+    );
 }
 
 #[test]

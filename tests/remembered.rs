@@ -18,7 +18,7 @@ use kube_proxy::sync::{Engine, Report};
 use nft::decode::DecodeError;
 use nft::{Command, Data, Element, Set, TableName, Value};
 use support::cluster::{address, config, endpoints, node, service, slice};
-use support::faulty::{Fault, Faulty};
+use support::faulty::Faulty;
 use support::kernel::{Expiry, Recorder};
 
 const ENOENT: i32 = 2;
@@ -78,7 +78,7 @@ impl Dns {
     fn expire(&self, before: usize, clients: impl IntoIterator<Item = u16>) {
         let keys = clients.into_iter().map(client).collect();
         let expiry = Expiry { before, set: (table(), Arc::clone(&self.map.name)), keys };
-        self.kernel.inner.log.borrow_mut().expiring.push_back(expiry);
+        self.kernel.inner.log.borrow_mut().expiring.push_back(vec![expiry]);
     }
 
     fn remembered(&mut self) -> Vec<Element> {
@@ -192,12 +192,16 @@ fn a_refusal_of_something_else_is_told_without_the_clients() {
     with_each_kernel(|is_old| {
         let mut dns = Dns::new(is_old);
         dns.remember(0..3, 2);
+        // Another program takes the endpoint's own elements away at the same moment.
+        let dump = dns.kernel.read(&table()).expect("it can be read").expect("a table");
+        let keys = dump.sets["endpoints"].1.iter().map(|element| element.key).collect();
         dns.expire(0, 0..3);
-        dns.kernel.orders.borrow_mut().commits.push_back(Fault::Refuse(EBUSY, 0));
+        let others = Expiry { before: 0, set: (table(), "endpoints".into()), keys };
+        dns.kernel.inner.log.borrow_mut().expiring[0].push(others);
         dns.engine.apply(dns_slice(2));
-        let error = dns.engine.sync(false).expect_err("the fault came").to_string();
-        assert!(!error.contains("affinity"), "{error}");
-        dns.engine.sync(false).expect("the fault has passed");
+        let error = dns.engine.sync(false).expect_err("another program is no friend").to_string();
+        assert!(error.contains("endpoints") && !error.contains("affinity") && !error.contains("more"), "{error}");
+        dns.engine.sync(false).expect("the tables are read again");
         dns.assert_forgotten(&format!("old: {is_old}"));
     });
 }

@@ -19,7 +19,7 @@ QEMU_SUITE=trixie
 
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
 # The layouts of the ruleset are test binaries of their own: a layout is one word here and one file there.
-GROUPS_PER_KERNEL=(old-kernel restart upgrade room foreign-writes nodes load packets packets-chains sctp flowtable conformance conformance-chains)
+GROUPS_PER_KERNEL=(old-kernel restart upgrade room expiry foreign-writes nodes load packets packets-chains sctp flowtable conformance conformance-chains)
 # Groups that run on every kernel with every suite's nft: a node's nft need not be as old as its kernel.
 GROUPS_PER_NFT=(listing listing-chains)
 
@@ -27,11 +27,11 @@ GROUPS_PER_NFT=(listing listing-chains)
 # are in the last guest.
 GUESTS=(
 	"packets foreign-writes sctp load listing flowtable conformance"
-	"old-kernel restart upgrade room nodes packets-chains listing-chains conformance-chains"
+	"old-kernel restart upgrade room expiry nodes packets-chains listing-chains conformance-chains"
 )
 
 # Test binaries of the workspace that go into the guest.
-TEST_BINARIES=(packets packets_chains room inspection inspection_chains tampering nodes flowtable conformance conformance_chains)
+TEST_BINARIES=(packets packets_chains room expiry inspection inspection_chains tampering nodes flowtable conformance conformance_chains)
 
 # Modules that the rules and the tests' networks need. What a kernel has built in or lacks is left out; a group that needs a module
 # asks for it by itself.

@@ -12,13 +12,13 @@ use std::sync::{Arc, LazyLock};
 
 use crate::decode::Messages;
 use crate::encode::{Encoder, Message};
-use crate::object::{Chain, Element, Flowtable, Rule, Set, Table, TableName};
+use crate::object::{Chain, Element, Flowtable, NamedObject, Rule, Set, Table, TableName};
 use crate::wire::Attrs;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Adds a table unless it exists.
+    /// Adds a table unless it exists. One that is dormant is so no more.
     AddTable(Table),
     /// Adds a table that only this connection can change and that stays when the connection ends, or takes over one whose owner
     /// is gone. A table that anybody may change is refused. Kernel 6.9 and later.
@@ -41,6 +41,8 @@ pub enum Command {
     DeleteSet(TableName, Arc<Set>),
     /// Adds a flowtable, or these interfaces to one that exists. Kernels before 5.8 cannot do the latter.
     AddFlowtable(TableName, Flowtable),
+    /// Deletes an object with a name, or a flowtable, that nothing refers to.
+    DeleteObject(TableName, NamedObject),
     /// Adds elements. One whose key exists with another value is refused.
     AddElements(TableName, Arc<Set>, Vec<Element>),
     /// Deletes elements, which must exist.
@@ -65,6 +67,7 @@ impl Command {
             | Self::AddSet(table, _)
             | Self::DeleteSet(table, _)
             | Self::AddFlowtable(table, _)
+            | Self::DeleteObject(table, _)
             | Self::AddElements(table, _, _)
             | Self::DeleteElements(table, _, _)
             | Self::DestroyElements(table, _, _) => table,

@@ -4,6 +4,7 @@
 //! table's name and gives everything in it.
 
 mod outline;
+mod read;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,14 +12,14 @@ use std::io;
 use std::sync::Arc;
 
 use crate::batch::{Batch, Command, EncodeError, Origin};
-use crate::decode::{self, DecodeError, Decoded, Messages, Notice, RawElement};
-use crate::object::{Chain, Element, Family, Flowtable, Ownership, RuleDump, Set, Table, TableName};
+use crate::decode::{self, DecodeError, Decoded, Messages, RawElement};
+use crate::object::{Chain, Element, Family, Flowtable, NamedObject, Ownership, RuleDump, Set, Table, TableName};
 use crate::socket::{Bus, Socket};
 use crate::wire::Writer;
 
 pub use outline::TableOutline;
 
-/// How often a dump is begun anew when the tables changed under it.
+/// How often a table is read anew when it changed meanwhile.
 const DUMP_TRIES: usize = 10;
 
 /// What a commit did.
@@ -62,6 +63,15 @@ impl From<io::Error> for CommitError {
     }
 }
 
+impl CommitError {
+    /// Whether the kernel had no memory at the moment for a batch of this size: the next time it may have.
+    #[must_use]
+    pub fn is_want_of_memory(&self) -> bool {
+        let Self::TooLarge { error, .. } = self else { return false };
+        matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
+    }
+}
+
 fn more(count: usize) -> String {
     if count > 1 { format!(" and {} more", count - 1) } else { String::new() }
 }
@@ -92,6 +102,12 @@ impl Refusal {
     #[must_use]
     pub fn is_missing(&self) -> bool {
         self.errno == libc::ENOENT
+    }
+
+    /// Whether it is about what is there already or is not there, which may have changed since it was last read.
+    #[must_use]
+    pub fn is_about_presence(&self) -> bool {
+        matches!(self.errno, libc::ENOENT | libc::EEXIST)
     }
 
     /// Whether the kernel may not know this kind of message: its answer is the one to a message that is wrong in itself.
@@ -129,8 +145,8 @@ pub enum ReadError {
     /// The kernel's answer makes no sense to us.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The tables kept changing while they were read.
-    #[error("the tables changed during each of {DUMP_TRIES} attempts to read them")]
+    /// The table kept changing while it was read.
+    #[error("the table changed during each of {DUMP_TRIES} attempts to read it")]
     Unstable,
 }
 
@@ -151,10 +167,16 @@ pub struct TableDump {
     pub table: Table,
     /// Who may change it.
     pub ownership: Ownership,
+    /// Its base chains hang nowhere: no packet sees it.
+    pub dormant: bool,
+    /// Flags that this crate knows nothing of.
+    pub unknown_flags: u32,
     /// Its chains with their rules, by name.
     pub chains: ChainDumps,
     /// Its sets and maps with their elements, by name. Elements that rules made are among them.
     pub sets: BTreeMap<Arc<str>, (Set, Vec<Element>)>,
+    /// Objects with a name, and flowtables of whatever sort. Of flowtables see [`Connection::read_flowtables`].
+    pub objects: Vec<NamedObject>,
     /// What else is in the table but cannot be expressed here, so that it is not ours.
     pub unreadable: Vec<DecodeError>,
 }
@@ -162,6 +184,8 @@ pub struct TableDump {
 /// A connection to nf_tables in one network namespace.
 pub struct Connection {
     socket: Socket,
+    /// There while a table is read.
+    listener: Option<read::Listener>,
 }
 
 impl Connection {
@@ -170,7 +194,7 @@ impl Connection {
     /// # Errors
     /// What the kernel answers.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: Socket::open(Bus::Netfilter)? })
+        Ok(Self { socket: Socket::open(Bus::Netfilter)?, listener: None })
     }
 
     /// The port of this connection: what [`Ownership::Of`] says of a table that is its own.
@@ -227,64 +251,6 @@ impl Connection {
         }
     }
 
-    /// Everything in a table; `None` when there is no such table.
-    ///
-    /// # Errors
-    /// See [`ReadError`].
-    pub fn read_table(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
-        self.stable(|connection| connection.read_once(name))
-    }
-
-    /// What a read gives while nobody writes.
-    fn stable<T>(&mut self, read: impl Fn(&mut Self) -> Result<T, ReadError>) -> Result<T, ReadError> {
-        for _ in 0..DUMP_TRIES {
-            let before = self.generation()?;
-            let outcome = read(self);
-            if self.generation()? == before {
-                return outcome;
-            }
-        }
-        Err(ReadError::Unstable)
-    }
-
-    fn read_once(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
-        let Some((table, ownership)) = self.read_table_object(name)? else { return Ok(None) };
-        let mut dump =
-            TableDump { table, ownership, chains: BTreeMap::new(), sets: BTreeMap::new(), unreadable: Vec::new() };
-        self.read_chains(name, &mut dump)?;
-        self.dump(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |item| match item {
-            Ok(Decoded::Rule { chain, rule, .. }) => {
-                if let Some((_, rules)) = dump.chains.get_mut(&chain) {
-                    rules.push(rule);
-                }
-            }
-            Ok(_) => {}
-            Err(error) => dump.unreadable.push(error),
-        })?;
-        self.dump(request::SETS, name, &[(request::SET_TABLE, &name.name)], |item| match item {
-            Ok(Decoded::Set { set, .. }) => {
-                dump.sets.insert(Arc::clone(&set.name), (set, Vec::new()));
-            }
-            Ok(_) => {}
-            Err(error) => dump.unreadable.push(error),
-        })?;
-        for (set_name, (set, elements)) in &mut dump.sets {
-            *elements = decode::pair(set, self.read_elements(name, set_name, &mut dump.unreadable)?);
-        }
-        Ok(Some(dump))
-    }
-
-    /// The chains of a table. The kernel lists those of all tables.
-    fn read_chains(&mut self, name: &TableName, dump: &mut TableDump) -> Result<(), ReadError> {
-        self.dump_messages(request::CHAINS, name, &[], |message| match decode::message(message) {
-            Ok(Decoded::Chain { table, chain, .. }) if table == *name => {
-                dump.chains.insert(Arc::clone(&chain.name), (chain, Vec::new()));
-            }
-            Err(error) if decode::notice(message) == Some(Notice::About(name.clone())) => dump.unreadable.push(error),
-            Ok(_) | Err(_) => {}
-        })
-    }
-
     fn read_elements(
         &mut self,
         table: &TableName,
@@ -327,20 +293,6 @@ impl Connection {
         Ok(found.into_iter().collect::<Result<_, _>>()?)
     }
 
-    fn read_table_object(&mut self, name: &TableName) -> Result<Option<(Table, Ownership)>, ReadError> {
-        let port = self.port();
-        let mut found = None;
-        self.dump(request::TABLES, name, &[], |item| {
-            if let Ok(Decoded::Table { table, ownership, .. }) = item
-                && table.name == *name
-            {
-                let ownership = if ownership == (Ownership::Of { port }) { Ownership::Ours } else { ownership };
-                found = Some((table, ownership));
-            }
-        })?;
-        Ok(found)
-    }
-
     /// The generation of all rules: it grows with each committed batch, whoever sent it.
     ///
     /// # Errors
@@ -381,8 +333,12 @@ impl Connection {
         filter: &[(u16, &str)],
         mut each: impl FnMut(&[u8]),
     ) -> Result<(), ReadError> {
+        if self.listener.as_ref().is_some_and(read::Listener::changed) {
+            return Err(ReadError::Unstable);
+        }
         self.socket.send(&request::message(kind, request::NLM_F_DUMP, Some(table.family), filter))?;
         loop {
+            self.listener.iter_mut().for_each(read::Listener::listen);
             let bytes = self.socket.receive()?;
             for message in Messages::new(bytes) {
                 // A request that is refused is answered by an error, any other by objects and the end of the dump.
@@ -436,10 +392,13 @@ mod request {
     pub(super) const SETS: u16 = 10;
     pub(super) const ELEMENTS: u16 = 13;
     pub(super) const GENERATION: u16 = 16;
+    pub(super) const OBJECTS: u16 = 19;
     pub(super) const FLOWTABLES: u16 = 23;
 
+    pub(super) const TABLE_NAME: u16 = 1;
     pub(super) const RULE_TABLE: u16 = 1;
     pub(super) const SET_TABLE: u16 = 1;
+    pub(super) const OBJECT_TABLE: u16 = 1;
     pub(super) const FLOWTABLE_TABLE: u16 = 1;
     pub(super) const ELEMENTS_TABLE: u16 = 1;
     pub(super) const ELEMENTS_SET: u16 = 2;
@@ -447,6 +406,23 @@ mod request {
     pub(super) const NLM_F_DUMP: u16 = 0x300;
     const NLM_F_REQUEST: u16 = 1;
     const SUBSYSTEM: u16 = 10 << 8;
+
+    /// A batch without a command: the kernel takes the lock of transactions for it, and changes nothing.
+    pub(super) fn empty_batch() -> Vec<u8> {
+        const BEGIN: u16 = 16;
+        const END: u16 = 17;
+        const LEN: u32 = 20;
+        let mut writer = Writer::default();
+        for kind in [BEGIN, END] {
+            writer.raw(&LEN.to_ne_bytes());
+            writer.raw(&kind.to_ne_bytes());
+            writer.raw(&NLM_F_REQUEST.to_ne_bytes());
+            writer.raw(&[0; 10]);
+            // The subsystem's number, here alone, is in network order.
+            writer.raw(&(SUBSYSTEM >> 8).to_be_bytes());
+        }
+        writer.into_bytes()
+    }
 
     /// One request with text attributes.
     pub(super) fn message(kind: u16, flags: u16, family: Option<Family>, filter: &[(u16, &str)]) -> Vec<u8> {

@@ -40,8 +40,8 @@ pub use expr::{Expr, Register};
 pub use field::Field;
 pub use monitor::Monitor;
 pub use object::{
-    BaseChain, Chain, ChainType, Element, Family, Flowtable, Hook, Ownership, Rule, RuleDump, Set, SetFlags, Table,
-    TableName, Types, Value, ValueType, Verdict,
+    BaseChain, Chain, ChainType, Element, Family, Flowtable, Hook, NamedObject, ObjectKind, Ownership, Rule, RuleDump,
+    Set, SetFlags, Table, TableName, TableState, Types, Value, ValueType, Verdict,
 };
 pub use ruleset::{Ruleset, SetContent, TableContent};
 pub use statement::{Operand, Statement};

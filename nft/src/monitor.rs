@@ -8,8 +8,9 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::OwnedFd;
 
-use crate::decode::{Messages, Notice, notice};
+use crate::decode::{Messages, Notice, is_about, notice};
 use crate::object::TableName;
 use crate::socket::{Bus, Socket};
 
@@ -17,6 +18,10 @@ pub use crate::decode::Process;
 
 /// `NFNLGRP_NFTABLES`.
 const GROUP: u32 = 7;
+
+/// Bytes of notifications that wait for whoever listens, with what the kernel needs to keep them: some seconds of another program
+/// that commits a thousand times a second.
+const BUFFER: usize = 2 << 20;
 
 /// What was written since the last look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub struct Writes {
 pub struct Transaction {
     /// The tables in which something was made, changed or removed.
     pub tables: BTreeSet<TableName>,
+    /// The port of the socket that sent it ([`crate::Connection::port`]).
+    pub port: u32,
     /// Who sent it, where the kernel says it.
     pub by: Option<Process>,
 }
@@ -50,6 +57,8 @@ impl Monitor {
     /// What the kernel answers.
     pub fn open() -> io::Result<Self> {
         let monitor = Self { socket: Socket::open(Bus::Netfilter)?, open: BTreeSet::new() };
+        // Where that is not allowed (another user namespace on old kernels), more is lost, and said to be.
+        let _ = monitor.socket.reserve_receive(BUFFER);
         monitor.resume()?;
         Ok(monitor)
     }
@@ -70,6 +79,30 @@ impl Monitor {
         self.socket.join(GROUP)
     }
 
+    /// Another handle of the socket, for waiting until there is something to read. Nobody but the monitor may read it.
+    ///
+    /// # Errors
+    /// When the process has too many files open.
+    pub fn waiter(&self) -> io::Result<OwnedFd> {
+        self.socket.duplicate()
+    }
+
+    /// Whether a table was written to since the last call, or may have been, without waiting.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub(crate) fn touched(&mut self, table: &TableName) -> io::Result<bool> {
+        let mut touched = false;
+        loop {
+            match self.socket.receive_now() {
+                Ok(None) => return Ok(touched),
+                Ok(Some(bytes)) => touched |= Messages::new(bytes).any(|message| is_about(message, table)),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => touched = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// What was written since the last call, without waiting. More than `most` transactions count as lost.
     ///
     /// # Errors
@@ -83,10 +116,10 @@ impl Monitor {
                     Notice::About(table) => {
                         self.open.insert(table);
                     }
-                    Notice::End(by) => {
+                    Notice::End { port, by } => {
                         let tables = std::mem::take(&mut self.open);
                         if writes.transactions.len() < most {
-                            writes.transactions.push(Transaction { tables, by });
+                            writes.transactions.push(Transaction { tables, port, by });
                         } else {
                             writes.lost = true;
                         }

@@ -92,6 +92,64 @@ pub enum Ownership {
     },
 }
 
+/// Something in a table that is neither chain, rule, set nor element: rules and maps refer to it by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedObject {
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Its name; two objects of different kinds may have the same.
+    pub name: Arc<str>,
+    /// Whether a rule or an element refers to it.
+    pub in_use: bool,
+}
+
+impl fmt::Display for NamedObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
+/// The kind of a [`NamedObject`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// A flowtable of whatever sort.
+    Flowtable,
+    /// An object of this type (`NFT_OBJECT_*`), which need not be one that this crate knows.
+    Stateful(u32),
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flowtable => "flowtable",
+            Self::Stateful(1) => "counter",
+            Self::Stateful(2) => "quota",
+            Self::Stateful(3) => "ct helper",
+            Self::Stateful(4) => "limit",
+            Self::Stateful(5) => "connection limit",
+            Self::Stateful(6) => "tunnel",
+            Self::Stateful(7) => "ct timeout",
+            Self::Stateful(8) => "secmark",
+            Self::Stateful(9) => "ct expectation",
+            Self::Stateful(10) => "synproxy",
+            Self::Stateful(number) => return write!(f, "object of type {number}"),
+        })
+    }
+}
+
+/// What the kernel says of a table besides its name, its comment and what is in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableState {
+    /// Who may change it.
+    pub ownership: Ownership,
+    /// Its base chains hang nowhere (`dormant`): no packet sees it.
+    pub dormant: bool,
+    /// Flags that this crate knows nothing of.
+    pub unknown_flags: u32,
+    /// The number of chains, sets, flowtables and objects in it.
+    pub objects: u32,
+}
+
 /// A chain. With [`BaseChain`] the kernel calls it; without, only rules and maps do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {

@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Which part of the kernel a socket talks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,15 @@ impl Socket {
     #[must_use]
     pub fn port(&self) -> u32 {
         self.inner.portid()
+    }
+
+    /// Another handle of the same socket, closed on exec.
+    ///
+    /// # Errors
+    /// When the process has too many files open.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the descriptor is open for as long as `inner` lives, which is longer than this borrow.
+        unsafe { BorrowedFd::borrow_raw(self.inner.as_raw_fd()) }.try_clone_to_owned()
     }
 
     /// Sends one message.
@@ -152,6 +161,15 @@ impl Socket {
         self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)?;
         self.send_buffer = len;
         Ok(())
+    }
+
+    /// Makes room for messages that wait to be received, in bytes with what the kernel needs to keep them.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_ADMIN`.
+    pub fn reserve_receive(&self, size: usize) -> io::Result<()> {
+        let size = c_int::try_from(size).unwrap_or(c_int::MAX);
+        self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size)
     }
 
     fn set_option(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nft::decode::{self, Decoded, Messages, RawElement};
-use nft::{Chain, Element, Expr, Family, Ownership, RuleDump, Ruleset, Set, Table, TableContent, TableName};
+use nft::{
+    Chain, Element, Expr, Family, Ownership, RuleDump, Ruleset, Set, Table, TableContent, TableName, TableState,
+};
 use text_fixture::tables;
 
 const GET_TABLE: u16 = 1;
@@ -107,7 +109,11 @@ fn dump_tables(family: Family) -> Vec<Table> {
     let decoded = dump(GET_TABLE, family, &[]).into_iter();
     decoded
         .map(|decoded| match decoded {
-            Decoded::Table { table, ownership: Ownership::Anybody, handle: 1.. } => table,
+            Decoded::Table {
+                table,
+                state: TableState { ownership: Ownership::Anybody, dormant: false, .. },
+                handle: 1..,
+            } => table,
             other => panic!("{other:?}"),
         })
         .collect()

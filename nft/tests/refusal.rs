@@ -7,6 +7,8 @@ mod kernel;
 mod kernel_fixture;
 
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
 
 use nft::{
     ChainType, Command, DataType, Element, Family, Field, Operand, Rule, Set, SetFlags, Statement, Table, TableContent,
@@ -132,6 +134,43 @@ fn an_object_in_use_is_kept() {
         let refusals = refused(&[Command::DeleteSet(name(), Arc::clone(&used))]);
         assert_eq!((refusals[0].command, refusals[0].errno), (Some(0), libc::EBUSY));
         assert_committed(&content);
+    });
+}
+
+#[test]
+fn what_is_destroyed_need_not_be_there() {
+    in_namespace("what_is_destroyed_need_not_be_there", || {
+        let timed = set("timed", SetFlags { timeout: true, ..SetFlags::default() });
+        let short = Element { timeout: Some(Duration::from_millis(1)), ..address(2) };
+        commit(&[
+            table(),
+            Command::AddSet(name(), Arc::clone(&timed)),
+            add(&timed, vec![address(1), short, address(3)]),
+        ]);
+        sleep(Duration::from_millis(50));
+        let destroy = |list: Vec<Element>| Command::DestroyElements(name(), Arc::clone(&timed), list);
+        // There, expired, never there, and twice.
+        commit(&[destroy(vec![address(1), address(2), address(4), address(1)])]);
+        assert_eq!(read_set(&name(), &timed), [address(3)]);
+        commit(&[destroy((0..5_000).map(address).collect())]);
+        assert_eq!(read_set(&name(), &timed), []);
+        let missing = set("missing", SetFlags::default());
+        let refusals = refused(&[Command::DestroyElements(name(), missing, vec![address(1)])]);
+        assert_eq!((refusals[0].command, refusals[0].errno), (Some(0), libc::ENOENT));
+        assert_eq!(refusals[0].object, "destroy element ip refusals missing { 10.0.0.1 }");
+    });
+}
+
+#[test]
+fn of_elements_that_are_deleted_one_by_one_each_missing_one_is_named() {
+    in_namespace("of_elements_that_are_deleted_one_by_one_each_missing_one_is_named", || {
+        let plain = set("plain", SetFlags::default());
+        commit(&[table(), Command::AddSet(name(), Arc::clone(&plain)), add(&plain, (0..1_000).map(address).collect())]);
+        let delete = |n| Command::DeleteElements(name(), Arc::clone(&plain), vec![address(n)]);
+        let refusals = refused(&(0..1_010).chain([7]).map(delete).collect::<Vec<_>>());
+        let named: Vec<_> = refusals.iter().map(|refusal| (refusal.command, refusal.element)).collect();
+        assert_eq!(named, (1_000..1_011).map(|n| (Some(n), Some(0))).collect::<Vec<_>>());
+        assert!(refusals.iter().all(nft::Refusal::is_missing), "{refusals:?}");
     });
 }
 

@@ -37,8 +37,11 @@ pub(super) fn render(mut config: Config) -> Result<()> {
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
-    engine.take_lost_claims().iter().for_each(|lost| output::tell(&lost.reason));
     output::print(engine.content())?;
+    engine
+        .take_oversized()
+        .iter()
+        .for_each(|left_out| output::tell(format_args!("Service {}: left out: {left_out}", left_out.service)));
     print_fast_path(&flowtable)?;
     match problems.len() {
         0 => Ok(()),

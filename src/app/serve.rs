@@ -21,7 +21,7 @@ use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
 use crate::http::{self, Places};
 use crate::kernel::leftovers::CleanUp;
-use crate::kernel::{Flowtables, Netfilter, families};
+use crate::kernel::{Flowtables, Netfilter, Wake, families};
 use crate::logging::{self, Verbosity};
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
@@ -62,10 +62,11 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64)
     let reporter = serve_health(&config, &metrics, places.health, &recorder, &supervisor);
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
-    let mut source = Source::spawn(&config, sender, metrics.clone(), reporter.clone())?;
+    let sender = Arc::new(sender);
+    let mut source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone(), reporter.clone())?;
     let synced = spawn_fast_path(&config, &supervisor)?;
-    let teller = recorder.clone();
-    let body = move || sync(config, metrics, reporter, teller, synced, &events);
+    let (teller, wake) = (recorder.clone(), waker(&sender));
+    let body = move || sync(config, metrics, reporter, teller, synced, wake, &events);
     let sync = supervisor.thread("sync", "the sync loop's thread", body)?;
     let failure = tokio::select! {
         Ok(()) = asked_to_end => None,
@@ -77,7 +78,7 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64)
         return Err(error);
     }
     // Without its source the loop runs out of events and ends, without recorders the publisher.
-    drop((source, publisher.stop));
+    drop((source, sender, publisher.stop));
     ending::wait_for([("the sync loop", sync)].into_iter().chain(publisher.thread)).await?;
     info!("ended; the rules stay in force");
     Ok(())
@@ -228,6 +229,16 @@ fn after_first_sync(mut fast_path: Option<SyncSender<()>>) -> Chore {
     })
 }
 
+/// Wakes the sync loop, for as long as it has a source. When the queue is full the loop does not sleep anyway.
+fn waker(events: &Arc<SyncSender<Event>>) -> Wake {
+    let events = Arc::downgrade(events);
+    Arc::new(move || {
+        if let Some(events) = events.upgrade() {
+            let _ = events.try_send(Event::Wake);
+        }
+    })
+}
+
 /// The sync loop, until there are no more events. Its netlink sockets are opened on its own thread, which they may not leave.
 fn sync(
     config: Config,
@@ -235,10 +246,11 @@ fn sync(
     health: Reporter,
     recorder: Recorder,
     synced: Option<SyncSender<()>>,
+    wake: Wake,
     events: &Receiver<Event>,
 ) -> Result<()> {
     let fast_path = (config.file.nftables.flowtable != Flowtable::Off).then(ruleset::fastpath::table);
-    let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path);
+    let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path).waking(wake);
     let families = families::supported();
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);

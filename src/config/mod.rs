@@ -81,6 +81,8 @@ pub struct Config {
     pub own_tables: bool,
     /// A list of the API server that takes away a larger share of a kind's objects, in percent, is confirmed by a second one.
     pub relist_removal_limit: u8,
+    /// A Service that takes more elements of sets and maps is left out; `u64::MAX` for no limit.
+    pub service_elements_limit: u64,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
     pub allow_service_external_ips: bool,
     /// How the API server is reached.

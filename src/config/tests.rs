@@ -53,6 +53,7 @@ fn defaults_without_file_or_flags() {
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
         own_tables: false,
         relist_removal_limit: 90,
+        service_elements_limit: 100_000,
         allow_service_external_ips: true,
         client: Client {
             kubeconfig: None,

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::model::{Destination, Family, ObjectName, Protocol, Service, ServicePort, State};
+use crate::model::{Backend, Backends, Destination, Family, ObjectName, Protocol, Service, State};
 
 /// A UDP flow that the kernel tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +55,11 @@ struct Targets {
 
 impl Targets {
     fn add(&mut self, state: &State, service: &Service) {
+        let backends = Backends::of(state.slices_of(&service.name));
         let udp = service.ports.iter().enumerate().filter(|(_, port)| port.protocol == Protocol::Udp);
         for (index, port) in udp {
             for family in Family::BOTH {
-                let serving: Endpoints = Arc::new(serving(state, service, port, family));
+                let serving: Endpoints = Arc::new(serving(backends.get(port, family)));
                 let owned = service.fronts(port, family).into_iter().map(|(_, front)| front);
                 for front in owned.filter(|front| state.owns(&service.name, index, front)) {
                     let serving = Arc::clone(&serving);
@@ -87,14 +88,11 @@ impl Targets {
 }
 
 /// The endpoints of a service port that serve, whatever else their state is (J3).
-fn serving(state: &State, service: &Service, port: &ServicePort, family: Family) -> HashSet<SocketAddr> {
+fn serving(backends: &[Backend<'_>]) -> HashSet<SocketAddr> {
     let mut endpoints = HashSet::new();
-    for slice in state.slices_of(&service.name).filter(|slice| slice.family == family) {
-        let numbers = slice.ports.iter().filter(|other| other.name == port.name && other.protocol == port.protocol);
-        for number in numbers.map(|port| port.port) {
-            let serving = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.serving);
-            endpoints.extend(serving.map(|endpoint| SocketAddr::new(endpoint.address, number)));
-        }
+    for Backend { slice, port, .. } in backends {
+        let serving = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.serving);
+        endpoints.extend(serving.map(|endpoint| SocketAddr::new(endpoint.address, *port)));
     }
     endpoints
 }

@@ -47,6 +47,8 @@ pub struct Program {
     pub chains: Vec<ChainContent>,
     /// Chains that exist once an element leads to them, by name.
     pub on_demand: fn(&str) -> Option<ChainContent>,
+    /// How the names of the sets of parts begin: those that begin alike are counted together.
+    pub kinds: &'static [&'static str],
 }
 
 /// A chain with its rules.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use nft::{Chain, Command, Data, Element, Ownership, RuleDump, Set, Table, TableDump, TableName, Value};
+use nft::{Chain, Command, Data, Element, NamedObject, Ownership, RuleDump, Set, Table, TableDump, TableName, Value};
 
 use super::stored::Stored;
 use super::values::Values;
@@ -19,9 +19,16 @@ pub struct Realised {
     empty: BTreeSet<Arc<str>>,
     sets: HashMap<Arc<str>, RealisedSet>,
     slotted: Vec<SetName>,
+    /// The sets of the program, and the kinds of those of parts, each kind with its number of elements.
+    fixed: Vec<Arc<Set>>,
+    kinds: Vec<(&'static str, usize)>,
     /// Who may change the table.
     ownership: Ownership,
-    /// The table holds something that is not ours.
+    /// No packet sees the table.
+    dormant: bool,
+    /// Objects in the table, of which we make none, that nothing refers to.
+    objects: Vec<NamedObject>,
+    /// The table holds something else that is not ours.
     foreign: bool,
 }
 
@@ -43,7 +50,8 @@ impl Realised {
     /// No table.
     #[must_use]
     pub fn absent(program: &Program) -> Self {
-        Self { slotted: program.slotted.clone(), ..Self::default() }
+        let kinds = program.kinds.iter().map(|kind| (*kind, 0)).collect();
+        Self { slotted: program.slotted.clone(), fixed: program.sets.clone(), kinds, ..Self::default() }
     }
 
     /// The table as it was read.
@@ -53,13 +61,17 @@ impl Realised {
         let Some(dump) = dump else { return realised };
         realised.table = Some(dump.table);
         realised.ownership = dump.ownership;
-        realised.foreign = !dump.unreadable.is_empty();
+        realised.dormant = dump.dormant;
+        let in_use = dump.objects.iter().any(|object| object.in_use);
+        realised.foreign = !dump.unreadable.is_empty() || dump.unknown_flags != 0 || in_use;
+        realised.objects = dump.objects;
         realised.chains = dump.chains.into_iter().collect();
         let empty = realised.chains.iter().filter(|(_, (_, rules))| rules.is_empty());
         realised.empty = empty.map(|(name, _)| Arc::clone(name)).collect();
         for (name, (set, elements)) in dump.sets {
             let mut content = realised.new_set(set);
             content.add_all(&elements);
+            realised.tally(&name, |sum| sum + content.len());
             realised.sets.insert(name, content);
         }
         realised
@@ -73,13 +85,17 @@ impl Realised {
         match command {
             Command::AddTable(table) => {
                 self.table.get_or_insert_with(|| table.clone());
+                self.dormant = false;
             }
             Command::OwnTable(table) => {
                 self.table.get_or_insert_with(|| table.clone());
+                self.dormant = false;
                 self.ownership = Ownership::Ours;
             }
             Command::DeleteTable(_) => {
-                *self = Self { slotted: std::mem::take(&mut self.slotted), ..Self::default() };
+                let kinds = self.kinds.iter().map(|(kind, _)| (*kind, 0)).collect();
+                let (slotted, fixed) = (std::mem::take(&mut self.slotted), std::mem::take(&mut self.fixed));
+                *self = Self { slotted, fixed, kinds, ..Self::default() };
             }
             Command::AddChain(_, chain) => {
                 let (_, rules) =
@@ -111,20 +127,33 @@ impl Realised {
                 self.sets.entry(Arc::clone(&set.name)).or_insert(content);
             }
             Command::DeleteSet(_, set) => {
-                self.sets.remove(&set.name);
-            }
-            Command::AddElements(_, set, elements) => {
-                if let Some(content) = self.sets.get_mut(&set.name) {
-                    content.add_all(elements);
+                if let Some(content) = self.sets.remove(&set.name) {
+                    self.tally(&set.name, |sum| sum - content.len());
                 }
             }
+            Command::AddElements(_, set, elements) => self.change(set, |content| content.add_all(elements)),
             Command::DeleteElements(_, set, elements) | Command::DestroyElements(_, set, elements) => {
-                if let Some(content) = self.sets.get_mut(&set.name) {
-                    elements.iter().for_each(|element| content.remove(&element.key));
-                }
+                self.change(set, |content| elements.iter().for_each(|element| content.remove(&element.key)));
             }
+            Command::DeleteObject(_, object) => self.objects.retain(|present| present != object),
             // In a table of its own, which is not kept here.
             Command::AddFlowtable(..) => {}
+        }
+    }
+
+    /// Changes the content of a set that is there.
+    fn change(&mut self, set: &Set, change: impl FnOnce(&mut RealisedSet)) {
+        let Some(content) = self.sets.get_mut(&set.name) else { return };
+        let before = content.len();
+        change(content);
+        let now = content.len();
+        self.tally(&set.name, |sum| sum + now - before);
+    }
+
+    /// Changes the number of elements of the kind that a set is of.
+    fn tally(&mut self, set: &str, change: impl FnOnce(usize) -> usize) {
+        if let Some((_, sum)) = self.kinds.iter_mut().find(|(kind, _)| set.starts_with(kind)) {
+            *sum = change(*sum);
         }
     }
 
@@ -133,7 +162,17 @@ impl Realised {
         RealisedSet { set, elements: HashMap::default(), slotted: 0, slots: slotted.then(HashMap::default) }
     }
 
-    /// Whether the table holds something that is not ours.
+    /// Whether no packet sees the table.
+    pub(super) fn is_dormant(&self) -> bool {
+        self.dormant
+    }
+
+    /// Objects that are not ours, and that nothing refers to unless the table is foreign.
+    pub(super) fn objects(&self) -> &[NamedObject] {
+        &self.objects
+    }
+
+    /// Whether the table holds something that is not ours and that cannot be taken out of it by itself.
     pub(super) fn is_foreign(&self) -> bool {
         self.foreign
     }
@@ -165,10 +204,10 @@ impl Realised {
         self.sets.contains_key(name)
     }
 
-    /// Every set that is not filled by rules, with its number of elements.
+    /// Every set of the program, with its number of elements, and every kind of sets of parts. As many whatever parts there are.
     pub fn counts(&self) -> impl Iterator<Item = (&str, usize)> {
-        let ours = self.sets.values().filter(|content| !content.set.flags.dynamic);
-        ours.map(|content| (&*content.set.name, content.elements.len() + content.slotted))
+        let fixed = self.fixed.iter().filter_map(|set| self.sets.get(&set.name));
+        fixed.map(|content| (&*content.set.name, content.len())).chain(self.kinds.iter().copied())
     }
 
     pub(super) fn set(&self, name: &str) -> Option<&RealisedSet> {
@@ -181,6 +220,10 @@ impl Realised {
 }
 
 impl RealisedSet {
+    fn len(&self) -> usize {
+        self.elements.len() + self.slotted
+    }
+
     pub(super) fn element(&self, key: &Data) -> Option<&Stored> {
         self.elements.get(key)
     }

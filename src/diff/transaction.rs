@@ -2,7 +2,11 @@
 //!
 //! The order is the one that every supported kernel accepts: sets, chains without rules, rules, then elements, deletions before
 //! additions. A table whose fixed part cannot be changed into the wanted one (another kind of set, a base chain elsewhere, things
-//! we do not know, a table of everybody that is to be owned) is deleted and made anew within the same transaction; packets see the old table or the new one.
+//! we do not know, a table of everybody that is to be owned, or without an owner that is to be everybody's) is deleted and made anew
+//! within the same transaction; packets see the old table or the new one.
+//!
+//! A dormant table is made active in the first command: the kernel hangs its base chains up again. It takes no new base chain in that
+//! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is made anew.
 //!
 //! Chains that nobody wants any more are emptied at once, and deleted by a later transaction: kernels before 6.2 keep an element's
 //! reference to its chain for a moment after the element is gone (F8).
@@ -11,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use nft::{Chain, Command, Expr, Ownership, RuleDump, Set, TableName, Verdict};
+use nft::{Chain, Command, Expr, NamedObject, Ownership, RuleDump, Set, TableName, Verdict};
 
 use super::changes::ElementChanges;
 use super::realised::RealisedSet;
@@ -42,8 +46,12 @@ pub fn transaction<Owner: Eq + Hash>(
     if scope == Scope::Everything && !is_compatible(desired, realised) {
         plan.rebuild(realised.table().is_some());
         realised = &fresh;
-    } else if scope == Scope::Everything && program.owned && realised.ownership() != Ownership::Ours {
-        plan.add_table();
+    } else if scope == Scope::Everything {
+        if realised.is_dormant() || program.owned && realised.ownership() != Ownership::Ours {
+            plan.add_table();
+        }
+        let remove = |object: &NamedObject| Command::DeleteObject(program.table.name.clone(), object.clone());
+        plan.removals.extend(realised.objects().iter().map(remove));
     }
     match collect {
         Collect::Nothing => {}
@@ -102,9 +110,12 @@ fn is_compatible<Owner: Eq + Hash>(desired: &Desired<Owner>, realised: &Realised
         Some(wanted) => wanted.chain == *present,
         None => present.base.is_none(),
     };
+    let is_missing =
+        |wanted: &ChainContent| wanted.chain.base.is_some() && realised.chain(&wanted.chain.name).is_none();
     !realised.is_foreign()
         && realised.table() == Some(&program.table)
-        && !(program.owned && realised.ownership() == Ownership::Anybody)
+        && realised.ownership() != if program.owned { Ownership::Anybody } else { Ownership::Orphaned }
+        && !(realised.is_dormant() && desired.chains().any(is_missing))
         && realised.sets().all(fits)
         && realised.chains().all(known)
 }

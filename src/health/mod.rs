@@ -156,6 +156,11 @@ impl Reporter {
         self.proxy.lock().quarantined(services);
     }
 
+    /// These Services are left out of the rules, because they are too large; the details say so.
+    pub fn oversized<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
+        self.proxy.lock().oversized(services);
+    }
+
     /// A sync succeeded, and these are the health checks now (K1). Failed listeners are tried again, also if nothing changed (K4).
     pub fn services(&self, snapshot: Arc<Snapshot>) {
         self.services.send_replace(snapshot);

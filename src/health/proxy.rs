@@ -30,6 +30,7 @@ pub struct ProxyHealth {
     /// Why the rules are not those that the cluster asks for.
     not_ready: Option<String>,
     quarantined: Vec<String>,
+    oversized: Vec<String>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
 }
@@ -53,6 +54,7 @@ impl ProxyHealth {
             eligible: false,
             not_ready,
             quarantined: Vec::new(),
+            oversized: Vec::new(),
             busy_since: None,
         }
     }
@@ -93,6 +95,11 @@ impl ProxyHealth {
     /// These Services are left out of the rules. That is told, and makes nobody unhealthy: all others are served.
     pub fn quarantined<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         self.quarantined = services.map(ToString::to_string).collect();
+    }
+
+    /// The same for Services that are too large.
+    pub fn oversized<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
+        self.oversized = services.map(ToString::to_string).collect();
     }
 
     /// Whether every family keeps up (L3), and the thread that serves them is not stuck.
@@ -157,6 +164,7 @@ impl ProxyHealth {
             status: status.collect(),
             reason: None,
             quarantined_services: &self.quarantined,
+            oversized_services: &self.oversized,
         }
     }
 }
@@ -175,11 +183,13 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<String, FamilyBody>,
-    /// This field and the next are our own, there only when there is something to say.
+    /// This field and the two next are our own, there only when there is something to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     quarantined_services: &'a [String],
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    oversized_services: &'a [String],
 }
 
 impl Body<'_> {

@@ -4,6 +4,7 @@
 //! sockets belong to the network namespace of the thread that opens them, and stay on that thread: a commit blocks it.
 
 pub mod addresses;
+mod bell;
 pub mod families;
 mod flows;
 mod flowtables;
@@ -27,6 +28,7 @@ use crate::model::Family;
 use link::Link;
 use watch::Watch;
 
+pub use bell::Wake;
 pub use flows::load_conntrack;
 #[doc(hidden)]
 pub use flows::{deletion, flow};
@@ -94,7 +96,7 @@ impl Netfilter {
     pub fn open() -> io::Result<Self> {
         let mut connection = Link::new(Connection::open);
         connection.ensure()?;
-        Ok(Self { connection, watch: Watch::new(), fast_path: None })
+        Ok(Self { connection, watch: Watch::new(None), fast_path: None })
     }
 
     /// Names the table of the fast path. Where the kernel deletes no flow that is in a flowtable, the table is deleted for that; who
@@ -102,6 +104,13 @@ impl Netfilter {
     #[must_use]
     pub fn with_fast_path(self, table: Option<TableName>) -> Self {
         Self { fast_path: table, ..self }
+    }
+
+    /// Has somebody woken when another program wrote to nf_tables, from the first call of [`Kernel::foreign_writes`] on. Each such
+    /// call asks for the next time.
+    #[must_use]
+    pub fn waking(self, wake: Wake) -> Self {
+        Self { watch: Watch::new(Some(wake)), ..self }
     }
 
     fn release_flows(&mut self) -> io::Result<()> {
@@ -121,7 +130,7 @@ impl Kernel for Netfilter {
         let watch = &mut self.watch;
         self.connection.with(
             |error| matches!(error, CommitError::Socket(_)),
-            |connection| watch.during(connection, |connection| connection.commit(commands)),
+            |connection| watch.during(connection, commands, |connection| connection.commit(commands)),
         )
     }
 
@@ -139,12 +148,7 @@ impl Kernel for Netfilter {
             // Tables that the former connection owned were anybody's for a moment.
             watch.missed();
         }
-        let writes = self.connection.with(is_broken, |connection| watch.foreign_writes(connection, tables));
-        if writes.as_ref().err().is_some_and(is_broken) {
-            *watch = Watch::new();
-            watch.missed();
-        }
-        writes
+        self.connection.with(is_broken, |connection| watch.foreign_writes(connection, tables))
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {

@@ -168,6 +168,7 @@ pub(super) struct Own {
     pub(super) repairs: Counter,
     pub(super) quarantined: Gauge,
     pub(super) lost_claims: Gauge,
+    pub(super) oversized: Gauge,
     pub(super) errors: Series<ByKind, Counter>,
     pub(super) reconnects: Series<ByResource, Counter>,
     pub(super) rejected: Series<ByKind, Counter>,
@@ -349,6 +350,10 @@ impl Own {
             lost_claims: r.empty(
                 "kubeproxy_nft_lost_claims",
                 "Addresses with a port, and node ports, that a Service claims and another one gets, or nobody",
+            ),
+            oversized: r.empty(
+                "kubeproxy_nft_oversized_services",
+                "Services that are left out of the rules because they take more elements than nftables.serviceElementsLimit",
             ),
             errors: r.empty("kubeproxy_nft_errors", "Failed netlink transactions and dumps by kind"),
             reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that the source of objects connected again"),

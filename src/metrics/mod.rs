@@ -232,6 +232,11 @@ impl Metrics {
         self.inner.own.lost_claims.set(number(claims));
     }
 
+    /// Number of Services that are left out because they are over the limit of elements.
+    pub fn oversized(&self, services: usize) {
+        self.inner.own.oversized.set(number(services));
+    }
+
     /// A transaction or a dump failed. `kind` is one of a few fixed words.
     pub fn netlink_error(&self, kind: &'static str) {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();

@@ -33,4 +33,6 @@ pub enum Event {
     ApiServerAt(Vec<SocketAddr>),
     /// Every object that existed when the source started has been sent (G1, C10).
     InitialListDone,
+    /// Nothing changed; whoever waits for events is to look at what no event tells of.
+    Wake,
 }

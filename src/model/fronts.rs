@@ -59,6 +59,25 @@ impl Service {
         addresses.chain(node_port).filter(|(_, front)| seen.insert(*front)).collect()
     }
 
+    /// The number of addresses under which each port can be reached in a family; one that is listed twice counts twice.
+    #[must_use]
+    pub fn address_count(&self, family: Family) -> usize {
+        let others = of_family(&self.external_ips, family).count() + of_family(&self.load_balancer_ips, family).count();
+        if self.cluster_ips.get(family).is_some() { 1 + others } else { 0 }
+    }
+
+    /// At least the number of fronts that all its ports claim.
+    #[must_use]
+    pub fn front_count(&self) -> usize {
+        let in_family = |family| {
+            let addresses = self.address_count(family);
+            let node_ports =
+                if addresses > 0 { self.ports.iter().filter(|port| port.node_port.is_some()).count() } else { 0 };
+            addresses * self.ports.len() + node_ports
+        };
+        Family::BOTH.into_iter().map(in_family).sum()
+    }
+
     /// Whether a port can be reached in a family by something else than its cluster IP (A14).
     #[must_use]
     pub fn externally_accessible(&self, port: &ServicePort, family: Family) -> bool {

@@ -5,6 +5,7 @@
 //! Invariants: the state depends only on the last content of each object, never on the order or number of the events; an
 //! event that changes nothing dirties nothing.
 
+pub mod backends;
 pub mod claims;
 pub mod endpoint;
 pub mod event;
@@ -19,6 +20,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use backends::{Backend, Backends};
 pub use claims::{Conflict, Winner};
 pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort, TriggerTime};
 pub use event::Event;

@@ -53,6 +53,8 @@ pub struct State {
     /// Where this process reaches the API server.
     api_server: Vec<SocketAddr>,
     claims: Claims,
+    /// Fronts of a Service beyond which it claims none at all.
+    front_limit: u64,
     complete: bool,
     dirty: Dirty,
 }
@@ -71,9 +73,17 @@ impl State {
             kubernetes: ObjectName::new("default", "kubernetes"),
             api_server: Vec::new(),
             claims: Claims::default(),
+            front_limit: u64::MAX,
             complete: false,
             dirty: Dirty::default(),
         }
+    }
+
+    /// Has Services with more fronts than this claim none: an object of some 100 KB can stand for millions of fronts, as each of its
+    /// ports is on each of its addresses.
+    #[must_use]
+    pub fn with_front_limit(self, front_limit: u64) -> Self {
+        Self { front_limit, ..self }
     }
 
     /// Takes in one change.
@@ -90,6 +100,7 @@ impl State {
             Event::ServiceCidrDeleted(name) => self.set_service_cidr(name, None),
             Event::ApiServerAt(addresses) => self.set_api_server(addresses),
             Event::InitialListDone => self.complete = true,
+            Event::Wake => {}
         }
     }
 
@@ -189,7 +200,10 @@ impl State {
             Some(new) => self.services.insert(name.clone(), new),
             None => self.services.remove(&name),
         };
-        let others = self.claims.replace(old.as_ref(), self.services.get(&name));
+        let limit = self.front_limit;
+        let claims = |service: &&Service| u64::try_from(service.front_count()).is_ok_and(|count| count <= limit);
+        let new = self.services.get(&name).filter(claims);
+        let others = self.claims.replace(old.as_ref().filter(claims), new);
         self.dirty.services.extend(others);
         self.dirty.services.insert(name);
     }

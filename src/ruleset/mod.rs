@@ -20,6 +20,7 @@ use ipnet::IpNet;
 use crate::diff::{Fragment, Program};
 use crate::model::Family;
 use crate::select::ServiceSelection;
+use crate::select::size::PortSize;
 
 pub(crate) use shared::set::NODEPORT_IPS;
 
@@ -82,6 +83,10 @@ pub trait Layout {
 
     /// The part of the table that stands for a Service.
     fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment;
+
+    /// About how many elements stand for a service port of this size. A set, a map or a chain of its own counts as so many elements
+    /// as the kernel could take in its time when one Service owns as many of them as it may.
+    fn weight(&self, size: &PortSize) -> u64;
 }
 
 /// The layouts, for those who choose one at run time.
@@ -113,6 +118,10 @@ impl Layout for AnyLayout {
 
     fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment {
         self.get().service(settings, selection)
+    }
+
+    fn weight(&self, size: &PortSize) -> u64 {
+        self.get().weight(size)
     }
 }
 

@@ -1,87 +1,113 @@
-//! Comments on the elements of fronts: which service port it is, and beside a cluster IP what the Service's health-check node port
-//! says.
+//! What the health-check node ports say, as elements of a map that no rule uses.
 //!
-//! The kernel keeps them with the rules. So a process that starts while no API server answers can serve the health-check node ports
-//! from what it reads back, and load balancers leave the node in. [`health_check`] reads what `front` writes.
+//! The kernel keeps the map with the rules. So a process that starts while no API server answers can serve the health-check node ports
+//! from what it reads back, and load balancers leave the node in. It is a map of its own, because the number of local endpoints changes
+//! often, and a map of verdicts is costly to change. [`health_check`] reads what [`element`] writes.
+//!
+//! The key begins with the port and goes on with a front that the Service owns, so no two Services have the same key.
 
 use std::sync::Arc;
 
-use nft::Element;
+use nft::{Data, DataType, Element, Set, Types, Value, ValueType};
 
-use super::shared::comment;
-use crate::model::{FrontKind, ObjectName};
+use super::shared::{Fields, commented};
+use crate::model::{Destination, Family, FrontKind, ObjectName};
 use crate::select::PortSelection;
 
-const HEALTH_CHECK: &str = "; health check on ";
-const COUNT: &str = ", local endpoints: ";
+/// The name of the map.
+pub(crate) const HEALTH_CHECKS: &str = "health-check-nodeports";
 
-/// The comment on an element for a front of this kind. One that nft could not read back whole goes without the health check.
-pub(super) fn front(port: &PortSelection, kind: FrontKind) -> Arc<str> {
-    let check = port.health_check.filter(|_| kind == FrontKind::ClusterIp);
-    let text = check.map(|check| format!("{}{HEALTH_CHECK}{}{COUNT}{}", port.label, check.port, check.local_endpoints));
-    text.filter(|text| text.len() <= Element::MAX_COMMENT).map_or_else(|| comment(&port.label), Arc::from)
+/// The map of a family.
+pub(super) fn set(family: Family) -> Set {
+    let front = [Fields::of(family).address, DataType::InetProto, DataType::InetService];
+    let key = [DataType::InetService].into_iter().chain(front).collect();
+    let count = ValueType::Data(Types::Named(vec![DataType::Mark]));
+    let set = Set::map(HEALTH_CHECKS, Types::Named(key), count);
+    commented(set, "Health-check node port . cluster IP . service port : local endpoints; for the next process")
 }
 
-/// A health check as a comment tells it: the Service, the port and the number of local endpoints.
+/// What the Service's health-check node port says. None beside other ports than the first, for a Service whose cluster IP another one
+/// has, and for one with a name that is no comment, as the API allows none.
+pub(super) fn element(port: &PortSelection) -> Option<Element> {
+    let check = port.health_check?;
+    let front = port.fronts.iter().find(|front| front.kind == FrontKind::ClusterIp)?.front;
+    let Destination::Address(ip) = front.destination else { return None };
+    // The name of a port follows behind a colon, which is in no name of a Service.
+    let service = port.label.split(':').next().filter(|service| service.len() <= Element::MAX_COMMENT)?;
+    let key = Data::from(check.port).then(ip).then(front.protocol.number()).then(front.port);
+    let count = u32::try_from(check.local_endpoints).unwrap_or(u32::MAX);
+    let element = Element::mapping(key, Value::Data(count.into()));
+    Some(Element { comment: Some(Arc::from(service)), ..element })
+}
+
+/// A health check as an element of the map tells it: the Service, the port and the number of local endpoints.
 #[must_use]
-pub fn health_check(comment: &str) -> Option<(ObjectName, u16, usize)> {
-    let (label, check) = comment.split_once(HEALTH_CHECK)?;
-    let (port, count) = check.split_once(COUNT)?;
-    let (namespace, name) = label.split_once('/')?;
-    let name = name.split_once(':').map_or(name, |(name, _)| name);
-    Some((ObjectName::new(namespace, name), port.parse().ok()?, count.parse().ok()?))
+pub fn health_check(element: &Element) -> Option<(ObjectName, u16, usize)> {
+    let (namespace, name) = element.comment.as_deref()?.split_once('/')?;
+    let port = u16::from_be_bytes(*element.key.as_slice().first_chunk()?);
+    let Value::Data(count) = &element.value else { return None };
+    let count = u32::from_ne_bytes(count.as_slice().try_into().ok()?);
+    Some((ObjectName::new(namespace, name), port, usize::try_from(count).ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Event;
     use crate::model::testing::{self, port, service, slice, slice_port};
+    use crate::model::{Event, Service};
     use crate::select::select;
 
-    /// The notes on the fronts of a Service's ports, each with its kind.
-    fn notes(name: &str, ports: &[&str]) -> Vec<(FrontKind, String)> {
-        let mut web = service(name, &["172.30.0.1"]);
+    /// The elements for a Service with these ports and one local endpoint, beside others.
+    fn elements(name: &str, ports: &[&str], others: Vec<Service>) -> Vec<Element> {
+        let mut web = service(name, &["172.30.0.1", "fd30::1"]);
         web.health_check_node_port = Some(30000);
         web.external_ips = vec!["192.0.2.9".parse().unwrap()];
         web.ports = (80..).zip(ports).map(|(number, name)| port(name, number)).collect();
         let endpoints = slice("ns/a", name, &[slice_port(ports[0], 8080)], &["10.0.0.1 @here", "10.0.0.2 @there"]);
-        let state = testing::state([Event::ServiceApplied(web), Event::SliceApplied(endpoints)]);
-        let selection = select(&state, &testing::name(name)).unwrap();
-        let fronts = selection.ports.iter().flat_map(|port| {
-            port.fronts.iter().map(|selected| (selected.kind, front(port, selected.kind).to_string()))
-        });
-        fronts.collect()
+        let others = others.into_iter().map(Event::ServiceApplied);
+        let events = others.chain([Event::ServiceApplied(web), Event::SliceApplied(endpoints)]);
+        let selection = select(&testing::state(events), &testing::name(name)).unwrap();
+        selection.ports.iter().filter_map(element).collect()
     }
 
     // K2
     #[test]
-    fn one_front_of_a_service_says_what_its_health_check_says() {
-        let expected = [
-            (FrontKind::ClusterIp, "ns/web:http; health check on 30000, local endpoints: 1"),
-            (FrontKind::ExternalIp, "ns/web:http"),
-            (FrontKind::ClusterIp, "ns/web:https"),
-            (FrontKind::ExternalIp, "ns/web:https"),
-        ];
-        assert_eq!(notes("ns/web", &["http", "https"]), expected.map(|(kind, text)| (kind, text.to_owned())));
-    }
-
-    #[test]
-    fn what_is_written_is_read_back() {
-        for ports in [["http"], [""]] {
-            let (_, note) = &notes("ns/web", &ports)[0];
-            assert_eq!(health_check(note), Some((ObjectName::new("ns", "web"), 30000, 1)), "{note}");
-        }
-        for other in ["ns/web:http", "", "ns/web; health check on x, local endpoints: 1", "web; health check on 1"] {
-            assert_eq!(health_check(other), None, "{other}");
+    fn a_service_has_one_element_a_family_and_it_is_read_back() {
+        for ports in [&["http", "https"][..], &[""]] {
+            let elements = elements("ns/web", ports, Vec::new());
+            let read: Vec<_> = elements.iter().map(health_check).collect();
+            let web = |count| Some((ObjectName::new("ns", "web"), 30000, count));
+            assert_eq!(read, [web(1), web(0)], "{ports:?}");
         }
     }
 
     #[test]
-    fn a_name_that_leaves_no_room_goes_without() {
-        let name = format!("{}/{}", "n".repeat(60), "s".repeat(60));
-        let (_, note) = &notes(&name, &["http"])[0];
-        assert!(note.len() <= Element::MAX_COMMENT && note.starts_with("nnn"), "{note}");
-        assert_eq!(health_check(note), None);
+    fn the_longest_name_that_the_api_allows_has_room() {
+        let name = |service: usize| format!("{}/{}", "n".repeat(63), "s".repeat(service));
+        let read = elements(&name(63), &["http"], Vec::new()).iter().filter_map(health_check).next();
+        assert_eq!(read, Some((testing::name(&name(63)), 30000, 1)));
+        assert_eq!(elements(&name(64), &["http"], Vec::new()), []);
+    }
+
+    #[test]
+    fn two_services_have_no_key_in_common() {
+        let same = Service { created: -1, ports: vec![port("http", 80)], ..service("ns/older", &["172.30.0.1"]) };
+        let [v6] = &elements("ns/web", &["http"], vec![same])[..] else { panic!("the IPv4 front is another's") };
+        assert_eq!(v6.key.len(), 4 + 16 + 4 + 4);
+    }
+
+    #[test]
+    fn other_elements_tell_nothing() {
+        let good = elements("ns/web", &["http"], Vec::new()).remove(0);
+        assert!(health_check(&good).is_some());
+        for other in [
+            Element { comment: None, ..good.clone() },
+            Element { comment: Some("web".into()), ..good.clone() },
+            Element { value: Value::None, ..good.clone() },
+            Element { value: Value::Data(Data::from(7_u16)), ..good.clone() },
+            Element { key: Data::EMPTY, ..good },
+        ] {
+            assert_eq!(health_check(&other), None, "{other:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use nft::{
     Verdict,
 };
 
-use super::{LocalTraffic, NodeFacts, NodePorts, Settings};
+use super::{LocalTraffic, NodeFacts, NodePorts, Settings, notes};
 use crate::diff::{ChainContent, Fragment};
 use crate::model::Family;
 
@@ -173,8 +173,8 @@ pub(super) fn comment(label: &Arc<str>) -> Arc<str> {
     format!("{}{CUT}", &label[..end]).into()
 }
 
-/// The sets that every layout has: addresses of the cluster and of the node.
-pub(super) fn address_sets(family: Family) -> [Set; 3] {
+/// The sets that every layout has: addresses of the cluster and of the node, and what the health checks say.
+pub(super) fn common_sets(family: Family) -> [Set; 4] {
     let address = || Types::Named(vec![Fields::of(family).address]);
     let mut ranges = commented(Set::new(set::SERVICE_CIDRS, address()), "ServiceCIDRs");
     ranges.flags = SetFlags { interval: true, ..SetFlags::default() };
@@ -182,6 +182,7 @@ pub(super) fn address_sets(family: Family) -> [Set; 3] {
         commented(Set::new(set::CLUSTER_IPS, address()), "Cluster IPs in use"),
         commented(Set::new(set::NODEPORT_IPS, address()), "Addresses that accept node ports"),
         ranges,
+        notes::set(family),
     ]
 }
 

@@ -1,33 +1,25 @@
 //! The endpoint lists of a service port.
 //!
-//! Takes the slices of the Service, gives the cluster list, the local list, the hairpin list, and whether there is any
+//! Takes what its slices have for it, gives the cluster list, the local list, the hairpin list, and whether there is any
 //! endpoint at all. Invariant: the lists are sorted and free of duplicates.
 
 use std::net::SocketAddr;
 
-use crate::model::{Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
+use crate::model::{Backend, Endpoint, Family, Service, ServicePort, TrafficPolicy};
 
 use super::topology::{Site, Topology};
 
 /// An endpoint of a service port, with the port on it.
 pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
 
-/// All endpoints of a service port from all slices of its Service (B4), which are given in order of name; sorted by
-/// address, each once.
+/// All endpoints of a service port from all slices of its Service (B4), in order of their names; sorted by address, each once.
 ///
 /// Of duplicates the later wins unless it terminates; one that terminates only fills an empty place (B10). A named port
 /// may have another number in each slice.
-pub(super) fn merge<'a>(
-    slices: impl Iterator<Item = &'a EndpointSlice>,
-    port: &ServicePort,
-    family: Family,
-) -> Vec<Entry<'a>> {
+pub(super) fn merge<'a>(backends: &[Backend<'a>]) -> Vec<Entry<'a>> {
     let mut merged = Vec::new();
-    for slice in slices.filter(|slice| slice.family == family) {
-        let ports = slice.ports.iter().filter(|other| other.name == port.name && other.protocol == port.protocol);
-        for number in ports.map(|port| port.port) {
-            merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, number), endpoint)));
-        }
+    for Backend { slice, port, .. } in backends {
+        merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, *port), endpoint)));
     }
     // Stable, so duplicates stay in the order in which they came.
     merged.sort_by_key(|(address, _)| *address);

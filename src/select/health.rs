@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{Endpoint, Family, Service, State};
+use crate::model::{Backends, Endpoint, Family, Service, State};
 
 use super::endpoints;
 use super::topology::Site;
@@ -19,19 +19,19 @@ pub struct HealthCheck {
 }
 
 /// One health check for each family in which the Service exists (A4), IPv4 first; none without a health-check node port (A13).
-pub(super) fn health_checks(state: &State, service: &Service) -> Vec<HealthCheck> {
+pub(super) fn health_checks(state: &State, service: &Service, backends: &Backends<'_>) -> Vec<HealthCheck> {
     let Some(port) = service.health_check_node_port else { return Vec::new() };
     let families = Family::BOTH.into_iter().filter(|family| service.cluster_ips.get(*family).is_some());
     families
-        .map(|family| HealthCheck { family, port, local_endpoints: local_endpoints(state, service, family) })
+        .map(|family| HealthCheck { family, port, local_endpoints: local_endpoints(state, service, backends, family) })
         .collect()
 }
 
-fn local_endpoints(state: &State, service: &Service, family: Family) -> usize {
+fn local_endpoints(state: &State, service: &Service, backends: &Backends<'_>, family: Family) -> usize {
     let site = Site::of(state);
     let mut addresses = BTreeSet::new();
     for port in &service.ports {
-        let endpoints = endpoints::merge(state.slices_of(&service.name), port, family);
+        let endpoints = endpoints::merge(backends.get(port, family));
         let counts = |endpoint: &Endpoint| endpoint.conditions.ready && !endpoint.conditions.terminating;
         let counted = endpoints.iter().filter(|(_, endpoint)| counts(endpoint) && site.holds(endpoint));
         addresses.extend(counted.map(|(_, endpoint)| endpoint.address));

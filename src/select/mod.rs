@@ -9,6 +9,7 @@
 
 mod endpoints;
 pub mod health;
+pub mod size;
 mod sources;
 mod topology;
 
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::model::{
-    Destination, Family, Front, FrontKind, ObjectName, Protocol, Service, ServicePort, State, TrafficPolicy,
+    Backends, Destination, Family, Front, FrontKind, ObjectName, Protocol, Service, ServicePort, State, TrafficPolicy,
 };
 
 use endpoints::{Lists, Uses};
@@ -102,11 +103,18 @@ pub fn select(state: &State, name: &ObjectName) -> Option<ServiceSelection> {
     let service = state.service(name)?;
     let families: Vec<(Family, IpAddr)> =
         Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family).map(|ip| (family, ip))).collect();
+    let backends = Backends::of(state.slices_of(name));
+    let restricted = Family::BOTH.map(|family| sources::allowed_sources(service, family, state.node()));
+    let [v4, v6] = &restricted;
+    let selecting = Selecting { state, service, backends: &backends };
     let ports = service.ports.iter().enumerate().flat_map(|(index, port)| {
-        families.iter().map(move |(family, _)| select_port(state, service, index, port, *family))
+        families.iter().map(move |(family, _)| {
+            let sources = if *family == Family::V4 { v4 } else { v6 };
+            selecting.port(index, port, *family, sources.as_ref())
+        })
     });
     let mut ports: Vec<PortSelection> = ports.collect();
-    let health_checks = health::health_checks(state, service);
+    let health_checks = health::health_checks(state, service, &backends);
     // The first port stands first, once for each family.
     for (port, check) in ports.iter_mut().zip(&health_checks) {
         port.health_check = Some(*check);
@@ -115,25 +123,36 @@ pub fn select(state: &State, name: &ObjectName) -> Option<ServiceSelection> {
     Some(ServiceSelection { cluster_ips, ports, health_checks })
 }
 
-fn select_port(state: &State, service: &Service, index: usize, port: &ServicePort, family: Family) -> PortSelection {
-    let endpoints = endpoints::merge(state.slices_of(&service.name), port, family);
-    let lists = Lists::new(&endpoints, Uses::of(service, port, family), Site::of(state));
-    let owned = service.fronts(port, family).into_iter().filter(|(_, front)| state.owns(&service.name, index, front));
-    let restricted = sources::allowed_sources(service, family, state.node());
-    let fronts = owned.map(|(kind, front)| {
-        let sources = restricted.clone().filter(|_| is_load_balancer(service, &front));
-        FrontSelection { front, kind, action: action(kind, service, &lists), sources }
-    });
-    PortSelection {
-        family,
-        label: label(&service.name, port),
-        protocol: port.protocol,
-        fronts: fronts.collect(),
-        cluster: lists.cluster,
-        local: lists.local,
-        hairpin: lists.hairpin,
-        affinity_seconds: service.affinity_seconds,
-        health_check: None,
+/// A Service while its ports are selected one after the other.
+#[derive(Clone, Copy)]
+struct Selecting<'a> {
+    state: &'a State,
+    service: &'a Service,
+    backends: &'a Backends<'a>,
+}
+
+impl Selecting<'_> {
+    fn port(self, index: usize, port: &ServicePort, family: Family, sources: Option<&Vec<IpNet>>) -> PortSelection {
+        let Self { state, service, backends } = self;
+        let endpoints = endpoints::merge(backends.get(port, family));
+        let lists = Lists::new(&endpoints, Uses::of(service, port, family), Site::of(state));
+        let fronts = service.fronts(port, family).into_iter();
+        let owned = fronts.filter(|(_, front)| state.owns(&service.name, index, front));
+        let fronts = owned.map(|(kind, front)| {
+            let sources = sources.filter(|_| is_load_balancer(service, &front)).cloned();
+            FrontSelection { front, kind, action: action(kind, service, &lists), sources }
+        });
+        PortSelection {
+            family,
+            label: label(&service.name, port),
+            protocol: port.protocol,
+            fronts: fronts.collect(),
+            cluster: lists.cluster,
+            local: lists.local,
+            hairpin: lists.hairpin,
+            affinity_seconds: service.affinity_seconds,
+            health_check: None,
+        }
     }
 }
 

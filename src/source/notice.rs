@@ -3,7 +3,7 @@
 //! Takes problems as they are found; gives texts for the log. Knows neither a log nor a clock.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 
@@ -34,15 +34,20 @@ impl fmt::Display for Notice {
 #[derive(Debug)]
 pub(crate) struct Memory<K, T> {
     last: HashMap<K, Vec<T>>,
+    /// Keys of what is gone, the latest last, at most [`GONE`].
+    gone: VecDeque<K>,
 }
+
+/// How many keys are remembered of what is gone.
+const GONE: usize = 1024;
 
 impl<K, T> Default for Memory<K, T> {
     fn default() -> Self {
-        Self { last: HashMap::new() }
+        Self { last: HashMap::new(), gone: VecDeque::new() }
     }
 }
 
-impl<K: Eq + Hash, T: Clone + PartialEq> Memory<K, T> {
+impl<K: Clone + Eq + Hash, T: Clone + PartialEq> Memory<K, T> {
     /// The items that were not yet said about `key`; all of them are remembered in place of the former ones.
     pub(crate) fn fresh(&mut self, key: K, items: Vec<T>) -> Vec<T> {
         let last = self.last.remove(&key).unwrap_or_default();
@@ -51,6 +56,20 @@ impl<K: Eq + Hash, T: Clone + PartialEq> Memory<K, T> {
             self.last.insert(key, items);
         }
         fresh
+    }
+
+    /// Notes that what a key stands for is gone. It is remembered for some time all the same: a program that deletes and makes the
+    /// same again and again should not fill the log.
+    pub(crate) fn retire(&mut self, key: &K) {
+        if !self.last.contains_key(key) {
+            return;
+        }
+        self.gone.push_back(key.clone());
+        if self.gone.len() > GONE
+            && let Some(oldest) = self.gone.pop_front()
+        {
+            self.last.remove(&oldest);
+        }
     }
 
     /// Forgets a key: whatever comes next about it is new.
@@ -90,5 +109,22 @@ mod tests {
         assert_eq!(memory.fresh("a", vec![1]), [1]);
         memory.forget("a");
         assert_eq!(memory.fresh("a", vec![1]), [1]);
+    }
+
+    #[test]
+    fn what_is_gone_is_remembered_for_some_time_in_bounded_memory() {
+        let mut memory = Memory::default();
+        for _ in 0..3 {
+            memory.fresh(0, vec!["bad"]);
+            memory.retire(&0);
+        }
+        assert_eq!(memory.fresh(0, vec!["bad"]), [""; 0]);
+        assert_eq!(memory.fresh(0, vec!["worse"]), ["worse"]);
+        for key in 0..3 * GONE {
+            memory.fresh(key, vec!["bad"]);
+            memory.retire(&key);
+        }
+        assert_eq!((memory.last.len(), memory.gone.len()), (GONE, GONE));
+        assert_eq!(memory.fresh(1, vec!["bad"]), ["bad"]);
     }
 }

@@ -3,15 +3,18 @@
 mod expulsion;
 mod isolation;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use expulsion::Done;
+use nft::monitor::Process;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 use tracing::{info, warn};
 
+use super::budget::{Budget, Oversized};
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
@@ -19,6 +22,7 @@ use super::locality::{Counts, NoLocalEndpoints};
 use super::lost::{self, LostClaims};
 use super::pending::Pending;
 use super::quarantine::{Culprit, Quarantine};
+use super::settings;
 use super::tables::Tables;
 use crate::config::Config;
 use crate::conntrack::Flow;
@@ -47,6 +51,7 @@ pub struct Engine<K, L> {
     quarantine: Quarantine,
     /// Whether the kernel has `destroy element`, as far as is known.
     destroys: bool,
+    budget: Budget,
 }
 
 /// What a sync did.
@@ -75,7 +80,8 @@ pub struct Report {
 impl<K: Kernel, L: Layout> Engine<K, L> {
     /// An engine that knows nothing of the cluster yet.
     pub fn new(config: Config, layout: L, families: &[Family], kernel: K) -> Self {
-        let state = State::new(&config.node_name);
+        let state = State::new(&config.node_name).with_front_limit(config.service_elements_limit);
+        let budget = Budget::new(config.service_elements_limit);
         let tables = Tables::new(layout, families, &config);
         Self {
             config,
@@ -91,6 +97,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             first: true,
             quarantine: Quarantine::default(),
             destroys: true,
+            budget,
         }
     }
 
@@ -220,8 +227,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let families: Vec<Family> = self.families().collect();
         for name in &services {
             self.quarantine.release(name);
-            self.udp.service_changed(&self.state, name);
-            let selection = select(&self.state, name);
+            let fits = self.budget.admits(&self.state, self.tables.layout(), name);
+            self.udp.service_changed(&self.state, name, fits);
+            let selection = if fits { select(&self.state, name) } else { None };
             self.health_checks.set_service(name, selection.as_ref(), &families);
             self.no_local_endpoints.set_service(name, selection.as_ref());
             self.tables.set_service(name, selection.as_ref());
@@ -230,8 +238,10 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             return services.len();
         }
         for service in self.state.services().filter(|service| !services.contains(&service.name)) {
-            self.quarantine.release(&service.name);
-            self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
+            if self.budget.admits(&self.state, self.tables.layout(), &service.name) {
+                self.quarantine.release(&service.name);
+                self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
+            }
         }
         self.state.service_count()
     }
@@ -281,6 +291,16 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.quarantine.names()
     }
 
+    /// The Services that went over the limit since the last call.
+    pub fn take_oversized(&mut self) -> Vec<Oversized> {
+        self.budget.take_news()
+    }
+
+    /// The Services that are left out because they are over the limit.
+    pub fn oversized(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
+        self.budget.names()
+    }
+
     /// Whether the kernel holds rules of a process before this one. If so, the health checks are what these say until the first
     /// sync; before that, nobody else knows.
     pub fn inherit(&mut self) -> bool {
@@ -300,13 +320,20 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         inherits
     }
 
-    /// Looks at the node's addresses. Says whether the next sync has to take over other ones (G11).
-    pub fn addresses_changed(&mut self) -> bool {
-        let changed = self.kernel.addresses().is_ok_and(|addresses| addresses != self.interfaces);
-        if changed {
-            self.refresh_node();
+    /// Looks at the node's addresses. Gives those that came and those that went, if the next sync has to take them over (G11); what
+    /// cannot serve a node port is none of them.
+    pub fn addresses_changed(&mut self) -> Option<AddressChange> {
+        let addresses = self.kernel.addresses().ok().filter(|addresses| *addresses != self.interfaces)?;
+        let before: BTreeSet<IpAddr> = settings::serving(&self.config, &self.interfaces).collect();
+        let now: BTreeSet<IpAddr> = settings::serving(&self.config, &addresses).collect();
+        let added: Vec<IpAddr> = now.difference(&before).copied().collect();
+        let removed: Vec<IpAddr> = before.difference(&now).copied().collect();
+        self.interfaces = addresses;
+        if added.is_empty() && removed.is_empty() {
+            return None;
         }
-        changed
+        self.refresh_node();
+        Some(AddressChange { added, removed })
     }
 
     /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at
@@ -320,24 +347,26 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.tables.unfinished()
     }
 
-    /// Looks whether somebody else wrote to our tables, and if so has the next sync compare everything. Says whether a sync is
-    /// needed.
-    pub fn check(&mut self) -> bool {
-        match self.kernel.foreign_writes(&self.tables.names()) {
-            Ok(ForeignWrites::None) => return false,
-            Ok(ForeignWrites::By(programs)) => {
-                let by: Vec<String> = programs.iter().map(|by| format!("{} (pid {})", by.name, by.pid)).collect();
-                warn!(by = by.join(", "), "somebody changed our rules; comparing and repairing them");
-            }
-            Ok(ForeignWrites::Unknown) => info!("somebody may have changed our rules; comparing them"),
+    /// Looks whether another program wrote to our tables, and if so has the next sync compare everything. `None` when none did; else
+    /// the programs, as far as they are known. None of them is when the tables may have been written to.
+    pub fn check(&mut self) -> Option<Vec<Process>> {
+        let programs = match self.kernel.foreign_writes(&self.tables.names()) {
+            Ok(ForeignWrites::None) => return None,
+            Ok(ForeignWrites::By(programs)) => programs,
+            Ok(ForeignWrites::Unknown) => Vec::new(),
             Err(error) => {
-                warn!(%error, "cannot ask whether somebody changed our rules");
-                return false;
+                warn!(%error, "cannot ask whether another program changed our rules");
+                return None;
             }
-        }
+        };
         self.suspicious = true;
         self.tables.forget();
-        true
+        Some(programs)
+    }
+
+    /// What the last read-backs found in our tables that is not ours, but for other rules and elements, in words.
+    pub fn take_findings(&mut self) -> Vec<String> {
+        self.tables.take_findings()
     }
 
     /// Has the next sync look at everything again: the node's addresses, and what the kernel holds.
@@ -352,6 +381,15 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.recompute();
         self.tables.content()
     }
+}
+
+/// Addresses of the node that came and went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressChange {
+    /// Those that came.
+    pub added: Vec<IpAddr>,
+    /// Those that went.
+    pub removed: Vec<IpAddr>,
 }
 
 /// Why the tables are not what they should be.

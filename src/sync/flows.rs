@@ -29,8 +29,14 @@ pub struct Reconciled {
 }
 
 impl UdpFlows {
-    /// B15: a Service counts that had UDP endpoints before the change or has them after it.
-    pub(super) fn service_changed(&mut self, state: &State, name: &ObjectName) {
+    /// B15: a Service counts that had UDP endpoints before the change or has them after it. One that is left out, because it is too
+    /// large to be looked at, keeps its flows as one that is gone does.
+    pub(super) fn service_changed(&mut self, state: &State, name: &ObjectName, fits: bool) {
+        if !fits {
+            self.known.remove(name);
+            self.changed.remove(name);
+            return;
+        }
         let has = conntrack::has_udp_endpoints(state, name);
         let had = if has { !self.known.insert(name.clone()) } else { self.known.remove(name) };
         if has || had {
@@ -152,22 +158,33 @@ mod tests {
     #[test]
     fn flows_are_listed_once_a_family_and_only_when_a_service_with_udp_changed() {
         let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
-        flows.service_changed(&state, &name("shop/web"));
+        flows.service_changed(&state, &name("shop/web"), true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
         assert_eq!(kernel.listed, [], "no UDP in it");
-        flows.service_changed(&state, &name("shop/dns"));
+        flows.service_changed(&state, &name("shop/dns"), true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "the flow to the cluster IP");
         assert_eq!(kernel.listed, Family::BOTH);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "not again before the next change");
         assert_eq!((kernel.listed.len(), kernel.deleted), (2, 1));
     }
 
+    #[test]
+    fn a_service_that_is_left_out_keeps_its_flows_and_is_not_looked_at() {
+        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        flows.service_changed(&state, &name("shop/dns"), true);
+        flows.service_changed(&state, &name("shop/dns"), false);
+        flows.all_changed();
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
+        flows.service_changed(&state, &name("shop/dns"), true);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
+    }
+
     // J7 G10
     #[test]
     fn flows_made_under_the_rules_of_others_are_looked_through() {
         let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
-        flows.service_changed(&state, &name("shop/dns"));
-        flows.service_changed(&state, &name("shop/web"));
+        flows.service_changed(&state, &name("shop/dns"), true);
+        flows.service_changed(&state, &name("shop/web"), true);
         reconcile(&mut flows, &state, &mut kernel);
         flows.all_changed();
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0]);
@@ -179,7 +196,7 @@ mod tests {
     fn a_list_that_fails_is_given_up_and_counts_for_nothing() {
         let (state, mut flows) = (cluster(), UdpFlows::default());
         let mut kernel = Tracker { fails: true, ..Tracker::default() };
-        flows.service_changed(&state, &name("shop/dns"));
+        flows.service_changed(&state, &name("shop/dns"), true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
         assert_eq!((kernel.listed.len(), kernel.deleted), (2, 0));
     }

@@ -54,8 +54,8 @@ impl HealthChecks {
             let listed = dump.sets.get(NODEPORT_IPS).into_iter().flat_map(|(_, elements)| elements);
             snapshot.listen.extend(listed.filter_map(|element| address(&element.key)));
         }
-        let elements = dump.sets.values().flat_map(|(_, elements)| elements);
-        let notes = elements.filter_map(|element| notes::health_check(element.comment.as_deref()?));
+        let elements = dump.sets.get(notes::HEALTH_CHECKS).into_iter().flat_map(|(_, elements)| elements);
+        let notes = elements.filter_map(notes::health_check);
         let checks = notes
             .map(|(service, port, local_endpoints)| (CheckName { service, family }, Check { port, local_endpoints }));
         snapshot.checks.extend(checks);

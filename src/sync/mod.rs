@@ -5,6 +5,7 @@
 //! tried again after reading back what the kernel holds. The loop ends when the sender of the events is gone, and leaves the rules
 //! in place (O7).
 
+mod budget;
 mod chores;
 mod engine;
 mod failure;
@@ -15,6 +16,7 @@ mod looks;
 mod lost;
 mod pending;
 mod quarantine;
+mod repairs;
 mod schedule;
 mod settings;
 mod tables;
@@ -24,8 +26,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
 
+pub use budget::Oversized;
 pub use chores::Chore;
-pub use engine::{Engine, NoKernel, Report};
+pub use engine::{AddressChange, Engine, NoKernel, Report};
 pub use failure::SyncError;
 pub use flows::Reconciled;
 pub use lost::LostClaims;
@@ -38,6 +41,7 @@ use crate::metrics::{Metrics, Transaction};
 use crate::model::{Event, Node};
 use crate::ruleset::Layout;
 use chores::Chores;
+use repairs::{Repairs, Untold};
 
 /// Events taken over before a sync that is due: a flood must not put the sync off for ever.
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
@@ -56,6 +60,9 @@ pub struct Sync<K, L> {
     on_node: Option<OnNode>,
     /// The end of the last sync that was told that a moment has passed.
     last_tick: Option<Instant>,
+    /// When it was last looked at what no event tells of.
+    last_look: Option<Instant>,
+    repairs: Repairs,
     /// Told of each Service that is left out.
     on_culprit: Option<OnCulprit>,
     /// Told of each Service that does not get a front.
@@ -67,7 +74,7 @@ pub struct Sync<K, L> {
 /// Hears of a Service that does not get a front that it claims.
 pub type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
-/// Hears of a Service that the kernel refuses.
+/// Hears of a Service that the kernel refuses, or that is too large.
 pub type OnCulprit = Box<dyn Fn(Culprit) + Send>;
 
 /// Looks at this node's own object when it is first seen; an error ends the loop.
@@ -92,6 +99,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             started: Instant::now(),
             inherits: None,
             last_tick: None,
+            last_look: None,
+            repairs: Repairs::new(),
             on_node: Some(on_node),
             on_culprit: None,
             on_lost_claims: None,
@@ -209,6 +218,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             Event::ServiceApplied(_) | Event::ServiceDeleted(_) => {
                 self.metrics.service_change(self.engine.families().count());
             }
+            Event::Wake => return,
             event if self.engine.is_endpoint_change(event) => self.metrics.endpoint_change(),
             _ => {}
         }
@@ -226,6 +236,15 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     fn tell_culprits(&mut self) {
         self.metrics.quarantined(self.engine.quarantined().len());
         self.health.quarantined(self.engine.quarantined());
+        self.metrics.oversized(self.engine.oversized().len());
+        self.health.oversized(self.engine.oversized());
+        for oversized in self.engine.take_oversized() {
+            error!(service = %oversized.service, "left out until it is smaller: {oversized}");
+            if let Some(tell) = &self.on_culprit {
+                let reason = format!("nothing of it is programmed, because {oversized}");
+                tell(Culprit { service: oversized.service, reason });
+            }
+        }
         for culprit in self.engine.take_culprits() {
             let Culprit { service, reason } = &culprit;
             error!(%service, "left out until it changes, because the kernel refuses it: {reason}");
@@ -247,6 +266,10 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
 
     fn request(&mut self) {
         self.schedule.request();
+        self.tell_queued();
+    }
+
+    fn tell_queued(&self) {
         for family in self.engine.families() {
             self.metrics.sync_queued(family, SystemTime::now());
             self.health.queued(family, Instant::now());
@@ -258,23 +281,41 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         if !self.engine.is_ready() {
             return;
         }
-        if self.engine.check() {
+        let now = Instant::now();
+        if let Some(programs) = self.engine.check() {
             self.metrics.foreign_change();
-            self.request();
+            let by = programs.iter().map(|by| format!("{} (pid {})", by.name, by.pid));
+            self.schedule.request_repair(self.repairs.noticed(by, now));
+            self.tell_queued();
         }
         // No sync: the next one need not wait for the minimum interval because of it.
         if let Some(report) = self.engine.look_again(Instant::now()) {
             self.count(&report);
         }
-        if self.schedule.is_requested() || !self.is_settled() {
+        self.tell_foreign(now);
+        let looked = self.last_look.is_some_and(|look| now.duration_since(look) < MOMENT);
+        if looked || self.schedule.is_requested() || !self.is_settled() {
             return;
         }
+        self.last_look = Some(now);
         if self.engine.unfinished() {
-            self.schedule.request();
+            self.schedule.request_chore();
         }
-        if self.engine.addresses_changed() {
-            info!("the addresses of this node changed");
+        if let Some(AddressChange { added, removed }) = self.engine.addresses_changed() {
+            info!(?added, ?removed, "the addresses of this node changed");
             self.request();
+        }
+    }
+
+    /// Logs what others did to our tables, unless that was logged often enough lately.
+    fn tell_foreign(&mut self, now: Instant) {
+        let Some(Untold { times, by, found }) = self.repairs.sentence(now) else { return };
+        let (by, found): (Vec<String>, Vec<String>) = (by.into_iter().collect(), found.into_iter().collect());
+        let (by, found) = (by.join(", "), found.join("; "));
+        if by.is_empty() && found.is_empty() {
+            info!(times, "another program may have changed our rules; comparing them");
+        } else {
+            warn!(times, by, found, "another program changed our rules; comparing and repairing them");
         }
     }
 
@@ -284,11 +325,11 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     }
 
     fn sync(&mut self) {
-        if !self.schedule.is_requested() {
+        if !self.schedule.started() {
             self.engine.distrust();
         }
-        self.schedule.started();
         let start = Instant::now();
+        self.repairs.started(start);
         let settled = self.is_settled();
         let ticks = self.last_tick.is_none_or(|tick| tick.elapsed() >= MOMENT);
         if ticks {
@@ -297,6 +338,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         let result = self.engine.sync(settled);
         self.tell_pending();
         self.tell_culprits();
+        self.repairs.found(self.engine.take_findings());
         let took = start.elapsed();
         self.last_end = Some(Instant::now());
         if ticks {
@@ -307,6 +349,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         for family in self.engine.families() {
             self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
         }
+        self.tell_foreign(Instant::now());
         match result {
             Ok(report) => {
                 self.families_synced();
@@ -339,7 +382,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             }
         }
         if report.repaired {
-            warn!(added, removed, "somebody had changed our tables; they are as they should be again");
+            debug!(added, removed, "another program had changed our tables; they are as they should be again");
         }
         if took > Duration::from_secs(1) {
             warn!(?took, services, added, removed, "a sync took long");

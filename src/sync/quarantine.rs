@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nft::{CommitError, Refusal};
-use rustix::io::Errno;
 
 use crate::model::ObjectName;
 
@@ -40,11 +39,8 @@ impl Fault {
         let refusals = match error {
             CommitError::Refused(refusals) => refusals,
             CommitError::Encode(_) => return Self::Content,
-            // Another error than this one is want of memory, for which smaller ones may do.
-            CommitError::TooLarge { error, .. } if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
-                return Self::Content;
-            }
-            CommitError::TooLarge { .. } => return Self::Passing,
+            CommitError::TooLarge { .. } if error.is_want_of_memory() => return Self::Passing,
+            CommitError::TooLarge { .. } => return Self::Content,
             CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
         };
         // Rights are ours, whichever command it was that the kernel looked at.
@@ -52,6 +48,11 @@ impl Fault {
             return Self::Elsewhere;
         }
         if refusals.iter().all(Refusal::is_passing) { Self::Passing } else { Self::Content }
+    }
+
+    /// Whether a failure may only be for outdated knowledge of what the kernel holds: another program may have changed that.
+    pub(super) fn may_be_outdated(error: &CommitError) -> bool {
+        matches!(error, CommitError::Refused(refusals) if refusals.iter().all(Refusal::is_about_presence))
     }
 
     /// Failed syncs in a row before it is asked whose fault it is: the first may be for outdated knowledge of the kernel's state.
@@ -124,6 +125,8 @@ impl Quarantine {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     fn refused(errnos: &[Errno]) -> CommitError {
@@ -151,6 +154,13 @@ mod tests {
         let too_large = |errno: Errno| Fault::of(&CommitError::TooLarge { bytes: 1 << 30, error: errno.into() });
         assert_eq!((too_large(Errno::MSGSIZE), too_large(Errno::NOBUFS)), (Fault::Content, Fault::Passing));
         assert_eq!(Fault::of(&CommitError::Socket(Errno::NOBUFS.into())), Fault::Elsewhere);
+    }
+
+    #[test]
+    fn what_is_there_or_not_there_may_have_changed() {
+        assert!(Fault::may_be_outdated(&refused(&[Errno::NOENT, Errno::EXIST])));
+        assert!(!Fault::may_be_outdated(&refused(&[Errno::NOENT, Errno::INVAL])));
+        assert!(!Fault::may_be_outdated(&CommitError::Unconfirmed));
     }
 
     #[test]

@@ -57,21 +57,41 @@ pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodeP
 }
 
 /// The addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H4, H5). Loopback
-/// never does (D20).
+/// never does (D20), also when it is listed for health checks.
 pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = match &config.node_port_addresses {
         NodePortAddresses::Primary => node.map(primary_addresses).unwrap_or_default(),
-        NodePortAddresses::Cidrs(ranges) => {
-            let everywhere =
-                |ip: &IpAddr| node_ports(&config.node_port_addresses, Family::of(*ip)) == NodePorts::Everywhere;
-            let listed = |ip: &IpAddr| ranges.iter().any(|range| range.contains(ip));
-            interfaces.iter().copied().filter(|ip| everywhere(ip) || listed(ip)).collect()
-        }
+        NodePortAddresses::Cidrs(_) => serving(config, interfaces).collect(),
     };
     addresses.retain(|ip| !ip.is_loopback());
     addresses.sort_unstable();
     addresses.dedup();
     addresses
+}
+
+/// Those of the interfaces' addresses at which node ports or health-check node ports are looked for. Where every address accepts node
+/// ports, loopback and link-local addresses are left out, unless a range asks for them: every interface of a pod brings one, and no
+/// load balancer sends anything there.
+pub(super) fn serving(config: &Config, interfaces: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    let ranges = match &config.node_port_addresses {
+        NodePortAddresses::Primary => None,
+        NodePortAddresses::Cidrs(ranges) => Some(ranges),
+    };
+    let serves = move |ip: &IpAddr| {
+        ranges.is_some_and(|ranges| {
+            let mut asked_for = ranges.iter().filter(|range| range.prefix_len() > 0);
+            let everywhere = node_ports(&config.node_port_addresses, Family::of(*ip)) == NodePorts::Everywhere;
+            asked_for.any(|range| range.contains(ip)) || (everywhere && !ip.is_loopback() && !is_link_local(*ip))
+        })
+    };
+    interfaces.iter().copied().filter(serves)
+}
+
+const fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
 }
 
 pub(super) fn primary_addresses(node: &Node) -> Vec<IpAddr> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldhash::HashMap;
+use nft::decode::DecodeError;
 use nft::{Command, Element, Refusal, Set, TableName};
 
 use crate::config::Config;
@@ -50,6 +51,8 @@ pub(super) struct Tables<L> {
     outdated: bool,
     /// At least a second has passed since the last tick that a sync took into account.
     tick: bool,
+    /// What read-backs found that is not ours, but for other rules and elements.
+    findings: Vec<String>,
     /// The parts, as of the last commit, of Services that were written since; no parts where there was nothing.
     former: HashMap<ObjectName, Parts>,
 }
@@ -145,8 +148,14 @@ impl<L: Layout> Tables<L> {
             known: false,
             outdated: false,
             tick: false,
+            findings: Vec::new(),
             former: HashMap::default(),
         }
+    }
+
+    /// How Services are written down.
+    pub(super) fn layout(&self) -> &L {
+        &self.layout
     }
 
     /// The families, in order.
@@ -284,10 +293,25 @@ impl<L: Layout> Tables<L> {
     pub(super) fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
         for table in &mut self.tables {
             let program = table.desired.program();
-            table.realised = Realised::from_dump(kernel.read(&program.table.name)?, program);
+            let dump = match kernel.read(&program.table.name) {
+                // Whoever writes to it all the time must not keep us from writing: it is made anew, unread.
+                Err(nft::ReadError::Unstable) => {
+                    let name = &program.table.name;
+                    self.findings
+                        .push(format!("table {name} changed during each attempt to read it, and is made anew"));
+                    Some(unread(program.table.clone()))
+                }
+                other => other?.inspect(|dump| self.findings.extend(findings(dump))),
+            };
+            table.realised = Realised::from_dump(dump, program);
         }
         self.known = true;
         Ok(())
+    }
+
+    /// What the last read-backs found that is not ours, but for other rules and elements, in words.
+    pub(super) fn take_findings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.findings)
     }
 
     /// The commands that make the kernel hold what it should, for all families, but for what rules remember. `settled` says that
@@ -393,4 +417,23 @@ impl<L: Layout> Tables<L> {
     pub(super) fn content(&self) -> nft::Ruleset {
         nft::Ruleset { tables: self.tables.iter().map(|table| table.desired.content()).collect() }
     }
+}
+
+/// A table of which is known only that it is there.
+fn unread(table: nft::Table) -> nft::TableDump {
+    let error = DecodeError { object: "table", name: Some(Arc::clone(&table.name.name)), attribute: "content" };
+    nft::TableDump { unreadable: vec![error], ..nft::TableDump::empty(table) }
+}
+
+/// Objects and errors that a finding names.
+const FOUND: usize = 16;
+
+/// What is in a table, or is said of it, that we never make; `None` when there is nothing.
+fn findings(dump: &nft::TableDump) -> Option<String> {
+    let dormant = dump.dormant.then(|| "is dormant".to_owned());
+    let flags = (dump.unknown_flags != 0).then(|| format!("has the unknown flags {:#x}", dump.unknown_flags));
+    let objects = dump.objects.iter().map(|object| format!("holds {object}"));
+    let unreadable = dump.unreadable.iter().map(|error| format!("holds what we never make ({error})"));
+    let all: Vec<String> = dormant.into_iter().chain(flags).chain(objects).chain(unreadable).take(FOUND).collect();
+    (!all.is_empty()).then(|| format!("table {} {}", dump.table.name, all.join(", ")))
 }

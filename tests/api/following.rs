@@ -130,3 +130,38 @@ fn a_hundred_services_are_there_with_the_first_transaction() {
     assert!((2..=100).all(|n| cluster.serves(&format!("s{n}"))));
     assert_eq!(sent(&proxy)[0].to_bits(), 1_f64.to_bits(), "one transaction for all there is");
 }
+
+#[test]
+fn a_slice_without_a_service_is_named_once_however_often_it_changes() {
+    let cluster = Cluster::new();
+    let proxy = cluster.proxy();
+    let mut lost = slices("shop", "lost", &[0], &PORTS).remove(0);
+    lost["metadata"]["labels"] = json!({});
+    let told = || proxy.log().matches("kubernetes.io/service-name").count();
+    for (n, addresses) in [["10.244.1.10"], ["10.244.1.11"], ["10.244.2.10"]].iter().cycle().take(9).enumerate() {
+        lost["endpoints"][0]["addresses"] = json!(addresses);
+        lost["metadata"]["annotations"] = json!({ "n": n.to_string() });
+        cluster.server.apply(&[lost.clone()]);
+        if n % 3 == 2 {
+            cluster.server.delete(Resource::EndpointSlice, "shop", "lost-v4");
+        }
+    }
+    // What comes behind it in the same watch has been seen.
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    assert_eq!(told(), 1, "{}", proxy.log());
+}
+
+#[test]
+fn a_claim_that_loses_is_told_on_its_service() {
+    let cluster = Cluster::new();
+    let proxy = cluster.proxy();
+    let taker = service("tenant", "taker").cluster_ips(9).port("http", Proto::Tcp, 80);
+    cluster.server.apply(&[taker.external_ip(Family::V4.cluster_ip(1)).json()]);
+    let event = wait_for("the event", || {
+        cluster.server.events().into_iter().find(|event| event["reason"] == "FrontNotProgrammed")
+    });
+    assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("taker")));
+    assert!(event["note"].as_str().is_some_and(|note| note.contains("10.96.0.1 port 80/tcp")), "{event}");
+    assert_eq!(proxy.log().matches("10.96.0.1 port 80/tcp").count(), 1, "{}", proxy.log());
+}

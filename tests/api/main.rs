@@ -10,6 +10,7 @@ mod support;
 mod access;
 mod cluster;
 mod following;
+mod hangs;
 mod kubeadm;
 mod listings;
 mod mistakes;

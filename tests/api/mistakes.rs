@@ -1,6 +1,5 @@
 //! A server that forgets its objects for a moment, and one whose objects are huge.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,13 +104,6 @@ fn huge(round: u32) -> Value {
     })
 }
 
-/// The most memory that the process ever had, in MiB.
-fn peak(proxy: &Proxy<'_>) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", proxy.pid())).expect("a process has a status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
-}
-
 #[test]
 fn memory_is_bounded_under_huge_objects() {
     let cluster = Cluster::new();
@@ -126,7 +118,7 @@ fn memory_is_bounded_under_huge_objects() {
         cluster.wait_until_serves(&name, true);
         proxy.wait_until_quiet();
         thread::sleep(Duration::from_millis(50));
-        peaks.push(peak(&proxy));
+        peaks.push(proxy.peak_memory());
     }
     println!("peak of memory in MiB after each huge slice: {peaks:?}");
     assert!(peaks[5] < 200, "{peaks:?}");
@@ -160,13 +152,13 @@ fn memory_is_bounded_under_a_hundred_thousand_slices() {
         assert!(proxy.is_running() && Instant::now() < end, "not in time: {}", proxy.log());
         thread::sleep(Duration::from_millis(200));
     }
-    let first = peak(&proxy);
+    let first = proxy.peak_memory();
     // All of it once more.
     cluster.server.wait_for_watches();
     cluster.server.order(Some(Resource::EndpointSlice), Command::Expire);
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
-    let second = peak(&proxy);
+    let second = proxy.peak_memory();
     println!("peak of memory with {SLICES} slices of {} MiB together: {first} MiB, {second} MiB later", bytes >> 20);
     assert!(first < 250 && second < first + 60, "{first} MiB, {second} MiB later");
 }

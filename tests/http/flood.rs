@@ -27,6 +27,8 @@ const WITHIN: Duration = Duration::from_millis(100);
 const BETWEEN: Duration = Duration::from_millis(25);
 /// How long probes are sent: longer than the header time-out of the proxy.
 const PROBED_FOR: Duration = Duration::from_secs(6);
+/// How many probes are sent at least, on a machine that is busy too.
+const AT_LEAST: usize = 50;
 /// How often the attackers look whether they lost a connection.
 const TICK: Duration = Duration::from_millis(10);
 /// The most that the attackers dial at one tick, which makes 2,000 a second: more is an attack on the CPU of this machine.
@@ -74,7 +76,7 @@ impl Client {
         self.ticks += 1;
         let sent = match self.habit {
             Habit::Begun if ticks == 0 => self.stream.write(b"GET /livez HTTP/1.1\r\nX-Slow: "),
-            Habit::Slow if ticks % SLOWNESS == 0 => self.stream.write(b"x"),
+            Habit::Slow if ticks.is_multiple_of(SLOWNESS) => self.stream.write(b"x"),
             Habit::Deaf if ticks == 0 => self.stream.write(b"GET /livez HTTP/1.1\r\nHost: node\r\n\r\n"),
             _ => Ok(1),
         };
@@ -110,7 +112,6 @@ fn attack(addresses: &[SocketAddr], habits: &[Habit], count: usize, stop: &Atomi
 }
 
 /// What became of a probe.
-#[derive(Debug)]
 struct Probe {
     address: SocketAddr,
     /// From the first packet to the end of the answer, without the time for which the prober's thread or the proxy's wanted a CPU and
@@ -156,7 +157,7 @@ fn waited_for_cpu(proxy: u32) -> Duration {
 /// Probes each of the addresses in turn from the address that the attackers have.
 fn probe(addresses: &[SocketAddr], proxy: u32) -> Vec<Probe> {
     let (end, mut waited, mut probes) = (Instant::now() + PROBED_FOR, waited_for_cpu(proxy), Vec::new());
-    while Instant::now() < end {
+    while Instant::now() < end || probes.len() < AT_LEAST {
         for address in addresses {
             probes.push(Probe::send(*address, proxy, &mut waited));
             thread::sleep(BETWEEN);
@@ -240,11 +241,11 @@ fn every_probe_is_answered(kinds: &[&[Habit]], limits: &str, at_most: usize) {
             assert!(more <= 64, "{habits:?}: {more} MiB more than before");
             probes
         });
-        let late: Vec<&Probe> = probes.iter().filter(|probe| !probe.is_good()).collect();
+        let late = probes.iter().filter(|probe| !probe.is_good());
+        let late: Vec<_> = late.map(|probe| (probe.address, probe.took, &probe.answer)).collect();
         let slowest = probes.iter().map(|probe| probe.took).max().unwrap_or_default();
         println!("{habits:?}: {} probes, {} late or unanswered, slowest {slowest:?}", probes.len(), late.len());
         assert!(late.is_empty(), "{habits:?}: {} of {} probes failed: {late:#?}", late.len(), probes.len());
-        assert!(probes.len() > 50, "{habits:?}: only {} probes", probes.len());
     }
 }
 

@@ -1,11 +1,14 @@
 //! Which addresses of the node answer on node ports.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::judge::{Source, assert_not_reached, assert_reaches, endpoints};
 use crate::support::objects::{node, service, slices};
 use crate::support::plan::Family;
-use crate::support::probe::{Flow, Proto};
+use crate::support::probe::{Flow, Outcome, Proto, probe};
 use crate::support::proxy::{Proxy, config};
 use crate::support::world::World;
 
@@ -97,4 +100,47 @@ fn the_bind_address_stands_for_the_nodes_ip_of_its_family() {
     let _proxy = Proxy::start(&world.node, &config, &objects_with(&Family::ALL.map(Family::node)));
     check(&world, Family::V4, PRIMARY);
     check(&world, Family::V6, SECOND);
+}
+
+#[test]
+fn only_addresses_that_can_serve_node_ports_cause_a_sync_and_are_named() {
+    // G11. With each pod an interface comes that has a link-local address.
+    const CHANGED: &str = "the addresses of this node changed";
+    let all = json!(["0.0.0.0/0", "::/0"]);
+    let some = json!(["198.18.0.0/16", "2001:db8:18::/64"]);
+    for (ranges, added, others) in [
+        (json!([]), &[][..], &["198.18.0.9/32", "2001:db8:18::9/128", "203.0.113.200/32"][..]),
+        (all, &["198.18.0.9/32", "2001:db8:18::9/128", "203.0.113.200/32"], &["127.0.0.9/32"]),
+        (some, &["198.18.0.9/32", "2001:db8:18::9/128"], &["203.0.113.200/32", "127.0.0.9/32"]),
+    ] {
+        let world = World::new();
+        let mut config = config();
+        config["nodePortAddresses"] = ranges.clone();
+        let proxy = Proxy::start(&world.node, &config, &objects_with(&Family::ALL.map(Family::node)));
+        // The first look comes a second after the first sync.
+        thread::sleep(Duration::from_millis(1_500));
+        let before = proxy.sync_times();
+        world.node.ip(&["link add veth-new type veth peer name veth-peer".to_owned()]);
+        world.node.ip(&["link set veth-new up".to_owned(), "link set veth-peer up".to_owned()]);
+        world.node.ip(&["addr add 169.254.77.1/32 dev veth-new".to_owned()]);
+        let add = |address: &&str| world.node.ip(&[format!("addr add {address} dev veth-new")]);
+        others.iter().for_each(add);
+        thread::sleep(Duration::from_millis(2_500));
+        assert_eq!((proxy.sync_times(), proxy.log().contains(CHANGED)), (before, false), "{ranges}: {}", proxy.log());
+        added.iter().for_each(add);
+        let end = Instant::now() + Duration::from_secs(20);
+        let named = |address: &&&str| {
+            let address = address.split('/').next().unwrap_or_default();
+            proxy.log().lines().any(|line| line.contains(CHANGED) && line.contains(address))
+        };
+        while added.iter().filter(named).count() < added.len() {
+            assert!(Instant::now() < end, "{ranges}: {}", proxy.log());
+            thread::sleep(Duration::from_millis(50));
+        }
+        let (address, family) = (Family::V4.node_second(), Family::V4);
+        let answers = !added.is_empty();
+        let second = Flow::new(Proto::Tcp, family.client(), address, 30080);
+        let served = matches!(probe(&world.client, second), Outcome::Reached(_));
+        assert_eq!(served, answers, "{ranges}");
+    }
 }

@@ -10,7 +10,7 @@ use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Connection, Flow, Outcome, Proto, probe};
-use crate::support::proxy::{Proxy, config};
+use crate::support::proxy::{Proxy, config, layout};
 use crate::support::world::World;
 
 /// What upstream has for Services of the test cluster; `shop/web` has the endpoints 0 and 2 there.
@@ -146,4 +146,36 @@ fn upstream_can_delete_every_set_that_it_deletes_at_its_start() {
             nft::load(&world.node, &format!("add {set} {{ type {kind}; }}\ndelete {set}\n"));
         }
     }
+}
+
+#[test]
+fn a_table_with_the_health_checks_where_they_were_before_is_taken_over() {
+    // O7
+    let world = World::new();
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let web = web.load_balancer_ip(Family::V4.load_balancer_ip(1)).spec("externalTrafficPolicy", json!("Local"));
+    let mut objects = vec![node(), service_cidr(), web.spec("healthCheckNodePort", json!(32_123)).json()];
+    objects.extend(slices("shop", "web", &OUR_WEB, &PORTS));
+    let mut proxy = Proxy::start(&world.node, &config(), &objects);
+    let ours = nft::list_ruleset(&world.node);
+    assert!(ours.contains("comment \"shop/web\" : 0x00000002"), "{ours}");
+    proxy.stop();
+    // As a table of a former version: no map for health checks, but a longer comment on the cluster IP.
+    let map = if layout() == "maps" { "services" } else { "KUBE-SERVICES" };
+    let front = "10.96.0.1 . tcp . 80";
+    let verdict = ours.split(&format!("{front} comment \"shop/web:http\" : ")).nth(1).expect("the front is there");
+    let verdict: String = verdict.chars().take_while(|c| !",\n}".contains(*c)).collect();
+    nft::load(
+        &world.node,
+        &format!(
+            "delete map ip kube-proxy health-check-nodeports\n\
+             delete element ip kube-proxy {map} {{ {front} }}\n\
+             add element ip kube-proxy {map} {{ {front} comment \
+             \"shop/web:http; health check on 32123, local endpoints: 9\" : {verdict} }}\n"
+        ),
+    );
+    let held = hold(&world);
+    under_load(&world, || proxy.launch());
+    ask(&held);
+    assert_eq!(nft::normalised(&nft::list_ruleset(&world.node)), nft::normalised(&ours));
 }

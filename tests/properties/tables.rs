@@ -79,6 +79,7 @@ fn program(shape: Shape) -> Program {
         slotted: vec![SetName::Borrowed("endpoints")],
         chains: vec![top],
         on_demand: balancer,
+        kinds: &[],
     }
 }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use kube_proxy::conntrack::Flow;
 use kube_proxy::kernel::{ForeignWrites, Kernel};
 use kube_proxy::model::Family;
-use nft::{Command, CommitError, Committed, Element, ReadError, Refusal, Set, TableDump, TableName};
+use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Refusal, Set, TableDump, TableName};
 
 /// What becomes of a transaction or a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub(crate) struct Orders {
     pub(crate) met: Vec<Fault>,
     /// The error with which every deletion is refused of what rules put into a map.
     pub(crate) no_forgetting: Option<i32>,
+    /// Bytes of the largest batch that is taken.
+    pub(crate) most_bytes: Option<usize>,
     /// Transactions that were tried.
     pub(crate) tried: usize,
     /// Tables that were read.
@@ -97,6 +99,7 @@ impl<K> Faulty<K> {
 
 /// The error numbers that faults use.
 pub(crate) const EINVAL: i32 = 22;
+const EMSGSIZE: i32 = 90;
 
 fn refusal(command: Option<usize>, errno: i32) -> CommitError {
     let object = command.map_or_else(|| "batch".to_owned(), |number| format!("command {number}"));
@@ -120,6 +123,12 @@ impl<K: Kernel> Kernel for Faulty<K> {
             }
             Fault::Fine => {}
         }
+        if let Some(most) = self.orders.borrow().most_bytes {
+            let bytes = Batch::encode(commands)?.bytes();
+            if bytes > most {
+                return Err(CommitError::TooLarge { bytes, error: io::Error::from_raw_os_error(EMSGSIZE) });
+            }
+        }
         match self.kept(commands).or_else(|| self.poisoned(commands)) {
             Some(refusal) => Err(CommitError::Refused(vec![refusal])),
             None => self.inner.commit(commands),
@@ -132,8 +141,7 @@ impl<K: Kernel> Kernel for Faulty<K> {
             Fault::Refuse(errno, _) | Fault::RefuseAll(errno) => {
                 Err(ReadError::Socket(io::Error::from_raw_os_error(errno)))
             }
-            Fault::LoseAck => Err(ReadError::Unstable),
-            Fault::SocketDeath => Err(ReadError::Socket(death())),
+            Fault::LoseAck | Fault::SocketDeath => Err(ReadError::Socket(death())),
             Fault::Fine => self.inner.read(table),
         }
     }

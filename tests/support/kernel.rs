@@ -39,8 +39,8 @@ pub(crate) struct Log {
     pub(crate) foreign: ForeignWrites,
     /// Whether it is a kernel before Linux 6.3, which does not know `destroy element`.
     pub(crate) is_old: bool,
-    /// What expires during the next transactions.
-    pub(crate) expiring: VecDeque<Expiry>,
+    /// What expires during each of the next transactions.
+    pub(crate) expiring: VecDeque<Vec<Expiry>>,
     /// What was refused on the kernel's own account: not because of `next`, nor because it is old.
     pub(crate) refused: Vec<Refusal>,
     tables: BTreeMap<String, TableDump>,
@@ -131,19 +131,18 @@ impl Kernel for Recorder {
 
 impl Log {
     fn try_all(&mut self, commands: &[Command]) -> Result<(), CommitError> {
-        let (mut tables, mut refusals, expiry) = (self.tables.clone(), Vec::new(), self.expiring.pop_front());
+        let (mut tables, mut refusals) = (self.tables.clone(), Vec::new());
+        let expiring = self.expiring.pop_front().unwrap_or_default();
         let mut unknown = Vec::new();
         for (number, command) in commands.iter().enumerate() {
-            if let Some(expiry) = expiry.as_ref().filter(|expiry| expiry.before == number) {
-                expiry.take_from(&mut tables);
-            }
+            expiring.iter().filter(|expiry| expiry.before == number).for_each(|expiry| expiry.take_from(&mut tables));
             if self.is_old && matches!(command, Command::DestroyElements(..)) {
                 unknown.push(refusal(number, command, None, EINVAL));
             } else if let Err((element, errno)) = carry_out(&mut tables, command) {
                 refusals.push(refusal(number, command, element, errno));
             }
         }
-        expiry.iter().for_each(|expiry| {
+        expiring.iter().for_each(|expiry| {
             expiry.take_from(&mut self.tables);
             expiry.take_from(&mut tables);
         });
@@ -178,14 +177,8 @@ type Fault = (Option<usize>, i32);
 fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) -> Result<(), Fault> {
     let name = command.table().to_string();
     if let Command::AddTable(table) | Command::OwnTable(table) = command {
-        let empty = || TableDump {
-            table: table.clone(),
-            ownership: Ownership::Anybody,
-            chains: BTreeMap::new(),
-            sets: BTreeMap::new(),
-            unreadable: Vec::new(),
-        };
-        let present = tables.entry(name).or_insert_with(empty);
+        let present = tables.entry(name).or_insert_with(|| TableDump::empty(table.clone()));
+        present.dormant = false;
         if matches!(command, Command::OwnTable(_)) {
             present.ownership = Ownership::Ours;
         }
@@ -235,6 +228,15 @@ fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
                 return Err((None, EBUSY));
             }
             table.sets.remove(&set.name);
+        }
+        Command::DeleteObject(_, object) => {
+            let Some(place) = table.objects.iter().position(|present| present == object) else {
+                return Err((None, ENOENT));
+            };
+            if object.in_use {
+                return Err((None, EBUSY));
+            }
+            table.objects.remove(place);
         }
         Command::AddElements(_, set, list) => return each(list, |element| add(table, &set.name, element)),
         Command::DeleteElements(_, set, list) => return each(list, |element| delete(table, &set.name, element)),

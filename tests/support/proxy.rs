@@ -247,9 +247,32 @@ impl<'world> Proxy<'world> {
         answer.unwrap_or_else(|| panic!("nobody answers {path} at {address}"))
     }
 
+    /// Like [`Proxy::get`], for a server that may not be there.
+    pub(crate) fn try_get(&self, address: &str, path: &str) -> Option<String> {
+        self.node.enter(|| http_get(address, path))
+    }
+
     /// The process id; `ip netns exec` becomes the program that it runs.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().expect("the proxy runs").id()
+    }
+
+    /// The most memory that the process ever had, in MiB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a process has a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+    }
+
+    /// The time that the process has had of a processor, for itself and in the kernel.
+    pub(crate) fn processor_time(&self) -> Duration {
+        /// Linux counts for users in hundredths of a second on every architecture that Kubernetes has.
+        const TICK: Duration = Duration::from_millis(10);
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a process has a status");
+        // Behind the name in parentheses: the state is field 3, the two times are fields 14 and 15.
+        let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
+        let times = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u32>().expect("a number"));
+        TICK * times.sum()
     }
 
     /// Whether the process has not ended.
@@ -299,10 +322,15 @@ impl<'world> Proxy<'world> {
         }
     }
 
-    fn end(&mut self, signal: Signal) -> ExitStatus {
-        let child = self.child.take().expect("the proxy runs");
-        let pid = Pid::from_raw(child.id().try_into().expect("a process id fits")).expect("a process id is not 0");
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid().try_into().expect("a process id fits")).expect("a process id is not 0");
         kill_process(pid, signal).expect("a child can be signalled");
+    }
+
+    fn end(&mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
+        let child = self.child.take().expect("the proxy runs");
         self.wait_for(child, &format!("end after {signal:?}"))
     }
 

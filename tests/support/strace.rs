@@ -41,7 +41,7 @@ pub(crate) fn hold(thread: &str) -> Child {
 pub(crate) enum Call {
     /// A program was started.
     Execve,
-    /// One message that is a whole nf_tables batch: it begins and ends one.
+    /// One message that is a whole nf_tables batch, and not an empty one: it begins and ends one.
     Batch,
     /// One message that is a part of a batch, or more than one.
     BrokenBatch,
@@ -87,6 +87,8 @@ fn message(arguments: &str) -> Call {
     let last_ends = types.last().is_some_and(|kind| is_one_of(kind, &["NFNL_MSG_BATCH_END", "0x11 "]));
     match (begins, ends) {
         (0, 0) => Call::Message,
+        // An empty one, with which a reader waits for the transactions of others.
+        (1, 1) if first_begins && last_ends && types.len() == 2 => Call::Message,
         (1, 1) if first_begins && last_ends => Call::Batch,
         _ => Call::BrokenBatch,
     }

@@ -22,7 +22,7 @@ impl Connection {
     /// # Errors
     /// See [`ReadError`].
     pub fn outline(&mut self, name: &TableName) -> Result<Option<TableOutline>, ReadError> {
-        self.stable(|connection| connection.outline_once(name))
+        self.undisturbed(name, |connection| connection.outline_once(name))
     }
 
     fn outline_once(&mut self, name: &TableName) -> Result<Option<TableOutline>, ReadError> {
@@ -30,9 +30,11 @@ impl Connection {
             return Ok(None);
         }
         let mut outline = TableOutline::default();
-        self.dump_messages(request::CHAINS, name, &[], |message| {
-            let chain = decode::chain_outline(message).filter(|chain| chain.table == *name);
-            outline.chains.extend(chain.map(|chain| (chain.name, chain.is_base)));
+        self.until_quiet(|connection| {
+            connection.dump_messages(request::CHAINS, name, &[], |message| {
+                let chain = decode::chain_outline(message).filter(|chain| chain.table == *name);
+                outline.chains.extend(chain.map(|chain| (chain.name, chain.is_base)));
+            })
         })?;
         self.dump_messages(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |message| {
             outline.rules.extend(decode::rule_outline(message).filter(|rule| rule.table == *name));

@@ -13,6 +13,8 @@ pub(super) struct Header<'a> {
     pub(super) kind: u16,
     pub(super) flags: u16,
     pub(super) sequence: u32,
+    /// The port of the socket whose request this is about.
+    pub(super) port: u32,
     /// The length that the header claims, the header included. No more than there is, but for a header quoted in an ack.
     pub(super) len: usize,
     pub(super) payload: &'a [u8],
@@ -28,11 +30,12 @@ impl<'a> Header<'a> {
     /// The header at the start of the bytes, where its message may have been cut off.
     pub(super) fn read_quoted(bytes: &'a [u8]) -> Option<Self> {
         let (header, payload) = bytes.split_first_chunk::<HEADER>()?;
-        let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
+        let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, p0, p1, p2, p3] = *header;
         Some(Self {
             kind: u16::from_ne_bytes([k0, k1]),
             flags: u16::from_ne_bytes([f0, f1]),
             sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
+            port: u32::from_ne_bytes([p0, p1, p2, p3]),
             len: usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).ok()?,
             payload,
         })

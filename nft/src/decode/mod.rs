@@ -15,14 +15,15 @@ mod outline;
 
 use std::sync::Arc;
 
-use crate::object::{Chain, Family, Flowtable, Ownership, RuleDump, Set, Table, TableName};
+use crate::object::{Chain, Family, Flowtable, RuleDump, Set, Table, TableName, TableState};
 use crate::wire::{Attr, Attrs};
 
 pub use ack::{Ack, ack, done};
 pub use elements::{RawElement, pair};
 pub use messages::{Messages, dump_interrupted, sequence};
+pub(crate) use notice::is_about;
 pub use notice::{Notice, Process, notice};
-pub use outline::{ChainOutline, RuleOutline, chain_outline, rule_outline};
+pub use outline::{ChainOutline, RuleOutline, chain_outline, named_object, rule_outline};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10;
@@ -35,6 +36,7 @@ mod kind {
     pub(super) const NEW_SET: u16 = 9;
     pub(super) const NEW_ELEMENTS: u16 = 12;
     pub(super) const NEW_GENERATION: u16 = 15;
+    pub(super) const NEW_OBJECT: u16 = 18;
     pub(super) const NEW_FLOWTABLE: u16 = 22;
 }
 
@@ -45,8 +47,8 @@ pub enum Decoded {
     Table {
         /// The table.
         table: Table,
-        /// Who may change it.
-        ownership: Ownership,
+        /// What else the kernel says of it.
+        state: TableState,
         /// The kernel's number of the table.
         handle: u64,
     },

@@ -2,7 +2,7 @@
 
 use super::messages::Header;
 use super::{SUBSYSTEM, family, kind};
-use crate::object::TableName;
+use crate::object::{Family, TableName};
 use crate::wire::Attrs;
 
 /// A program that wrote.
@@ -19,8 +19,13 @@ pub struct Process {
 pub enum Notice {
     /// An object of this table was made, changed or removed.
     About(TableName),
-    /// The transaction is complete. Whose it was, where the kernel says it.
-    End(Option<Process>),
+    /// The transaction is complete.
+    End {
+        /// The port of the socket that sent it.
+        port: u32,
+        /// Whose it was, where the kernel says it.
+        by: Option<Process>,
+    },
 }
 
 /// What one notification says; `None` for what is not about nf_tables, or about a table of a family that this crate does not know.
@@ -28,27 +33,41 @@ pub enum Notice {
 pub fn notice(bytes: &[u8]) -> Option<Notice> {
     const PROCESS_ID: u16 = 2;
     const PROCESS_NAME: u16 = 3;
-    /// The table's name is attribute 1 of every kind of object, of the table itself too.
-    const TABLE: u16 = 1;
     let header = Header::read(bytes)?;
     if header.kind >> 8 != SUBSYSTEM {
         return None;
     }
-    let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>()?;
-    let attrs = Attrs::new(attrs);
+    let attrs = Attrs::new(header.payload.get(4..)?);
     if header.kind & 0xff == kind::NEW_GENERATION {
         let pid = attrs.find(PROCESS_ID).and_then(|attr| attr.u32());
         let name = attrs.find(PROCESS_NAME).and_then(|attr| attr.str());
-        return Some(Notice::End(pid.zip(name).map(|(pid, name)| Process { pid, name: name.to_owned() })));
+        let by = pid.zip(name).map(|(pid, name)| Process { pid, name: name.to_owned() });
+        return Some(Notice::End { port: header.port, by });
     }
-    let table = attrs.find(TABLE)?.str()?;
-    Some(Notice::About(TableName::new(family(nfgenmsg[0])?, table)))
+    let (family, name) = object_of(bytes)?;
+    Some(Notice::About(TableName::new(family, name)))
+}
+
+/// Family and name of the table of an object.
+fn object_of(bytes: &[u8]) -> Option<(Family, &str)> {
+    /// The table's name is attribute 1 of every kind of object, of the table itself too.
+    const TABLE: u16 = 1;
+    let header = Header::read(bytes).filter(|header| header.kind >> 8 == SUBSYSTEM)?;
+    if header.kind & 0xff == kind::NEW_GENERATION {
+        return None;
+    }
+    let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>()?;
+    Some((family(nfgenmsg[0])?, Attrs::new(attrs).find(TABLE)?.str()?))
+}
+
+/// Whether a notification is about an object of this table, or about the table.
+pub(crate) fn is_about(bytes: &[u8], table: &TableName) -> bool {
+    object_of(bytes).is_some_and(|(family, name)| family == table.family && name == &*table.name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Family;
     use crate::wire::Writer;
 
     fn message(kind: u16, family: u8, fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -75,8 +94,11 @@ mod tests {
             attrs.str(3, "firewalld");
         });
         let process = Process { pid: 4711, name: "firewalld".to_owned() };
-        assert_eq!(notice(&bytes), Some(Notice::End(Some(process))));
-        assert_eq!(notice(&message(10 << 8 | 15, 0, |attrs| attrs.u32(1, 77))), Some(Notice::End(None)));
+        assert_eq!(notice(&bytes), Some(Notice::End { port: 0, by: Some(process) }));
+        assert_eq!(
+            notice(&message(10 << 8 | 15, 0, |attrs| attrs.u32(1, 77))),
+            Some(Notice::End { port: 0, by: None })
+        );
     }
 
     #[test]

@@ -7,16 +7,18 @@ use super::exprs::expr;
 use super::{DecodeError, Decoded, Object};
 use crate::datatype::DataType;
 use crate::object::{
-    BaseChain, Chain, ChainType, Family, Flowtable, Hook, Ownership, RuleDump, Set, SetFlags, Table, TableName, Types,
-    ValueType,
+    BaseChain, Chain, ChainType, Family, Flowtable, Hook, Ownership, RuleDump, Set, SetFlags, Table, TableName,
+    TableState, Types, ValueType,
 };
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
 
 /// `NFT_TABLE_F_*`.
 mod table_flag {
+    pub(super) const DORMANT: u32 = 1;
     pub(super) const OWNER: u32 = 2;
     pub(super) const PERSIST: u32 = 4;
+    pub(super) const KNOWN: u32 = DORMANT | OWNER | PERSIST;
 }
 
 pub(super) fn generation(attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
@@ -28,20 +30,28 @@ pub(super) fn generation(attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
 pub(super) fn table(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
     const NAME: u16 = 1;
     const FLAGS: u16 = 2;
+    const USE: u16 = 3;
     const HANDLE: u16 = 4;
     const USERDATA: u16 = 6;
     const OWNER: u16 = 7;
     let object = Object::new("table", attrs, NAME);
+    let flags = object.number(FLAGS);
     let table = Table {
         name: TableName { family, name: object.name()? },
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    let ownership = match object.number(FLAGS) & (table_flag::OWNER | table_flag::PERSIST) {
+    let ownership = match flags & (table_flag::OWNER | table_flag::PERSIST) {
         table_flag::PERSIST => Ownership::Orphaned,
         flags if flags & table_flag::OWNER != 0 => Ownership::Of { port: object.number(OWNER) },
         _ => Ownership::Anybody,
     };
-    Ok(Decoded::Table { table, ownership, handle: object.handle(HANDLE) })
+    let state = TableState {
+        ownership,
+        dormant: flags & table_flag::DORMANT != 0,
+        unknown_flags: flags & !table_flag::KNOWN,
+        objects: object.number(USE),
+    };
+    Ok(Decoded::Table { table, state, handle: object.handle(HANDLE) })
 }
 
 pub(super) fn chain(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{SUBSYSTEM, family, kind, messages::Header};
-use crate::object::TableName;
+use crate::object::{NamedObject, ObjectKind, TableName};
 use crate::wire::{Attr, Attrs};
 
 /// `linux/netfilter/nf_tables.h`.
@@ -20,6 +20,15 @@ mod number {
     pub(super) const RULE_CHAIN: u16 = 2;
     pub(super) const RULE_HANDLE: u16 = 3;
     pub(super) const RULE_EXPRESSIONS: u16 = 4;
+
+    pub(super) const OBJECT_TABLE: u16 = 1;
+    pub(super) const OBJECT_NAME: u16 = 2;
+    pub(super) const OBJECT_TYPE: u16 = 3;
+    pub(super) const OBJECT_USE: u16 = 5;
+
+    pub(super) const FLOWTABLE_TABLE: u16 = 1;
+    pub(super) const FLOWTABLE_NAME: u16 = 2;
+    pub(super) const FLOWTABLE_USE: u16 = 4;
 
     pub(super) const EXPRESSION_NAME: u16 = 1;
     pub(super) const EXPRESSION_DATA: u16 = 2;
@@ -74,6 +83,22 @@ pub fn rule_outline(bytes: &[u8]) -> Option<RuleOutline> {
         handle: attrs.find(number::RULE_HANDLE)?.u64()?,
         target: expressions.and_then(|list| list.nested().find_map(target)).map(Arc::from),
     })
+}
+
+/// The object or flowtable that a message describes, from its `nlmsghdr` on, and its table.
+#[must_use]
+pub fn named_object(bytes: &[u8]) -> Option<(TableName, NamedObject)> {
+    if let Some((family, attrs)) = object(bytes, kind::NEW_FLOWTABLE) {
+        let table = TableName::new(family, attrs.find(number::FLOWTABLE_TABLE)?.str()?);
+        let name = attrs.find(number::FLOWTABLE_NAME)?.str()?.into();
+        let in_use = attrs.find(number::FLOWTABLE_USE)?.u32()? > 0;
+        return Some((table, NamedObject { kind: ObjectKind::Flowtable, name, in_use }));
+    }
+    let (family, attrs) = object(bytes, kind::NEW_OBJECT)?;
+    let table = TableName::new(family, attrs.find(number::OBJECT_TABLE)?.str()?);
+    let name = attrs.find(number::OBJECT_NAME)?.str()?.into();
+    let kind = ObjectKind::Stateful(attrs.find(number::OBJECT_TYPE)?.u32()?);
+    Some((table, NamedObject { kind, name, in_use: attrs.find(number::OBJECT_USE)?.u32()? > 0 }))
 }
 
 /// Family and attributes of an object of a kind.
@@ -151,6 +176,27 @@ mod tests {
         assert_eq!((chain.table, &*chain.name, chain.is_base), (TableName::new(Family::Ip6, "nat"), "OUTPUT", true));
         assert!(!chain_outline(&message(false)).unwrap().is_base);
         assert_eq!(rule_outline(&message(false)), None, "another kind of object");
+    }
+
+    #[test]
+    fn objects_and_flowtables_have_a_kind_a_name_and_users() {
+        let mut attrs = Writer::default();
+        attrs.str(number::OBJECT_TABLE, "kube-proxy");
+        attrs.str(number::OBJECT_NAME, "foreign");
+        attrs.u32(number::OBJECT_TYPE, 1);
+        attrs.u32(number::OBJECT_USE, 2);
+        let message = framed(kind::NEW_OBJECT, 2, attrs.bytes());
+        let (table, counter) = named_object(&message).unwrap();
+        assert_eq!(table, TableName::new(Family::Ip, "kube-proxy"));
+        assert_eq!((counter.to_string(), counter.in_use), ("counter foreign".to_owned(), true));
+        let mut attrs = Writer::default();
+        attrs.str(number::FLOWTABLE_TABLE, "kube-proxy");
+        attrs.str(number::FLOWTABLE_NAME, "foreign");
+        attrs.u32(number::FLOWTABLE_USE, 0);
+        let (_, flowtable) = named_object(&framed(kind::NEW_FLOWTABLE, 2, attrs.bytes())).unwrap();
+        assert_eq!((flowtable.to_string(), flowtable.in_use), ("flowtable foreign".to_owned(), false));
+        assert_eq!(named_object(&message[..20]), None);
+        assert_eq!(named_object(&rule_message("immediate")), None, "another kind of object");
     }
 
     #[test]

@@ -197,6 +197,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn destroying_is_deleting_under_another_number() {
+        let table = TableName::new(crate::object::Family::Ip, "t");
+        let set = Set::new("s", crate::object::Types::Named(vec![crate::datatype::DataType::Ipv4Addr]));
+        let elements = [Element::mapping(Data::from(7_u32), Value::Data(Data::from(8_u32)))];
+        let [add, delete, destroy] = [Kind::Add, Kind::Delete, Kind::Destroy].map(|kind| {
+            let mut bytes = Vec::new();
+            messages(&Encoder::new(), &table, &set, &elements, kind, &mut |message| bytes.push(message.bytes));
+            bytes.swap_remove(0)
+        });
+        assert_eq!([&add, &delete, &destroy].map(|bytes| (bytes[4], bytes[5])), [(12, 10), (14, 10), (30, 10)]);
+        assert_eq!((&delete[..4], &delete[6..]), (&destroy[..4], &destroy[6..]), "without the value");
+        assert!(add.len() > delete.len());
+    }
+
+    #[test]
     fn the_key_behind_a_range() {
         let key = |bytes: [u8; 4]| Data::from_bytes(&bytes).unwrap();
         assert_eq!(successor(&key([10, 255, 255, 255])), Some(key([11, 0, 0, 0])));

@@ -9,6 +9,7 @@
 mod elements;
 mod exprs;
 mod flowtables;
+mod objects;
 mod sets;
 
 use std::collections::HashMap;
@@ -74,7 +75,12 @@ impl Encoder {
             Ok(())
         };
         match command {
-            Command::AddTable(table) => one(self.table(table, MsgType::Add)?),
+            Command::AddTable(table) => {
+                let mut bytes = self.table(table, MsgType::Add)?;
+                // Without it, the flags of a table that exists stay as they are.
+                append(&mut bytes, NFTA_TABLE_FLAGS, &0_u32.to_be_bytes());
+                one(bytes)
+            }
             Command::OwnTable(table) => {
                 let mut bytes = self.table(table, MsgType::Add)?;
                 append(&mut bytes, NFTA_TABLE_FLAGS, &(OWNER | PERSIST).to_be_bytes());
@@ -102,6 +108,7 @@ impl Encoder {
                 flowtables::messages(table, flowtable)?.into_iter().for_each(sink);
                 Ok(())
             }
+            Command::DeleteObject(table, object) => one(objects::deletion(table, object)?),
             Command::AddElements(table, set, list) => {
                 elements::messages(self, table, set, list, Kind::Add, sink);
                 Ok(())

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::batch::Command;
-use crate::object::{Chain, Element, Flowtable, Rule, Set, Table, TableName};
+use crate::object::{Chain, Element, Flowtable, NamedObject, Rule, Set, Table, TableName};
 use crate::ruleset::SetContent;
 use crate::text::element::ElementText;
 use crate::text::statement::Scope;
@@ -24,6 +24,7 @@ impl fmt::Display for Command {
             Self::AddSet(table, set) => add_set(table, set),
             Self::DeleteSet(table, set) => delete_set(table, set),
             Self::AddFlowtable(table, flowtable) => add_flowtable(table, flowtable),
+            Self::DeleteObject(table, object) => delete_object(table, object),
             Self::AddElements(table, set, elements) => add_elements(table, set, elements),
             Self::DeleteElements(table, set, elements) => delete_elements(table, set, elements),
             Self::DestroyElements(table, set, elements) => destroy_elements(table, set, elements),
@@ -99,6 +100,12 @@ pub fn delete_set(table: &TableName, set: &Set) -> String {
 #[must_use]
 pub fn add_flowtable(table: &TableName, flowtable: &Flowtable) -> String {
     format!("add flowtable {table} {}{}", flowtable.name, block(&flowtable::properties(flowtable)))
+}
+
+/// `delete counter ip kube-proxy foreign`.
+#[must_use]
+pub fn delete_object(table: &TableName, object: &NamedObject) -> String {
+    format!("delete {} {table} {}", object.kind, object.name)
 }
 
 /// `add element ip kube-proxy services { 10.96.0.10 . tcp . 80 comment "x" : goto lb-2 }`. At least one element.

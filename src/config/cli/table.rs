@@ -48,6 +48,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(PROXY, "proxy-mode", Text(|c| &mut c.mode), "The proxy mode; only nftables"),
     always(PROXY, "ruleset-layout", Layout(|c| &mut c.nftables.ruleset_layout), "How the rules are laid out: maps, or chains as in iptables mode"),
     always(PROXY, "relist-removal-limit", Int(|c| &mut c.nftables.relist_removal_limit), "Percent of a kind's objects that one list may take away; one that lacks more (and at least 10) is confirmed by a second; 100: never"),
+    always(PROXY, "service-elements-limit", Int(|c| &mut c.nftables.service_elements_limit), "Elements of sets and maps that one Service may take, about one for each endpoint of each port and address; a larger Service is left out; 0: no limit"),
     always(PROXY, "flowtable", Interfaces(|c| &mut c.nftables.flowtable), "Interfaces that forward established connections past the rules: off, auto, or names, comma-separated"),
     flag(PROXY, "masquerade-all", Bool(|c| &mut c.nftables.masquerade_all), "Masquerade all traffic sent to cluster IPs"),
     flag(PROXY, "detect-local-mode", Text(|c| &mut c.detect_local_mode), "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"),

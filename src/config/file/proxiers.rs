@@ -10,6 +10,7 @@ const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
 const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
 const MASQUERADE_BIT: i32 = 14;
 const RELIST_REMOVAL_LIMIT: i32 = 90;
+const SERVICE_ELEMENTS_LIMIT: i32 = 100_000;
 
 /// The `nftables` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,10 @@ pub struct Nftables {
     /// confirmed by a second one. A field of our own, left out of what is written when it has its default.
     #[serde(skip_serializing_if = "is_usual_limit")]
     pub relist_removal_limit: i32,
+    /// The number of elements of sets and maps that one Service may take; one that takes more is left out. 0 stands for no limit. A
+    /// field of our own, left out of what is written when it has its default.
+    #[serde(skip_serializing_if = "is_usual_elements_limit")]
+    pub service_elements_limit: i32,
     /// Which interfaces hand established connections on without asking the rules; a field of our own as well.
     #[serde(skip_serializing_if = "Flowtable::is_default")]
     pub flowtable: Flowtable,
@@ -38,6 +43,11 @@ pub struct Nftables {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
 fn is_usual_limit(limit: &i32) -> bool {
     *limit == RELIST_REMOVAL_LIMIT
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_usual_elements_limit(limit: &i32) -> bool {
+    *limit == SERVICE_ELEMENTS_LIMIT
 }
 
 /// How Services are written down in nftables.
@@ -84,6 +94,7 @@ impl Default for Nftables {
             min_sync_period: MIN_SYNC_PERIOD,
             ruleset_layout: RulesetLayout::default(),
             relist_removal_limit: RELIST_REMOVAL_LIMIT,
+            service_elements_limit: SERVICE_ELEMENTS_LIMIT,
             flowtable: Flowtable::default(),
         }
     }

@@ -234,6 +234,9 @@ fn our_own_fields_are_read_and_written_unless_they_have_their_defaults() {
     let limit = decoded("nftables: {relistRemovalLimit: 50}\n").config;
     assert_eq!(serde_json::to_value(&limit.nftables).unwrap()["relistRemovalLimit"], 50);
     assert_eq!(decoded("nftables: {relistRemovalLimit: 90}\n").config, KubeProxyConfiguration::default());
+    let limit = decoded("nftables: {serviceElementsLimit: 5}\n").config;
+    assert_eq!(serde_json::to_value(&limit.nftables).unwrap()["serviceElementsLimit"], 5);
+    assert_eq!(decoded("nftables: {serviceElementsLimit: 100000}\n").config, KubeProxyConfiguration::default());
     assert!(refused("nftables: {relistRemovalLimit: most}\n").contains("relistRemovalLimit"));
     let error = refused("nftables: {rulesetLayout: lists}\n");
     assert!(error.contains("rulesetLayout") && error.contains("chains"), "{error}");

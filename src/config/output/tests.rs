@@ -34,12 +34,16 @@ fn what_is_written_reads_back_and_is_written_the_same() {
         "--kube-api-qps=0.1",
         "--masquerade-all",
         "--relist-removal-limit=75",
+        "--service-elements-limit=0",
         "--feature-gates=A=true",
         "--nodeport-addresses=10.0.0.0/8",
         "--healthz-bind-address=[::]:1",
         "--ipvs-exclude-cidrs=10.0.0.0/8",
     ]);
-    assert!(first.contains("  qps: 0.1\n") && first.contains("  relistRemovalLimit: 75\n"), "{first}");
+    assert!(
+        first.contains("  qps: 0.1\n") && first.contains("  relistRemovalLimit: 75\n  serviceElementsLimit: 0\n"),
+        "{first}"
+    );
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &first).unwrap();
     assert_eq!(written(&["--config", file.path().to_str().unwrap()]), first);

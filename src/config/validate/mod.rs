@@ -100,6 +100,7 @@ fn check(
     let periods = periods(&file, findings);
     let masquerade_bit = masquerade_bit(&file, findings);
     let relist_removal_limit = relist_removal_limit(&file, findings);
+    let service_elements_limit = service_elements_limit(&file, findings);
     let bind_address = addresses::ip("bindAddress", &file.bind_address, findings);
     let healthz_bind_address = addresses::optional_socket("healthzBindAddress", &file.healthz_bind_address, findings);
     let metrics_bind_address = addresses::socket("metricsBindAddress", &file.metrics_bind_address, findings);
@@ -123,6 +124,7 @@ fn check(
         healthz_bind_address: healthz_bind_address?,
         own_tables: context.own_tables,
         relist_removal_limit: relist_removal_limit?,
+        service_elements_limit: service_elements_limit?,
         allow_service_external_ips: gates.allow_service_external_ips,
         client: client?,
         conntrack: conntrack?,
@@ -201,6 +203,12 @@ fn relist_removal_limit(file: &KubeProxyConfiguration, findings: &mut Findings) 
     let limit = file.nftables.relist_removal_limit;
     findings.range("nftables.relistRemovalLimit", limit, 0..=100);
     u8::try_from(limit).ok()
+}
+
+/// 0 stands for no limit.
+fn service_elements_limit(file: &KubeProxyConfiguration, findings: &mut Findings) -> Option<u64> {
+    let limit = findings.not_negative("nftables.serviceElementsLimit", file.nftables.service_elements_limit)?;
+    Some(if limit == 0 { u64::MAX } else { u64::from(limit) })
 }
 
 fn numbers(file: &KubeProxyConfiguration, findings: &mut Findings) {

@@ -69,6 +69,14 @@ fn masquerade_bits_are_0_to_31() {
 }
 
 #[test]
+fn no_elements_are_no_limit_of_them() {
+    let limit = |text: &str| good(&format!("nftables: {{serviceElementsLimit: {text}}}")).service_elements_limit;
+    assert_eq!((good("").service_elements_limit, limit("7"), limit("0")), (100_000, 7, u64::MAX));
+    let wrong = error("nftables: {serviceElementsLimit: -1}");
+    assert_eq!(wrong, "nftables.serviceElementsLimit: must not be negative, but is -1");
+}
+
+#[test]
 fn the_relist_removal_limit_is_a_percentage() {
     assert_eq!(good("").relist_removal_limit, 90);
     for limit in [0, 100] {

@@ -110,6 +110,10 @@ fn services_that_are_left_out_are_named_and_make_nobody_unhealthy() {
         assert_eq!(body, named);
     }
     health.quarantined([].into_iter());
+    health.oversized(names[..1].iter());
+    let (good, body) = health.livez(now, clock(0));
+    assert!(good && body.ends_with(r#","oversizedServices":["shop/a"]}"#), "{body}");
+    health.oversized([].into_iter());
     assert_eq!([health.livez(now, clock(0)), health.healthz(now, clock(0))], before);
 }
 

@@ -217,7 +217,9 @@ fn applied(service: &Service) -> Event {
 fn permutations(events: &[Event]) -> Vec<Vec<Event>> {
     let Some((first, others)) = events.split_first() else { return vec![Vec::new()] };
     let insert = |order: Vec<Event>| {
-        (0..=order.len()).map(move |at| [&order[..at], &[first.clone()], &order[at..]].concat()).collect::<Vec<_>>()
+        (0..=order.len())
+            .map(move |at| [&order[..at], std::slice::from_ref(first), &order[at..]].concat())
+            .collect::<Vec<_>>()
     };
     permutations(others).into_iter().flat_map(insert).collect()
 }

@@ -26,6 +26,7 @@ use crate::diff::{Fragment, Program};
 use crate::model::Family;
 use crate::ruleset::{Layout, NodeFacts, Settings, shared};
 use crate::select::ServiceSelection;
+use crate::select::size::PortSize;
 use nft::Element;
 
 /// The layout `chains`.
@@ -49,6 +50,10 @@ impl Layout for Chains {
             port::write(settings, port, &mut fragment);
         }
         fragment
+    }
+
+    fn weight(&self, size: &PortSize) -> u64 {
+        port::weight(size)
     }
 }
 

@@ -9,7 +9,7 @@ use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Type
 use super::{chain, set};
 use crate::diff::{ChainContent, Program};
 use crate::ruleset::shared::{
-    Fields, address_sets, base, commented, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
+    Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
 use crate::ruleset::{LocalTraffic, Settings};
 
@@ -26,6 +26,7 @@ pub(super) fn program(settings: &Settings) -> Program {
         slotted: Vec::new(),
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
         on_demand: |_| None,
+        kinds: &["KUBE-SVC", "KUBE-SVL"],
     }
 }
 
@@ -35,7 +36,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
         let types = Types::Named(key.iter().map(|field| field.data_type()).collect());
         commented(Set::map(name, types, ValueType::Verdict), comment)
     };
-    let mut sets = Vec::from(address_sets(settings.family));
+    let mut sets = Vec::from(common_sets(settings.family));
     sets.extend([
         verdicts(set::SERVICES, fields.front(), "Front : chain of the service port"),
         verdicts(set::NODEPORTS, fields.node_port(), "Node port : chain of the service port"),

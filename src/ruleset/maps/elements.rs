@@ -24,20 +24,14 @@ pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment 
         if let Some(affinity) = &affinity {
             affinity.write_shared(&mut fragment);
         }
-        let mut writer = Writer {
-            fragment: &mut fragment,
-            port,
-            affinity,
-            comment: comment(&port.label),
-            note: Arc::clone(&port.label),
-        };
+        let mut writer = Writer { fragment: &mut fragment, port, affinity, comment: comment(&port.label) };
         for front in &port.fronts {
-            writer.note = notes::front(port, front.kind);
             writer.front(&front.front, &front.action);
             if let Some(sources) = &front.sources {
                 writer.restrict(&front.front, sources);
             }
         }
+        fragment.extend(notes::HEALTH_CHECKS, notes::element(port));
         fragment.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
     }
     fragment
@@ -68,8 +62,6 @@ struct Writer<'a> {
     port: &'a PortSelection,
     affinity: Option<Affinity<'a>>,
     comment: Arc<str>,
-    /// The note on the front that is being written.
-    note: Arc<str>,
 }
 
 impl Writer<'_> {
@@ -135,7 +127,7 @@ impl Writer<'_> {
 
     fn verdict(&mut self, map: &'static str, key: Data, verdict: Verdict) {
         let mut element = Element::mapping(key, Value::Verdict(verdict));
-        element.comment = Some(Arc::clone(&self.note));
+        element.comment = Some(Arc::clone(&self.comment));
         self.fragment.extend(map, [element]);
     }
 }

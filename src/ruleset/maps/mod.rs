@@ -20,6 +20,7 @@ mod program;
 use crate::diff::{Fragment, Program};
 use crate::ruleset::{Layout, NodeFacts, Settings, shared};
 use crate::select::ServiceSelection;
+use crate::select::size::PortSize;
 
 /// The layout `maps`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +37,12 @@ impl Layout for Maps {
 
     fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment {
         elements::service(settings.family, selection)
+    }
+
+    fn weight(&self, size: &PortSize) -> u64 {
+        let PortSize { fronts, sources, endpoints, .. } = *size;
+        let slots = fronts.saturating_mul(endpoints.saturating_add(1));
+        slots.saturating_add(sources).saturating_add(affinity::weight(size))
     }
 }
 

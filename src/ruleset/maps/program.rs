@@ -15,7 +15,7 @@ use crate::diff::{ChainContent, Program};
 use crate::model::Family;
 use crate::ruleset::Settings;
 use crate::ruleset::shared::{
-    Fields, address_sets, base, commented, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
+    Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
 
 /// What the filter chains for packets to elsewhere do.
@@ -40,6 +40,8 @@ pub(super) fn program(settings: &Settings) -> Program {
             Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
             Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),
         },
+        // The maps of session affinity are filled by rules.
+        kinds: &[],
     }
 }
 
@@ -52,7 +54,7 @@ fn key(fields: &Fields, side: Side) -> Vec<Field> {
 
 fn sets(family: Family) -> Vec<Set> {
     let fields = Fields::of(family);
-    let mut sets = Vec::from(address_sets(family));
+    let mut sets = Vec::from(common_sets(family));
     sets.push(commented(Set::new(set::HAIRPIN, hairpin_type(&fields)), "Local endpoints that may reach themselves"));
     sets.extend(source_sets(&fields));
     for side in Side::BOTH {

@@ -140,3 +140,95 @@ impl Drop for Running {
 fn unable(error: impl Display) -> anyhow::Error {
     anyhow::anyhow!("it cannot be run: {error}")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::Value;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// The entry of a user whose plugin is this shell command.
+    fn user(script: &str, more: &Value) -> AuthInfo {
+        let mut exec = json!({ "apiVersion": "v1", "command": "/bin/sh", "args": ["-c", script] });
+        exec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(json!({ "exec": exec })).unwrap()
+    }
+
+    fn prints(status: &Value) -> AuthInfo {
+        user(&format!("echo '{}'", json!({ "kind": "ExecCredential", "status": status })), &json!({}))
+    }
+
+    #[tokio::test]
+    async fn a_token_and_its_end_are_taken() {
+        let mut user = prints(&json!({ "token": "t", "expirationTimestamp": "2030-01-02T03:04:05Z" }));
+        assert_eq!(resolve(&mut user).await.unwrap(), Some("2030-01-02T03:04:05Z".parse().unwrap()));
+        assert!(user.token.is_some() && user.exec.is_none());
+        assert_eq!(resolve(&mut prints(&json!({ "token": "t" }))).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_certificate_takes_the_place_of_the_kubeconfigs() {
+        let mut user = prints(&json!({ "clientCertificateData": "certificate", "clientKeyData": "key" }));
+        user.client_certificate = Some("/old".to_owned());
+        resolve(&mut user).await.unwrap();
+        assert_eq!(user.client_certificate_data.as_deref(), Some(&*BASE64.encode(b"certificate")));
+        assert!(user.client_key_data.is_some() && user.client_certificate.is_none() && user.token.is_none());
+    }
+
+    #[tokio::test]
+    async fn credentials_in_the_kubeconfig_go_before_the_plugin() {
+        let mut user = user("exit 1", &json!({}));
+        user.token = Some("t".to_owned().into());
+        assert_eq!(resolve(&mut user).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_told_what_is_wanted_of_it() {
+        let dir = TempDir::new().unwrap();
+        let script = format!("echo \"$NAME $KUBERNETES_EXEC_INFO\" > {}/told; exit 1", dir.path().display());
+        let env = json!({ "env": [{ "name": "NAME", "value": "value" }] });
+        assert!(resolve(&mut user(&script, &env)).await.is_err());
+        let told = fs::read_to_string(dir.path().join("told")).unwrap();
+        let info = told.strip_prefix("value ").unwrap();
+        let expected = json!({ "apiVersion": "v1", "kind": "ExecCredential", "spec": { "interactive": false } });
+        assert_eq!(serde_json::from_str::<Value>(info).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn failures_name_the_plugin_and_its_words_but_not_what_it_printed() {
+        let never = json!({});
+        for (script, more, expected) in [
+            ("echo secret; echo no ticket >&2; exit 3", &never, "it failed (exit status: 3): no ticket"),
+            ("echo secret: [", &never, "it printed no ExecCredential"),
+            ("echo '{}'", &never, "it printed an ExecCredential without status"),
+            ("", &json!({ "command": "/nowhere/plugin" }), "it cannot be run: No such file"),
+            ("", &json!({ "interactiveMode": "Always" }), "it wants to talk to a person"),
+        ] {
+            let error = format!("{:#}", resolve(&mut user(script, more)).await.unwrap_err());
+            assert!(error.starts_with("credential plugin /") && error.contains(expected), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_does_not_end_is_killed_with_what_it_started() {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("pid");
+        let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
+        let waiting = ask(user(&script, &json!({})).exec.unwrap(), Duration::from_secs(2));
+        let error = waiting.await.err().unwrap().to_string();
+        assert_eq!(error, "it did not end within 2 s and was killed");
+        let pid = fs::read_to_string(file).unwrap();
+        let process = Path::new("/proc").join(pid.trim()).join("cmdline");
+        let mut looks = 0..500;
+        // A zombie has an empty one.
+        while fs::read(&process).is_ok_and(|command| !command.is_empty()) && looks.next().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(looks.next().is_some(), "it goes on");
+    }
+}

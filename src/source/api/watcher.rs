@@ -229,7 +229,11 @@ impl<'a, O: Observer> Watcher<'a, O> {
 
     async fn retired(&mut self, key: Key, was_known: bool) -> Result<(), Failure> {
         let key = Some(key);
-        self.said.forget(&key);
+        match key {
+            // Controllers make slices anew all the time, as they were.
+            Some(Key::Slice(_)) => self.said.retire(&key),
+            _ => self.said.forget(&key),
+        }
         match key {
             // L6, M8: the model keeps the Node as it was last seen.
             Some(Key::Node(name)) if was_known => {

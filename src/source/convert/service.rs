@@ -1,7 +1,9 @@
 //! Service objects (A1 to A13).
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::{Converted, Converter, Scope};
 use crate::model::{ClusterIps, Event, Family, ObjectName, Service, ServicePort, TrafficPolicy};
@@ -58,16 +60,17 @@ impl Converter {
     /// The usable ports; `None` with a notice when there is none.
     fn service_ports(&mut self, spec: &objects::ServiceSpec, scope: &mut Scope) -> Option<Vec<ServicePort>> {
         let mut ports: Vec<ServicePort> = Vec::new();
+        let mut known = HashSet::new();
         for (index, port) in spec.ports.iter().enumerate() {
             let field = format!("spec.ports[{index}]");
             let Some(port) = self.service_port(port, &field, scope) else { continue };
             // A5: name and protocol identify a port.
-            if ports.iter().any(|other| other.name == port.name && other.protocol == port.protocol) {
+            if known.insert((Arc::clone(&port.name), port.protocol)) {
+                ports.push(port);
+            } else {
                 let problem =
                     format!("a port named {:?} with protocol {} came before; ignored", port.name, port.protocol);
                 scope.notice(field, problem);
-            } else {
-                ports.push(port);
             }
         }
         if ports.is_empty() {
@@ -157,11 +160,12 @@ fn family_of_word(word: &str, index: usize, scope: &mut Scope) -> Option<Family>
 
 /// The external IPs, trimmed and without blanks and repeats (A7).
 fn external_ips(spec: &objects::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
-    let mut ips = Vec::new();
+    let (mut ips, mut known) = (Vec::new(), HashSet::new());
     for (index, text) in spec.external_ips.iter().enumerate() {
         let text = text.trim();
         if !text.is_empty() {
-            push_new(&mut ips, reachable_ip(format_args!("spec.externalIPs[{index}]"), text, scope));
+            let ip = reachable_ip(format_args!("spec.externalIPs[{index}]"), text, scope);
+            ips.extend(ip.filter(|ip| known.insert(*ip)));
         }
     }
     ips
@@ -170,12 +174,15 @@ fn external_ips(spec: &objects::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
 /// The load balancer IPs that traffic is addressed to (A8).
 fn load_balancer_ips(object: &objects::Service, scope: &mut Scope) -> Vec<IpAddr> {
     let ingress = &object.status.load_balancer.ingress;
-    let mut ips = Vec::new();
+    let (mut ips, mut known) = (Vec::new(), HashSet::new());
     for (index, ingress) in ingress.iter().enumerate() {
         let field = format!("status.loadBalancer.ingress[{index}]");
         let Some(text) = ingress.ip.as_deref().filter(|text| !text.is_empty()) else { continue };
         match ingress.ip_mode.as_deref() {
-            None | Some("VIP") => push_new(&mut ips, reachable_ip(format_args!("{field}.ip"), text, scope)),
+            None | Some("VIP") => {
+                let ip = reachable_ip(format_args!("{field}.ip"), text, scope);
+                ips.extend(ip.filter(|ip| known.insert(*ip)));
+            }
             Some("Proxy") => {}
             Some(other) => {
                 scope.notice(format!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored"))
@@ -201,10 +208,6 @@ fn reachable_ip(field: impl Display, text: &str, scope: &mut Scope) -> Option<Ip
     };
     scope.notice(field.to_string(), format!("{text:?} is {special}; ignored"));
     None
-}
-
-fn push_new(ips: &mut Vec<IpAddr>, ip: Option<IpAddr>) {
-    ips.extend(ip.filter(|ip| !ips.contains(ip)));
 }
 
 /// A traffic policy; absent means Cluster (A12).

@@ -110,7 +110,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
                 commands.truncate(own);
                 return Err(self.not_committed(CommitError::Refused(others), commands));
             }
-            debug!(?manner, "the kernel did not forget {} of the clients, sending all again", ours.len());
+            debug!(?manner, refused = ours.len(), "the kernel refused to forget clients; sending the rest again");
             if manner == Manner::Delete || manner == Manner::OneByOne {
                 strike(&mut expulsions, &commands, own, &ours);
             }

@@ -98,7 +98,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
                 return groups.into_iter().flatten().chain(group).collect();
             }
             self.let_in(search, &group);
-            let reason = match self.attempt(search) {
+            let reason = match self.attempt_twice(search, &group) {
                 Ok(()) => continue,
                 Err(Refused::Commit(error, _)) if Fault::of(&error) != Fault::Elsewhere => error.to_string(),
                 // Nothing can be learnt any more.
@@ -111,6 +111,18 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             }
         }
         Names::new()
+    }
+
+    /// Before a Service that is alone is held responsible for what is there or not there, the tables are read again: another
+    /// program may have changed them since.
+    fn attempt_twice(&mut self, search: &mut Search, group: &Names) -> Result<(), Refused> {
+        match self.attempt(search) {
+            Err(Refused::Commit(error, _)) if single(group).is_some() && Fault::may_be_outdated(&error) => {
+                self.tables.forget();
+                self.attempt(search)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Puts those at fault into quarantine, if it is their fault; lets the others in with the next sync.

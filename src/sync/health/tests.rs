@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::config::{self, Invocation};
 use crate::model::testing::{name, node, port, service, slice, slice_port, state};
@@ -54,25 +52,23 @@ fn primary_is_the_nodes_own_address() {
     assert_eq!(listens("primary", INTERFACES), ["192.0.2.1"]);
 }
 
-/// A dump with a commented element for a front, and an address for node ports.
+/// A dump with a health check on port 30000 of a Service with this comment, and an address for node ports.
 fn dump(comment: &str, node_port_address: &str) -> TableDump {
     let set = |name: &str, element: nft::Element| {
         let set = nft::Set::new(name, nft::Types::Named(vec![nft::DataType::Ipv4Addr]));
         (set.name.clone(), (set, vec![element]))
     };
-    let front = nft::Element::new(IpAddr::V4(Ipv4Addr::LOCALHOST).into());
+    let key = Data::from(30_000_u16).then(IpAddr::V4(Ipv4Addr::LOCALHOST)).then(6_u8).then(80_u16);
+    let check = nft::Element::mapping(key, nft::Value::Data(3_u32.into()));
     let address: IpAddr = node_port_address.parse().unwrap();
     let sets = [
-        set("services", nft::Element { comment: Some(comment.into()), ..front }),
+        set(notes::HEALTH_CHECKS, nft::Element { comment: Some(comment.into()), ..check.clone() }),
+        // Where a former version had it.
+        set("services", nft::Element { comment: Some("a/b; health check on 1, local endpoints: 2".into()), ..check }),
         set(NODEPORT_IPS, nft::Element::new(address.into())),
     ];
-    TableDump {
-        table: nft::Table { name: nft::TableName::new(nft::Family::Ip, "kube-proxy"), comment: None },
-        ownership: nft::Ownership::Anybody,
-        chains: BTreeMap::default(),
-        sets: sets.into(),
-        unreadable: Vec::new(),
-    }
+    let table = nft::Table { name: nft::TableName::new(nft::Family::Ip, "kube-proxy"), comment: None };
+    TableDump { sets: sets.into(), ..TableDump::empty(table) }
 }
 
 // K1 O7
@@ -80,8 +76,8 @@ fn dump(comment: &str, node_port_address: &str) -> TableDump {
 fn what_a_former_process_wrote_counts_until_the_objects_are_known() {
     let mut checks = HealthChecks::default();
     let primary = config("primary");
-    checks.inherit(&primary, Family::V4, &dump("ns/web; health check on 30000, local endpoints: 3", "192.0.2.1"));
-    checks.inherit(&config("192.0.2.0/24"), Family::V4, &dump("ns/other", "192.0.2.2"));
+    checks.inherit(&primary, Family::V4, &dump("ns/web", "192.0.2.1"));
+    checks.inherit(&config("192.0.2.0/24"), Family::V4, &dump("other", "192.0.2.2"));
     let web = CheckName { service: name("ns/web"), family: Family::V4 };
     assert_eq!(checks.snapshot().checks, [(web, Check { port: 30000, local_endpoints: 3 })].into());
     assert_eq!(checks.snapshot().listen, ["192.0.2.1".parse::<IpAddr>().unwrap()], "CIDRs name them without the Node");

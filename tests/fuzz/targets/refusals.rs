@@ -6,7 +6,7 @@ use nft::decode::{self, Messages};
 use nft::{Batch, Command, Data, DataType, Element, Family, Set, Table, TableName, Types, connection};
 
 thread_local! {
-    static SENT: (Batch, [Command; 4]) = {
+    static SENT: (Batch, [Command; 5]) = {
         let commands = commands();
         (Batch::encode(&commands).expect("these commands can be written"), commands)
     };
@@ -26,7 +26,7 @@ fn answers(bytes: &[u8], batch: &Batch, commands: &[Command]) {
 }
 
 /// A batch whose elements need two messages.
-fn commands() -> [Command; 4] {
+fn commands() -> [Command; 5] {
     let table = TableName::new(Family::Ip, "kube-proxy");
     let set = Arc::new(Set::new("cluster-ips", Types::Named(vec![DataType::Ipv4Addr])));
     let elements = |count: u32| (0..count).map(|number| Element::new(Data::from(number))).collect::<Vec<_>>();
@@ -34,6 +34,7 @@ fn commands() -> [Command; 4] {
         Command::AddTable(Table { name: table.clone(), comment: None }),
         Command::AddSet(table.clone(), Arc::clone(&set)),
         Command::AddElements(table.clone(), Arc::clone(&set), elements(4000)),
-        Command::DeleteElements(table, set, elements(3)),
+        Command::DeleteElements(table.clone(), Arc::clone(&set), elements(3)),
+        Command::DestroyElements(table, set, elements(2)),
     ]
 }

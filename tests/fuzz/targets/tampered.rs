@@ -12,7 +12,7 @@ use kube_proxy::model::{
 use kube_proxy::ruleset::AnyLayout;
 use kube_proxy::sync::Engine;
 use nft::decode::{self, Decoded, Messages, RawElement};
-use nft::{Element, Ownership, Set, Table, TableDump, TableName};
+use nft::{Element, Set, Table, TableDump, TableName};
 
 use super::cluster::config;
 use super::kernel::Recorder;
@@ -45,19 +45,16 @@ fn restart(recorder: &Recorder) -> usize {
 /// The table that the messages of a dump make up, as `Connection::read_table` puts it together.
 fn dump(bytes: &[u8]) -> TableDump {
     let name = TableName::new(nft::Family::Ip, "kube-proxy");
-    let mut dump = TableDump {
-        table: Table { name, comment: None },
-        ownership: Ownership::Anybody,
-        chains: BTreeMap::new(),
-        sets: BTreeMap::new(),
-        unreadable: Vec::new(),
-    };
+    let mut dump = TableDump::empty(Table { name, comment: None });
     let mut raw: BTreeMap<Arc<str>, Vec<RawElement>> = BTreeMap::new();
     for message in Messages::new(bytes) {
+        dump.objects.extend(decode::named_object(message).map(|(_, object)| object));
         match decode::message(message) {
-            Ok(Decoded::Table { table, ownership, .. }) => {
+            Ok(Decoded::Table { table, state, .. }) => {
                 dump.table.comment = table.comment;
-                dump.ownership = ownership;
+                dump.ownership = state.ownership;
+                dump.dormant = state.dormant;
+                dump.unknown_flags = state.unknown_flags;
             }
             Ok(Decoded::Chain { chain, .. }) => {
                 dump.chains.insert(Arc::clone(&chain.name), (chain, Vec::new()));

@@ -1,0 +1,233 @@
+//! Reading a table while another program writes: to its own table, which must not matter, and to this one, which must be noticed.
+//!
+//! Each test runs again as a child in a fresh network namespace. Needs the privilege for that; fails without it.
+
+mod kernel;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nft::{
+    Chain, Command, Data, DataType, Element, Family, Rule, Set, Statement, Table, TableDump, TableName, Types, Value,
+    ValueType, Verdict,
+};
+
+use kernel::{commit, connect, in_namespace};
+
+/// Endpoints of 10,000 Services x 10.
+const MANY: u32 = 100_000;
+/// Chains, or elements, of a smaller table: the kernel's time for listing chains grows with the square of their number.
+const SMALLER: u32 = 20_000;
+/// Time between two transactions of the other program.
+const PERIOD: Duration = Duration::from_millis(20);
+/// Tries of which the best counts: other tests may use the processor.
+const TRIES: usize = 3;
+
+fn table(name: &str) -> TableName {
+    TableName::new(Family::Ip, name)
+}
+
+fn add_table(name: &str) -> Command {
+    Command::AddTable(Table { name: table(name), comment: None })
+}
+
+fn chain(of: &str, name: &str) -> Command {
+    Command::AddChain(table(of), Chain { name: name.into(), base: None, comment: None })
+}
+
+fn endpoints() -> Arc<Set> {
+    let types = |list: &[DataType]| Types::Named(list.to_vec());
+    let value = ValueType::Data(types(&[DataType::Ipv4Addr, DataType::InetService]));
+    let map = Set::map("endpoints", types(&[DataType::Ipv4Addr, DataType::InetService]), value);
+    Arc::new(Set { size: Some(MANY), ..map })
+}
+
+/// Element number `n`, with this port in its value.
+fn element(n: u32, port: u16) -> Element {
+    let ip = |number: u32| Data::from(IpAddr::from(Ipv4Addr::from(number)));
+    Element::mapping(ip(0x0a00_0000 + n).then(80_u16), Value::Data(ip(0xac10_0000 + n).then(port)))
+}
+
+/// The table of layout `maps`: few chains and many elements.
+fn maps() -> Vec<Command> {
+    filled(MANY)
+}
+
+/// A table with a map of so many elements.
+fn filled(count: u32) -> Vec<Command> {
+    let elements = (0..count).map(|n| element(n, 0)).collect();
+    vec![
+        add_table("ours"),
+        Command::AddSet(table("ours"), endpoints()),
+        Command::AddElements(table("ours"), endpoints(), elements),
+    ]
+}
+
+/// The table of layout `chains`: a chain with a rule for each endpoint.
+fn chains() -> Vec<Command> {
+    let mut commands = vec![add_table("ours")];
+    for n in 0..SMALLER {
+        let name = format!("KUBE-SEP-{n:016}");
+        commands.push(chain("ours", &name));
+        let rule = Rule::new([Statement::Verdict(Verdict::Accept)]);
+        commands.push(Command::AddRule(table("ours"), name.into(), rule));
+    }
+    commands
+}
+
+/// Runs `work` while another program goes on with its own transactions, one each [`PERIOD`]; gives their number too.
+fn beside<T>(mut transaction: impl FnMut(u32) -> Vec<Command> + Send, work: impl FnOnce() -> T) -> (T, u32) {
+    let (stop, count) = (AtomicBool::new(false), AtomicU32::new(0));
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut connection = connect();
+            while !stop.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                let number = count.fetch_add(1, Ordering::Relaxed);
+                connection.commit(&transaction(number)).expect("the other program's transaction");
+                thread::sleep(PERIOD.saturating_sub(start.elapsed()));
+            }
+        });
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Ordering::Relaxed);
+        outcome
+    });
+    let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    (outcome, count.into_inner())
+}
+
+fn read() -> TableDump {
+    connect().read_table(&table("ours")).expect("readable").expect("there is the table")
+}
+
+/// How long a reading took.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    /// Processor time, the kernel's for listing included; waiting is not.
+    busy: Duration,
+    all: Duration,
+}
+
+/// The shortest of several readings, and what was read last.
+fn best() -> (Took, TableDump) {
+    let mut best = Took { busy: Duration::MAX, all: Duration::MAX };
+    let mut last = None;
+    for _ in 0..TRIES {
+        let (start, busy) = (Instant::now(), busy());
+        last = Some(read());
+        best = Took { busy: best.busy.min(self::busy() - busy), all: best.all.min(start.elapsed()) };
+    }
+    (best, last.expect("at least one try"))
+}
+
+/// The processor time that this thread has used.
+fn busy() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts processor time");
+    Duration::from_nanos(text.split(' ').next().and_then(|number| number.parse().ok()).expect("nanoseconds"))
+}
+
+/// What another program does in tables of its own, among them one that the kernel lists before ours: rules, elements, and chains
+/// that come and go, so that the list of all chains moves.
+fn neighbour(number: u32) -> Vec<Command> {
+    let chains = |make: fn(&str) -> Command| (0..40).map(move |n| make(&format!("c{n}"))).collect::<Vec<_>>();
+    if number.is_multiple_of(2) {
+        chains(|name| chain("neighbour", name))
+    } else {
+        chains(|name| Command::DeleteChain(table("neighbour"), name.into()))
+    }
+}
+
+/// Reads a table that these commands make, alone and beside a busy neighbour, which may cost so many times as much.
+fn reads_alike(name: &str, commands: fn() -> Vec<Command>, factor: u32) {
+    in_namespace(name, || {
+        commit(&[add_table("neighbour")]);
+        commit(&commands());
+        let (alone, expected) = best();
+        let ((beside, dump), transactions) = beside(neighbour, best);
+        println!("{name}: {alone:?} alone, {beside:?} beside {transactions} transactions of another program");
+        // Not `assert_eq!`: what it would print is the whole table, twice.
+        assert!(dump == expected, "what is read beside a neighbour is not what is read alone");
+        assert!(transactions > 1);
+        assert!(beside.busy <= factor * alone.busy + PERIOD, "{beside:?} beside a neighbour, {alone:?} alone");
+        // The clock runs on while other tests have the processor.
+        assert!(beside.all <= 4 * alone.all + 50 * PERIOD, "{beside:?} beside a neighbour, {alone:?} alone");
+    });
+}
+
+#[test]
+fn many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second() {
+    reads_alike("many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second", maps, 2);
+}
+
+#[test]
+fn many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go() {
+    // The list of all chains is taken again when it moved meanwhile.
+    reads_alike("many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go", chains, 4);
+}
+
+#[test]
+fn a_table_that_is_changed_while_it_is_read_is_read_again() {
+    in_namespace("a_table_that_is_changed_while_it_is_read_is_read_again", || {
+        /// Elements that each transaction changes together, far apart in the walk.
+        const STAMPS: u32 = 100;
+        commit(&filled(SMALLER));
+        let (alone, _) = best();
+        let stamps = |port: u16| (0..STAMPS).map(|n| element(n * (SMALLER / STAMPS), port)).collect::<Vec<_>>();
+        let mut now = 0;
+        let mut change = |_| {
+            let before = now;
+            now += 1;
+            vec![
+                Command::DeleteElements(table("ours"), endpoints(), stamps(before)),
+                Command::AddElements(table("ours"), endpoints(), stamps(now)),
+            ]
+        };
+        // Long enough between two changes for a reading to fit in, short enough to disturb many.
+        let paced = |number| {
+            thread::sleep(3 * alone.all);
+            change(number)
+        };
+        let (read, changes) = beside(paced, || {
+            let numbers: Vec<u16> = (0..10).map(|_| stamp_of(&read(), STAMPS)).collect();
+            numbers
+        });
+        println!("read {read:?} during {changes} changes");
+        assert!(read.is_sorted() && read.first() != read.last(), "{read:?}");
+    });
+}
+
+/// The number that all stamped elements of a reading carry.
+fn stamp_of(dump: &TableDump, stamps: u32) -> u16 {
+    let (_, elements) = &dump.sets["endpoints"];
+    assert_eq!(elements.len(), usize::try_from(SMALLER).expect("it fits"));
+    let stamped = |n: u32| {
+        let key = element(n * (SMALLER / stamps), 0).key;
+        let at = elements.iter().position(|element| element.key == key).expect("no reading lacks an element");
+        let Value::Data(value) = &elements[at].value else { panic!("a map of data") };
+        (0..u16::MAX).find(|port| element(n * (SMALLER / stamps), *port).value == Value::Data(*value)).expect("a stamp")
+    };
+    let first = stamped(0);
+    assert!((1..stamps).all(|n| stamped(n) == first), "a reading mixes two states");
+    first
+}
+
+#[test]
+fn what_is_read_of_a_table_includes_flags_and_objects() {
+    in_namespace("what_is_read_of_a_table_includes_flags_and_objects", || {
+        assert_eq!(connect().read_table(&table("ours")).expect("readable"), None);
+        let script = "table ip ours {\n flags dormant;\n counter a { packets 1 bytes 2\n }\n quota a { over 10 mbytes\n }\n \
+                      chain c { counter name \"a\"; }\n set s { type ipv4_addr; }\n}";
+        kernel::nft(&["-f", "-"], script);
+        let dump = read();
+        assert!(dump.dormant);
+        let objects: Vec<_> = dump.objects.iter().map(|object| (object.to_string(), object.in_use)).collect();
+        assert_eq!(objects, [("counter a".to_owned(), true), ("quota a".to_owned(), false)]);
+        let quota = dump.objects[1].clone();
+        commit(&[add_table("ours"), Command::DeleteObject(table("ours"), quota)]);
+        let dump = read();
+        assert_eq!((dump.dormant, dump.objects.len()), (false, 1));
+    });
+}

@@ -1,0 +1,125 @@
+//! How much a Service amounts to, counted before anything is made of it.
+//!
+//! Takes the [`State`] and a Service's name, gives a [`PortSize`] for each port and family that exists. An object of some 100 KB can
+//! stand for millions of endpoints, because each port of a slice is on each of its endpoints; counting them takes time and memory
+//! for ports and slices only, not for their product.
+//!
+//! Invariant: what `select` gives for a port has no more fronts, sources and cluster endpoints than counted here.
+
+use std::collections::BTreeSet;
+
+use crate::model::{Backends, Family, ObjectName, Service, ServicePort, State};
+
+/// What a service port amounts to in one family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSize {
+    /// Fronts that it claims, also those that another Service owns.
+    pub fronts: u64,
+    /// Pairs of a load balancer IP and a range of sources that may connect to it.
+    pub sources: u64,
+    /// Endpoints in all slices, also those that are not ready, and each as often as it is listed.
+    pub endpoints: u64,
+    /// Different port numbers on the endpoints: nearly always one. Counted only if clients are remembered.
+    pub targets: u64,
+    /// Whether clients are remembered (A11).
+    pub affinity: bool,
+}
+
+/// The size of each port of a Service, in each family in which it exists (A4); nothing of a Service that is unknown.
+pub fn sizes<'a>(state: &'a State, name: &ObjectName) -> impl Iterator<Item = PortSize> + 'a {
+    let service = state.service(name);
+    let backends = Backends::of(state.slices_of(name).filter(|_| service.is_some()));
+    let families = move |service: &'a Service| {
+        Family::BOTH.into_iter().filter(|family| service.cluster_ips.get(*family).is_some())
+    };
+    let ports = service.into_iter().flat_map(move |service| {
+        families(service).flat_map(move |family| {
+            let addresses = Addresses::of(service, family);
+            service.ports.iter().map(move |port| (service, addresses, family, port))
+        })
+    });
+    ports.map(move |(service, addresses, family, port)| addresses.size(service, port, family, &backends))
+}
+
+/// The numbers that are the same for each port of a Service.
+#[derive(Clone, Copy)]
+struct Addresses {
+    fronts: u64,
+    sources: u64,
+}
+
+impl Addresses {
+    fn of(service: &Service, family: Family) -> Self {
+        let ranges = service.source_ranges.iter().filter(|range| Family::of(range.addr()) == family).count();
+        let balancers = service.load_balancer_ips.iter().filter(|ip| Family::of(**ip) == family).count();
+        // D18 adds the balancers to the ranges.
+        let allowed = if ranges == 0 { 0 } else { number(ranges + balancers) };
+        Self { fronts: number(service.address_count(family)), sources: number(balancers) * allowed }
+    }
+
+    fn size(self, service: &Service, port: &ServicePort, family: Family, backends: &Backends<'_>) -> PortSize {
+        let (backends, affinity) = (backends.get(port, family), service.affinity_seconds.is_some());
+        let targets = backends.iter().filter(|_| affinity).map(|backend| backend.port).collect::<BTreeSet<u16>>();
+        PortSize {
+            fronts: self.fronts + u64::from(port.node_port.is_some()),
+            sources: self.sources,
+            endpoints: backends.iter().map(|backend| number(backend.slice.endpoints.len())).sum(),
+            targets: number(targets.len()),
+            affinity,
+        }
+    }
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Event;
+    use crate::model::testing::{name, port, service, slice, slice_port, state};
+
+    const WEB: &str = "ns/web";
+
+    #[test]
+    fn each_family_counts_its_own_fronts_sources_and_endpoints() {
+        let mut web = service(WEB, &["172.30.0.1", "fd30::1"]);
+        web.ports = vec![port("http", 80), port("https", 443)];
+        web.ports[1].node_port = Some(30443);
+        web.external_ips = vec!["192.0.2.1".parse().unwrap()];
+        web.load_balancer_ips = vec!["198.51.100.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        web.source_ranges = vec!["203.0.113.0/24".parse().unwrap(), "203.0.114.0/24".parse().unwrap()];
+        let ports = [slice_port("http", 8080), slice_port("https", 8443)];
+        let endpoints = ["10.0.0.1", "10.0.0.2 unready"];
+        let events = [
+            Event::SliceApplied(slice("ns/a", WEB, &ports, &endpoints)),
+            Event::SliceApplied(slice("ns/b", WEB, &ports[..1], &["10.0.0.1"])),
+            Event::SliceApplied(slice("ns/c", WEB, &ports, &["fd00::1"])),
+            Event::ServiceApplied(web),
+        ];
+        let size = |fronts, sources, endpoints| PortSize { fronts, sources, endpoints, targets: 0, affinity: false };
+        assert_eq!(
+            sizes(&state(events), &name(WEB)).collect::<Vec<_>>(),
+            [size(3, 3, 3), size(4, 3, 2), size(2, 0, 1), size(3, 0, 1)]
+        );
+    }
+
+    #[test]
+    fn port_numbers_are_counted_where_clients_are_remembered() {
+        let mut web = service(WEB, &["172.30.0.1"]);
+        web.ports = vec![port("http", 80)];
+        web.affinity_seconds = Some(10);
+        let slices = [("ns/a", 8080), ("ns/b", 8080), ("ns/c", 9090)];
+        let slices = slices.map(|(name, port)| slice(name, WEB, &[slice_port("http", port)], &["10.0.0.1"]));
+        let events = slices.map(Event::SliceApplied).into_iter().chain([Event::ServiceApplied(web)]);
+        let size = PortSize { fronts: 1, sources: 0, endpoints: 3, targets: 2, affinity: true };
+        assert_eq!(sizes(&state(events), &name(WEB)).collect::<Vec<_>>(), [size]);
+    }
+
+    #[test]
+    fn an_unknown_service_has_no_size_however_many_slices_it_has() {
+        let orphan = Event::SliceApplied(slice("ns/a", WEB, &[slice_port("http", 80)], &["10.0.0.1"]));
+        assert_eq!(sizes(&state([orphan]), &name(WEB)).count(), 0);
+    }
+}

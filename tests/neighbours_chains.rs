@@ -1,0 +1,4 @@
+//! The tests of `neighbours.rs` with the rules in layout `chains` (see `support::proxy::layout`).
+
+#[path = "neighbours.rs"]
+mod neighbours;
