@@ -238,7 +238,7 @@ fn values_tell_what_happened() {
 const FAMILIES: &[&str] = &["IPv4", "IPv6"];
 const KINDS: &[&str] = &["EndpointSlice", "Node", "Service", "ServiceCIDR"];
 const KINDS_OR_NONE: &[&str] = &["EndpointSlice", "Node", "Service", "ServiceCIDR", "unknown"];
-const FAILURES: &[&str] = &["decode", "encode", "refused", "socket", "unconfirmed", "unstable"];
+const FAILURES: &[&str] = &["decode", "encode", "refused", "socket", "too_large", "unconfirmed", "unstable"];
 
 /// Every counter whose series are known before anything happens: its name without `kubeproxy_` and `_total`, its label, and the values
 /// of that.
@@ -259,6 +259,7 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("nft_errors", "kind", FAILURES),
     ("nft_source_reconnects", "resource", KINDS),
     ("nft_rejected_objects", "kind", KINDS_OR_NONE),
+    ("nft_log_lines_dropped", "", &[]),
     ("nft_readyz", "code", &["200", "503"]),
 ];
 

@@ -176,7 +176,7 @@ fn what_cannot_be_read_ends_the_start_and_leaves_mode_iptables_and_sysctls() {
 
     let mut proxy = Proxy::prepare(node, &wanting(), &[]);
     let directory = proxy.manifests().path().to_owned();
-    fs::set_permissions(&directory, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&directory, Permissions::from_mode(0o000)).unwrap();
     let says = directory.display().to_string();
     // Root reads everything but for these capabilities.
     proxy.set_wrapper(&["setpriv", "--bounding-set=-dac_override,-dac_read_search"]);
