@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
+use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -110,12 +111,12 @@ pub struct Publisher {
     receiver: mpsc::Receiver<Message>,
     said: Said,
     /// Made when it is first needed, and anew when the server does not know who we are any more.
-    client: Option<kube::Client>,
+    client: Option<(kube::Client, String)>,
 }
 
 impl Publisher {
-    /// Publishes until every recorder is gone. `connect` makes a client.
-    pub async fn run(mut self, connect: impl AsyncFn() -> anyhow::Result<kube::Client>) {
+    /// Publishes until every recorder is gone. `connect` makes a client, and says for which URL.
+    pub async fn run(mut self, connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>) {
         while let Some(message) = self.receiver.recv().await {
             match message {
                 Message::Happened(happening) if self.said.is_news(&happening, Instant::now()) => {
@@ -131,7 +132,7 @@ impl Publisher {
         }
     }
 
-    async fn publish(&mut self, connect: &impl AsyncFn() -> anyhow::Result<kube::Client>, event: &Event) {
+    async fn publish(&mut self, connect: &impl AsyncFn() -> anyhow::Result<(kube::Client, String)>, event: &Event) {
         for attempt in 0..TRIES {
             match timeout(ANSWER, self.try_to_publish(connect, event)).await {
                 Ok(Ok(())) => return,
@@ -147,16 +148,17 @@ impl Publisher {
 
     async fn try_to_publish(
         &mut self,
-        connect: &impl AsyncFn() -> anyhow::Result<kube::Client>,
+        connect: &impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
         event: &Event,
     ) -> anyhow::Result<()> {
-        let client = match self.client.take() {
+        let (client, url) = match self.client.take() {
             Some(client) => client,
             None => connect().await?,
         };
         let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
-        Api::<Event>::namespaced(client.clone(), namespace).create(&PostParams::default(), event).await?;
-        self.client = Some(client);
+        let created = Api::<Event>::namespaced(client.clone(), namespace).create(&PostParams::default(), event).await;
+        created.with_context(|| url.clone())?;
+        self.client = Some((client, url));
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Where the objects come from: manifests if a directory is given, else the API server.
 
 use std::sync::mpsc::SyncSender;
+use std::time::SystemTime;
 
 use anyhow::Result;
 
@@ -71,6 +72,14 @@ pub(super) fn options(config: &Config) -> ConvertOptions {
 struct Counted(Metrics, Reporter);
 
 impl api::Observer for Counted {
+    fn connected(&self, kind: &'static str, is: bool) {
+        self.0.source_connected(kind, is);
+    }
+
+    fn heard(&self, kind: &'static str, at: SystemTime) {
+        self.0.source_received(kind, at);
+    }
+
     fn reconnected(&self, kind: &'static str) {
         self.0.source_reconnected(kind);
     }

@@ -156,8 +156,13 @@ fn drain() {
     QUEUE.drain(PATIENCE);
 }
 
+/// Libraries whose own log is left out: each failed request would be there twice, once without the server's name and once with.
+/// `RUST_LOG=kube_client=debug` shows it.
+const LIBRARIES: [&str; 6] = ["kube_client", "hyper", "hyper_util", "rustls", "tower", "tower_http"];
+
 fn filter(verbosity: u32) -> Targets {
-    Targets::new().with_default(level(verbosity))
+    let targets = Targets::new().with_default(level(verbosity));
+    targets.with_targets(LIBRARIES.map(|library| (library, LevelFilter::OFF)))
 }
 
 /// Errors, warnings and milestones always; syncs from 4 on, as many clusters run with 2; everything from 6 on.
@@ -172,6 +177,16 @@ fn level(verbosity: u32) -> LevelFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_client_library_does_not_log_beside_us() {
+        for verbosity in [0, 4, 10] {
+            let filter = filter(verbosity);
+            assert!(!filter.would_enable("kube_client::client::builder", &Level::ERROR));
+            assert!(!filter.would_enable("hyper_util::client::legacy::pool", &Level::ERROR));
+            assert!(filter.would_enable("kube_proxy::source::api::watcher", &Level::WARN));
+        }
+    }
 
     #[test]
     fn verbosity_as_levels() {

@@ -170,6 +170,8 @@ pub(super) struct Own {
     pub(super) lost_claims: Gauge,
     pub(super) oversized: Gauge,
     pub(super) errors: Series<ByKind, Counter>,
+    pub(super) connected: Series<ByResource, Gauge>,
+    pub(super) last_received: Series<ByResource, Seconds>,
     pub(super) reconnects: Series<ByResource, Counter>,
     pub(super) rejected: Series<ByKind, Counter>,
     pub(super) log_lines_dropped: Counter,
@@ -356,6 +358,14 @@ impl Own {
                 "Services that are left out of the rules because they take more elements than nftables.serviceElementsLimit",
             ),
             errors: r.empty("kubeproxy_nft_errors", "Failed netlink transactions and dumps by kind"),
+            connected: r.empty(
+                "kubeproxy_nft_source_connected",
+                "Whether the API server lets this process follow a resource (1) or not (0)",
+            ),
+            last_received: r.empty(
+                "kubeproxy_nft_source_last_received_timestamp_seconds",
+                "The last time the API server sent something about a resource, bookmarks included; 0 if it never did",
+            ),
             reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that the source of objects connected again"),
             rejected: r.empty(
                 "kubeproxy_nft_rejected_objects",

@@ -242,6 +242,18 @@ impl Metrics {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();
     }
 
+    /// Whether the API server lets us follow a kind of objects at present. `resource` is the kind, such as `Service`.
+    pub fn source_connected(&self, resource: &'static str, is: bool) {
+        self.inner.own.connected.get_or_create(&ByResource { resource }).set(i64::from(is));
+        // The series is there as soon as the kind is followed; 0 means that nothing ever came.
+        drop(self.inner.own.last_received.get_or_create(&ByResource { resource }));
+    }
+
+    /// The API server sent something about a kind of objects: objects, changes or bookmarks.
+    pub fn source_received(&self, resource: &'static str, at: SystemTime) {
+        self.inner.own.last_received.get_or_create(&ByResource { resource }).set(seconds(at));
+    }
+
     /// The source had to connect or list again. `resource` is the kind, such as `Service`.
     pub fn source_reconnected(&self, resource: &'static str) {
         self.inner.own.reconnects.get_or_create(&ByResource { resource }).inc();

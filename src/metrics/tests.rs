@@ -118,6 +118,9 @@ fn changes_are_counted_for_each_family_and_wait_for_a_sync() {
 #[test]
 fn labels_of_what_others_report() {
     let metrics = Metrics::new();
+    metrics.source_connected("Service", false);
+    metrics.source_connected("Node", true);
+    metrics.source_received("Node", UNIX_EPOCH + Duration::from_millis(2500));
     metrics.source_reconnected("Service");
     metrics.object_rejected("Service");
     metrics.netlink_error("refused");
@@ -128,6 +131,10 @@ fn labels_of_what_others_report() {
     metrics.readyz(503);
     let text = metrics.text();
     for line in [
+        "kubeproxy_nft_source_connected{resource=\"Service\"} 0",
+        "kubeproxy_nft_source_connected{resource=\"Node\"} 1",
+        "kubeproxy_nft_source_last_received_timestamp_seconds{resource=\"Service\"} 0.0",
+        "kubeproxy_nft_source_last_received_timestamp_seconds{resource=\"Node\"} 2.5",
         "kubeproxy_nft_source_reconnects_total{resource=\"Service\"} 1",
         "kubeproxy_nft_rejected_objects_total{kind=\"Service\"} 1",
         "kubeproxy_nft_errors_total{kind=\"refused\"} 1",

@@ -1,13 +1,14 @@
 //! What the proxy asks for, and as whom.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, served};
 use crate::support::apiserver::Scheme;
 use crate::support::apiserver::fault::{Command, Ending};
+use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::state::Streaming;
 use crate::support::apiserver::wait_for;
 use crate::support::plan::NODE;
@@ -82,6 +83,49 @@ fn a_certificate_opens_the_door() {
     let user = cluster.server.certified_user("system:kube-proxy");
     follows_as(&cluster, &user);
     assert!(cluster.server.requests().iter().all(|request| !request.headers.contains_key("authorization")));
+}
+
+#[test]
+fn a_certificate_that_is_replaced_is_used_without_a_failure() {
+    // In place, and as kubelet does it: a link that leads to another file from one moment to the next.
+    for is_link in [false, true] {
+        let cluster = with_token(Scheme::Https);
+        let user = cluster.server.certified_user("system:kube-proxy");
+        let directory = cluster.server.directory();
+        let path = |name: &str| directory.join(name);
+        let link = |version: &str| {
+            for file in ["user.crt", "user.key"] {
+                let to = format!("{version}-{file}");
+                fs::rename(path(file), path(&to)).expect("a file can be renamed");
+                symlink(to, path("link")).expect("a link can be made");
+                fs::rename(path("link"), path(file)).expect("a link can be renamed");
+            }
+        };
+        if is_link {
+            link("first");
+        }
+        let mut proxy = proxy(&cluster, &user);
+        cluster.server.wait_for_watches();
+        if is_link {
+            // Over the links, not through them.
+            ["user.crt", "user.key"]
+                .iter()
+                .for_each(|file| fs::remove_file(path(file)).expect("a link can be removed"));
+        }
+        cluster.server.certified_user("system:kube-proxy");
+        if is_link {
+            link("second");
+        }
+        let before = cluster.server.requests_for(Resource::Service);
+        cluster.server.order(None, Command::Finish);
+        let after =
+            wait_for("the next watch", || cluster.server.requests_for(Resource::Service).get(before.len()).cloned());
+        assert!(after.certificate != before[0].certificate, "the old certificate is in use; by link: {is_link}");
+        cluster.server.apply(&served("api", 2));
+        cluster.wait_until_serves("api", true);
+        proxy.stop();
+        assert!(cluster.server.requests().iter().all(|request| request.answered != 401), "nothing was refused");
+    }
 }
 
 #[test]

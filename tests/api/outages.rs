@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::cluster::{Cluster, base, sent, served};
-use crate::support::apiserver::fault::Command;
+use crate::support::apiserver::fault::{Command, Ending};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::{ApiServer, Scheme, wait_for};
 use crate::support::netns::Namespace;
@@ -149,6 +149,70 @@ fn a_listing_of_what_is_known_sends_nothing() {
     // The new watches are alive.
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
+}
+
+/// The lines of the log about a kind that hold these words.
+fn lines_about(log: &str, kind: &str, words: &str) -> Vec<String> {
+    let kind = format!("kind=\"{kind}\"");
+    log.lines().filter(|line| line.contains(words) && line.contains(&kind)).map(str::to_owned).collect()
+}
+
+const KINDS: [&str; 4] = ["Node", "Service", "EndpointSlice", "ServiceCIDR"];
+const CONNECTED: &str = "kubeproxy_nft_source_connected";
+const RECEIVED: &str = "kubeproxy_nft_source_last_received_timestamp_seconds";
+
+#[test]
+fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end() {
+    let cluster = Cluster::new();
+    let proxy = cluster.proxy();
+    cluster.server.wait_for_watches();
+    let all_connected = |value: f64| (proxy.series(CONNECTED) == [value; 4]).then_some(());
+    wait_for("four kinds connected", || all_connected(1.0));
+
+    let received = proxy.series(RECEIVED);
+    thread::sleep(Duration::from_millis(50));
+    cluster.server.order(None, Command::Bookmark);
+    let later = |now: &[f64]| now.len() == 4 && now.iter().zip(&received).all(|(now, before)| now > before);
+    wait_for("bookmarks to count", || later(&proxy.series(RECEIVED)).then_some(()));
+
+    cluster.server.close();
+    wait_for("no kind connected", || all_connected(0.0));
+    let (received, url) = (proxy.series(RECEIVED), cluster.server.url());
+    let warnings = |kind| lines_about(&proxy.log(), kind, "cannot be followed");
+    for kind in KINDS {
+        wait_for("a warning", || (!warnings(kind).is_empty()).then_some(()));
+    }
+    // Two more tries of each kind, at least.
+    thread::sleep(Duration::from_secs(6));
+    for kind in KINDS {
+        let found = warnings(kind);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(&url) && found[0].contains("refused"), "{found:?}");
+    }
+    assert_eq!((proxy.series(RECEIVED), proxy.series(CONNECTED)), (received, vec![0.0; 4]));
+
+    let asked = cluster.server.requests().len();
+    cluster.server.open();
+    let first = wait_for("an answer", || cluster.server.requests().into_iter().skip(asked).find(|r| r.answered == 200));
+    for kind in KINDS {
+        let words = format!("followed again: {url}; the outage lasted ");
+        wait_for("a line about the end", || (lines_about(&proxy.log(), kind, &words).len() == 1).then_some(()));
+    }
+    assert!(first.at.elapsed() < Duration::from_secs(1), "{:?} after the first answer", first.at.elapsed());
+    wait_for("four kinds connected", || all_connected(1.0));
+    assert!(!proxy.log().contains("kube_client"), "the library logs too: {}", proxy.log());
+}
+
+#[test]
+fn a_watch_that_breaks_and_goes_on_is_one_line_in_the_log() {
+    let cluster = Cluster::new();
+    let proxy = cluster.proxy();
+    cluster.server.wait_for_watches();
+    cluster.server.order(Some(Resource::Service), Command::End(Ending::Reset));
+    wait_for("its end", || (lines_about(&proxy.log(), "Service", "followed again").len() == 1).then_some(()));
+    let warnings = proxy.log().lines().filter(|line| line.contains("WARN")).count();
+    assert_eq!(warnings, 0, "{}", proxy.log());
+    assert_eq!(proxy.series(CONNECTED), [1.0; 4]);
 }
 
 #[test]

@@ -19,4 +19,5 @@ mod nodeports;
 mod policies;
 mod refusals;
 mod restart;
+mod surroundings;
 mod takeover;

@@ -1,9 +1,10 @@
 //! Why a try to list or watch ended.
 
-use std::error::Error;
 use std::time::Duration;
 
+use super::explain;
 use super::frame::Status;
+use super::outage::Cause;
 
 /// Why a try to list or watch ended before its time.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +13,7 @@ pub(super) enum Failure {
     #[error("the version to go on from is too old")]
     Gone,
     /// The server answered with something else than 200.
-    #[error("the server answered {code}{}", message.as_deref().map(|text| format!(": {text}")).unwrap_or_default())]
+    #[error("the server answered {code}{}{}", after(": ", message.as_deref()), after("; ", explain::status(*code)))]
     Refused {
         /// HTTP status.
         code: u16,
@@ -24,17 +25,20 @@ pub(super) enum Failure {
     /// The plugin gives no credentials, or the configuration cannot be read any more.
     #[error("no credentials: {0}")]
     Credentials(String),
-    /// No connection, or a broken one.
+    /// No connection comes about.
     #[error("{0}")]
     Connection(String),
+    /// An answer broke off.
+    #[error("{0}")]
+    Broken(String),
     /// Nothing arrives.
-    #[error("nothing came from the server for {} s", .0.as_secs())]
+    #[error("the server accepts connections, but nothing came from it for {} s", .0.as_secs())]
     Silent(Duration),
     /// The server ended a watch at once.
     #[error("the server ended the watch at once")]
     Short,
     /// Not what an API server says.
-    #[error("not understood: {0}")]
+    #[error("not understood: {0}; is this the URL of an API server?")]
     Garbage(String),
     /// The listing takes so many objects away, more than so many percent; it may be a mistake of the server.
     #[error(
@@ -53,12 +57,7 @@ pub(super) enum Failure {
 impl Failure {
     /// A failed request, with the causes that its own text leaves out.
     pub(super) fn of_request(error: &kube::Error) -> Self {
-        let first: &dyn Error = match error {
-            kube::Error::Service(cause) => &**cause,
-            kube::Error::HyperError(cause) => cause,
-            other => other,
-        };
-        Self::Connection(chain(first))
+        Self::Connection(explain::request(error))
     }
 
     /// What a Status means.
@@ -68,6 +67,18 @@ impl Failure {
         }
         let message = status.message.or(status.reason).filter(|text| !text.is_empty());
         Self::Refused { code: status.code, message, retry_after }
+    }
+
+    /// What it is to an operator.
+    pub(super) const fn cause(&self) -> Cause {
+        match self {
+            Self::Gone | Self::Broken(_) | Self::Short | Self::NotStreaming | Self::Stopped => Cause::Interrupted,
+            Self::Refused { code, .. } => Cause::Refused(*code),
+            Self::Connection(_) | Self::Silent(_) => Cause::Unreachable,
+            Self::Credentials(_) => Cause::Configuration,
+            Self::Garbage(_) => Cause::NotUnderstood,
+            Self::Doubtful(..) => Cause::Doubtful,
+        }
     }
 
     /// How long the server wants not to be asked.
@@ -98,18 +109,9 @@ impl Failure {
     }
 }
 
-/// An error with its causes, each text once.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
+/// A text behind what leads to it, if there is one.
+fn after(lead: &str, text: Option<&str>) -> String {
+    text.map(|text| format!("{lead}{text}")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -127,17 +129,5 @@ mod tests {
         assert_eq!((busy.retry_after(), busy.needs_listing(), busy.is_about_access()), (after, false, false));
         assert!(Failure::of_status(status(422, "Invalid"), None).needs_listing());
         assert!(Failure::of_status(status(401, "Unauthorized"), None).is_about_access());
-    }
-
-    #[test]
-    fn each_cause_is_said_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("outer: inner")]
-        struct Outer(#[source] Inner);
-        #[derive(Debug, thiserror::Error)]
-        #[error("inner")]
-        struct Inner(#[source] std::io::Error);
-        let error = Outer(Inner(std::io::Error::other("refused")));
-        assert_eq!(chain(&error), "outer: inner: refused");
     }
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Observer;
 use super::connection::{Answer, Ask, Chunk};
@@ -20,10 +20,16 @@ use super::watcher::Watcher;
 const MAX_LINE: usize = 16 << 20;
 /// The largest page, in bytes, for servers that know no pages.
 const MAX_PAGE: usize = 256 << 20;
+/// A watch that goes on where it was is one that works after so long without a failure; it may have nothing to say for a minute.
+const SETTLED: Duration = Duration::from_millis(200);
 
 impl<O: Observer> Watcher<'_, O> {
     /// Lists or watches, whichever comes next, until the server has said all.
     pub(super) async fn step(&mut self) -> Result<(), Failure> {
+        if let Err(error) = self.connection.refresh().await {
+            let (kind, url) = (self.resource.kind(), self.connection.url());
+            warn!(kind, "{url}: the credentials changed and cannot be used: {error:#}; going on with those of before");
+        }
         let listing = self.choice.next(Instant::now().into_std());
         match (self.version.clone(), listing) {
             (Some(version), _) => self.follow(version, false).await,
@@ -40,7 +46,8 @@ impl<O: Observer> Watcher<'_, O> {
         loop {
             let ask = Ask::List(self.list_params(next));
             let mut answer = self.connection.ask(self.resource.path(), &ask, timing.answer).await?;
-            let body = answer.all(MAX_PAGE, timing.page).await?;
+            let body = answer.all(MAX_PAGE, timing.stall, timing.page).await?;
+            self.heard();
             let page = frame::page(&body, self.resource.kind()).map_err(Failure::Garbage)?;
             for object in page.items {
                 self.applied(object).await?;
@@ -63,23 +70,32 @@ impl<O: Observer> Watcher<'_, O> {
         let seconds = u32::try_from(life.as_secs()).unwrap_or(u32::MAX).max(1);
         let end = Instant::now() + life + timing.grace;
         let ask = Ask::Watch(self.watch_params(seconds, listing), version);
-        let mut answer = match self.connection.ask(self.resource.path(), &ask, timing.answer).await {
+        let mut answer = match self.connection.ask(self.resource.path(), &ask, timing.accept).await {
             Err(failure) if listing && failure.code().is_some_and(is_refusal) => return self.refused(&failure),
             answer => answer?,
         };
-        self.up_since = Some(Instant::now());
-        let mut lines = Lines::new(MAX_LINE);
+        if !listing {
+            self.heard();
+        }
         let mut last = Instant::now();
+        self.up_since = Some(last);
+        let settled = last + SETTLED;
+        let mut lines = Lines::new(MAX_LINE);
         loop {
             while let Some(line) = lines.next().map_err(too_long)? {
                 listing = self.line(line, listing).await?;
                 last = Instant::now();
             }
             let patience = if listing { timing.initial } else { timing.idle };
-            match read(&mut answer, &mut lines, (last + patience).min(end)).await? {
-                Read::More => {}
+            let deadline = (last + patience).min(end);
+            let is_settling = !listing && self.outage.is_on() && settled < deadline;
+            match read(&mut answer, &mut lines, if is_settling { settled } else { deadline }).await? {
+                Read::More => self.heard(),
+                Read::Late if is_settling => self.is_well(),
                 Read::Late if listing => return self.unfinished(),
-                Read::Late => return Err(Failure::Silent(patience)),
+                Read::Late => {
+                    return Err(Failure::Broken(format!("the watch was silent for {} s", patience.as_secs())));
+                }
                 Read::End => return self.ended(listing, &lines),
             }
         }
@@ -89,7 +105,7 @@ impl<O: Observer> Watcher<'_, O> {
     fn ended(&self, listing: bool, lines: &Lines) -> Result<(), Failure> {
         let lived = self.up_since.map_or(Duration::ZERO, |since| since.elapsed());
         if listing || lines.pending() > 0 {
-            return Err(Failure::Connection("the server closed the connection".into()));
+            return Err(Failure::Broken("the server closed the connection".into()));
         }
         if lived < self.around.timing.steady { Err(Failure::Short) } else { Ok(()) }
     }

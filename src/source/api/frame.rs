@@ -11,6 +11,8 @@ use serde_json::value::RawValue;
 
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
+/// What is kept of a text that is no Status, in characters.
+const MAX_TEXT: usize = 200;
 
 /// One event of a watch.
 #[derive(Debug)]
@@ -103,6 +105,15 @@ fn bookmark(object: &RawValue) -> serde_json::Result<Frame<'_>> {
 /// Reads the body of a failure, which may be anything.
 pub(super) fn status(body: &[u8]) -> Status {
     serde_json::from_slice(body).unwrap_or_default()
+}
+
+/// Reads the body of a failure like [`status`]; of a text, such as that of a load balancer, its first line is the message.
+pub(super) fn status_or_text(body: &[u8]) -> Status {
+    serde_json::from_slice(body).unwrap_or_else(|_| {
+        let text = String::from_utf8_lossy(body);
+        let line: String = text.lines().next().unwrap_or_default().trim().chars().take(MAX_TEXT).collect();
+        Status { message: Some(line).filter(|line| !line.starts_with('<')), ..Status::default() }
+    })
 }
 
 /// Reads a page of a list of objects of a kind.

@@ -5,8 +5,9 @@
 //!
 //! The stages: `connection` asks, `lines` and `frame` cut the answer, `resource` reads an object, `known` keeps the books,
 //! `outlet` sends. `watcher` ties these together for one kind, with `follow` for the conversation, `listing`
-//! for the way to list and `backoff` for the time between tries; `readiness` knows when start-up is done, `location` where the
-//! server is, `task` runs it all on a thread. `client` finds the server, with credentials that `plugin` may provide.
+//! for the way to list, `backoff` for the time between tries, `outage` for what is logged meanwhile and `explain` for its
+//! words; `readiness` knows when start-up is done, `location` where the server is, `task` runs it all on a thread. `client` finds
+//! the server, with credentials that `plugin` may provide.
 //!
 //! Why not `kube::runtime::watcher`: there an object that does not decode fails its whole page, a server that refuses or
 //! ignores streaming lists is asked in the same way for ever, Retry-After is not seen, a line may have any length, and a
@@ -21,6 +22,7 @@ mod client;
 mod connection;
 #[doc(hidden)]
 pub mod decoders;
+mod explain;
 mod failure;
 mod follow;
 mod frame;
@@ -28,6 +30,7 @@ mod known;
 mod lines;
 mod listing;
 mod location;
+mod outage;
 mod outlet;
 mod plugin;
 mod readiness;
@@ -37,6 +40,8 @@ mod watcher;
 
 #[cfg(test)]
 mod tests;
+
+use std::time::SystemTime;
 
 use super::convert::ConvertOptions;
 
@@ -63,6 +68,10 @@ pub struct ApiOptions {
 
 /// Hears what is worth counting.
 pub trait Observer: Send + 'static {
+    /// Whether the server lets us follow a kind at present: `false` at the start and from a failure on.
+    fn connected(&self, kind: &'static str, is: bool);
+    /// The server sent something about a kind: objects, changes or a bookmark. Called for each piece of an answer.
+    fn heard(&self, kind: &'static str, at: SystemTime);
     /// The watch of a kind goes on after a failure.
     fn reconnected(&self, kind: &'static str);
     /// An object of a kind could not be used, or not all of it, for a reason that was not there before.
@@ -73,6 +82,8 @@ pub trait Observer: Send + 'static {
 
 /// Counts nothing.
 impl Observer for () {
+    fn connected(&self, _: &'static str, _: bool) {}
+    fn heard(&self, _: &'static str, _: SystemTime) {}
     fn reconnected(&self, _: &'static str) {}
     fn rejected(&self, _: &'static str) {}
     fn waiting_for(&self, _: &[&str]) {}

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context as _, Result, anyhow};
 use futures_util::future::select_all;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::connection::Connection;
 use super::location;
@@ -114,6 +114,7 @@ async fn follow(
         outlet: &outlet,
         observer: &observer,
         progress: &progress,
+        back: &Notify::new(),
         timing,
     };
     // A watch ends when nobody listens, and then all of them are of no use.

@@ -4,15 +4,15 @@
 //! happens after each part of it.
 //!
 //! Invariants: an event is sent before its version counts as seen; a listing that breaks off deletes nothing; failures lead
-//! to another try after the back-off, and are said when they change.
+//! to another try after the back-off, and are logged as [`Outage`] says.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kube::api::{ListParams, WatchParams};
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::Observer;
 use super::backoff::Backoff;
@@ -20,6 +20,7 @@ use super::connection::Connection;
 use super::failure::Failure;
 use super::known::Known;
 use super::listing::Choice;
+use super::outage::{Cause, Outage, words};
 use super::outlet::Outlet;
 use super::readiness::Progress;
 use super::resource::{Broken, Resource};
@@ -30,6 +31,13 @@ use crate::source::notice::{Memory, Notice};
 
 /// Objects on a page of a list.
 const PAGE: u32 = 500;
+/// The kind that looks for a server that cannot be reached, one connection at a time; all others follow when it is back. It is
+/// the kind with the fewest objects.
+const SCOUT: Resource = Resource::Node;
+/// How long it waits between two looks at most, before jitter of a half.
+const SCOUTING: Duration = Duration::from_secs(4);
+/// How often a watch that did not last may begin anew with short waits.
+const EXCUSES: u8 = 2;
 
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +50,14 @@ pub(super) struct Timing {
     pub(super) idle: Duration,
     /// A streaming list that says nothing for this long before its end will not end.
     pub(super) initial: Duration,
-    /// How long the start of an answer may take; servers give up on a list after 60 s.
+    /// How long the start of a page may take; servers give up on a list after 60 s.
     pub(super) answer: Duration,
+    /// How long the start of a watch may take; servers let it wait in a queue for a quarter of their 60 s.
+    pub(super) accept: Duration,
     /// How long a page may take to arrive.
     pub(super) page: Duration,
+    /// A page of which nothing comes for so long does not come.
+    pub(super) stall: Duration,
     /// A connection that lived this long was a success, whatever ended it.
     pub(super) steady: Duration,
     /// How often an optional kind that is not there is looked for.
@@ -60,7 +72,9 @@ impl Default for Timing {
             idle: Duration::from_secs(150),
             initial: Duration::from_secs(15),
             answer: Duration::from_secs(65),
+            accept: Duration::from_secs(30),
             page: Duration::from_secs(300),
+            stall: Duration::from_secs(30),
             steady: Duration::from_secs(5),
             absent: Duration::from_secs(180),
         }
@@ -76,6 +90,8 @@ pub(super) struct Surroundings<'a, O> {
     pub(super) outlet: &'a Outlet,
     pub(super) observer: &'a O,
     pub(super) progress: &'a watch::Sender<Progress>,
+    /// Told when the server serves a kind again after an outage, so that the others do not wait for their time.
+    pub(super) back: &'a Notify,
     pub(super) timing: Timing,
 }
 
@@ -95,8 +111,13 @@ pub(super) struct Watcher<'a, O> {
     converter: Converter,
     said: Memory<Option<Key>, Notice>,
     backoff: Backoff,
-    /// What was last said about a failure that lasts.
-    trouble: Option<String>,
+    pub(super) outage: Outage,
+    /// The last try did not reach the server.
+    is_away: bool,
+    /// See [`Watcher::answers_again`].
+    excuses: u8,
+    /// It was logged that the server does not have the kind.
+    is_known_absent: bool,
 }
 
 impl<'a, O: Observer> Watcher<'a, O> {
@@ -113,24 +134,36 @@ impl<'a, O: Observer> Watcher<'a, O> {
             converter: Converter::new(around.convert),
             said: Memory::default(),
             backoff: Backoff::default(),
-            trouble: None,
+            outage: Outage::default(),
+            is_away: false,
+            excuses: EXCUSES,
+            is_known_absent: false,
         }
     }
 
     /// Follows the kind until nobody listens any more.
     pub(super) async fn run(mut self) {
+        self.around.observer.connected(self.resource.kind(), false);
         loop {
             self.up_since = None;
             let outcome = self.step().await;
             if self.up_since.is_some_and(|since| since.elapsed() >= self.around.timing.steady) {
                 self.backoff.succeeded();
+                self.excuses = EXCUSES;
             }
-            let wait = match outcome {
+            let failure = match outcome {
                 Ok(()) | Err(Failure::NotStreaming) => continue,
                 Err(Failure::Stopped) => return,
-                Err(failure) => self.failed(&failure).await,
+                Err(failure) => failure,
             };
-            sleep(wait).await;
+            let wait = sleep(self.failed(&failure).await);
+            tokio::select! {
+                () = wait => {}
+                // What the server asked to be left alone for, or cannot do, is no better for that.
+                () = self.around.back.notified(), if self.is_away => {}
+                // Another token, certificate or CA may be what was missing.
+                () = self.connection.outdated(), if failure.is_about_access() => {}
+            }
         }
     }
 
@@ -138,20 +171,41 @@ impl<'a, O: Observer> Watcher<'a, O> {
     async fn failed(&mut self, failure: &Failure) -> Duration {
         if self.is_absent(failure) {
             self.around.progress.send_modify(|progress| progress.listed(self.resource));
-            self.say(format!("{failure}; going on as if there were none"));
+            self.is_absent_as_known(failure);
             return self.around.timing.absent.mul_f64(1.0 + rand::random::<f64>() / 4.0);
         }
+        self.around.observer.connected(self.resource.kind(), false);
         if failure.needs_listing() {
             self.version = None;
         }
         if failure.is_about_access()
             && let Err(error) = self.connection.renew().await
         {
-            self.say(format!("{failure}; {error:#}"));
+            self.warn_if_due(Cause::Configuration, &format!("{failure}; {error:#}"));
         } else {
-            self.say(failure.to_string());
+            self.warn_if_due(failure.cause(), &failure.to_string());
         }
-        self.backoff.failed(failure.retry_after(), rand::random())
+        if self.answers_again(failure) {
+            self.backoff.succeeded();
+            self.around.back.notify_waiters();
+        }
+        let wait = self.backoff.failed(failure.retry_after(), rand::random());
+        let is_scout = self.resource == SCOUT && failure.cause() == Cause::Unreachable;
+        if is_scout { wait.min(SCOUTING.mul_f64(1.0 + rand::random::<f64>() / 2.0)) } else { wait }
+    }
+
+    /// Whether a failure tells that the server works again, so that the long waits for one that is away are over: it answers
+    /// after it could not be reached, or knows that our version is too old. Twice at most until a watch lasts, so that a
+    /// server that goes on like that is asked less and less.
+    fn answers_again(&mut self, failure: &Failure) -> bool {
+        let cause = failure.cause();
+        let was_away = std::mem::replace(&mut self.is_away, cause == Cause::Unreachable);
+        let answers = matches!(failure, Failure::Gone) || was_away && matches!(cause, Cause::Refused(_));
+        if answers && self.excuses > 0 {
+            self.excuses -= 1;
+            return true;
+        }
+        false
     }
 
     /// Whether the kind does not exist for us, and may.
@@ -159,19 +213,40 @@ impl<'a, O: Observer> Watcher<'a, O> {
         self.resource.is_optional() && self.version.is_none() && matches!(failure.code(), Some(403 | 404))
     }
 
-    /// Says a failure if it is another than the last.
-    fn say(&mut self, text: String) {
-        if self.trouble.as_ref() != Some(&text) {
-            warn!(kind = self.resource.kind(), "cannot be followed: {text}; trying again");
+    /// The server answers, and has no such kind for us: that is no outage, and is logged once.
+    fn is_absent_as_known(&mut self, failure: &Failure) {
+        let kind = self.resource.kind();
+        self.is_away = false;
+        self.heard();
+        self.is_well();
+        if !std::mem::replace(&mut self.is_known_absent, true) {
+            warn!(kind, "{}: {failure}; going on as if there were none", self.connection.url());
         }
-        self.trouble = Some(text);
+    }
+
+    /// Logs a failure if it is time to.
+    fn warn_if_due(&mut self, cause: Cause, text: &str) {
+        let (kind, url) = (self.resource.kind(), self.connection.url());
+        match self.outage.failed(cause, Instant::now().into_std()) {
+            None => debug!(kind, "cannot be followed: {url}: {text}; trying again"),
+            Some(lasted) if lasted.as_secs() == 0 => warn!(kind, "cannot be followed: {url}: {text}; trying again"),
+            Some(lasted) => warn!(kind, "cannot be followed for {}: {url}: {text}; trying again", words(lasted)),
+        }
+    }
+
+    /// A piece of an answer came, or the server takes up a watch, which may have nothing to say for a minute.
+    pub(super) fn heard(&self) {
+        self.around.observer.connected(self.resource.kind(), true);
+        self.around.observer.heard(self.resource.kind(), SystemTime::now());
     }
 
     /// The server gives what it was asked for.
     pub(super) fn is_well(&mut self) {
-        if self.trouble.take().is_some() {
-            info!(kind = self.resource.kind(), "followed again");
-            self.around.observer.reconnected(self.resource.kind());
+        if let Some(lasted) = self.outage.over(Instant::now().into_std()) {
+            let (kind, url) = (self.resource.kind(), self.connection.url());
+            info!(kind, "followed again: {url}; the outage lasted {}", words(lasted));
+            self.around.observer.reconnected(kind);
+            self.around.back.notify_waiters();
         }
     }
 

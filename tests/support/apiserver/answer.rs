@@ -12,6 +12,7 @@ use std::time::Instant;
 use futures_util::stream::{self, Stream};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -31,8 +32,8 @@ pub(crate) type Body = StreamBody<Pieces>;
 /// Whom the server speaks with.
 #[derive(Clone, Default)]
 pub(crate) struct Peer {
-    /// Whether a certificate of the authority was shown.
-    pub(crate) certified: bool,
+    /// The certificate of the authority that was shown, as DER.
+    pub(crate) certificate: Option<Arc<[u8]>>,
     /// Ends the connection.
     pub(crate) killer: Killer,
 }
@@ -42,7 +43,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Inc
     let (head, body) = request.into_parts();
     let query = Query::parse(head.uri.query().unwrap_or_default());
     let path = head.uri.path().to_owned();
-    let number = record(&shared, head.method.as_str(), &path, &query, &head.headers);
+    let number = record(&shared, &peer, &head, &path, &query);
     let asked = ask(&head.method, &path, &query);
     let may_enter = enters(&shared, &peer, &head.headers);
     // A body that breaks off is no Event.
@@ -144,15 +145,17 @@ fn fault(shared: &Shared, asked: &Ask) -> Option<Fault> {
 fn enters(shared: &Shared, peer: &Peer, headers: &HeaderMap) -> bool {
     let token = headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let state = shared.lock();
-    peer.certified || state.tokens.as_ref().is_none_or(|tokens| token.is_some_and(|token| tokens.contains(token)))
+    peer.certificate.is_some()
+        || state.tokens.as_ref().is_none_or(|tokens| token.is_some_and(|token| tokens.contains(token)))
 }
 
-fn record(shared: &Shared, method: &str, path: &str, query: &Query, headers: &HeaderMap) -> usize {
+fn record(shared: &Shared, peer: &Peer, head: &Parts, path: &str, query: &Query) -> usize {
     let text = |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let headers: BTreeMap<_, _> = headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
-    let (method, path, query) = (method.to_owned(), path.to_owned(), query.clone());
+    let headers: BTreeMap<_, _> = head.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+    let (method, path, query) = (head.method.to_string(), path.to_owned(), query.clone());
+    let certificate = peer.certificate.clone();
     let mut state = shared.lock();
-    state.requests.push(Record { at: Instant::now(), method, path, query, headers, answered: 0 });
+    state.requests.push(Record { at: Instant::now(), method, path, query, headers, certificate, answered: 0 });
     state.requests.len() - 1
 }
 

@@ -94,11 +94,12 @@ async fn connection(shared: Arc<Shared>, tls: Option<TlsAcceptor>, stream: TcpSt
     let spare = stream.try_clone().expect("a socket can be shared");
     let stream = TcpStream::from_std(stream).expect("it was tokio's before");
     let killed = match tls {
-        None => http(shared, stream, false).await,
+        None => http(shared, stream, None).await,
         Some(acceptor) => match acceptor.accept(stream).await {
             Ok(stream) => {
-                let certified = stream.get_ref().1.peer_certificates().is_some();
-                http(shared, stream, certified).await
+                let shown =
+                    stream.get_ref().1.peer_certificates().and_then(|chain| Some(Arc::from(chain.first()?.as_ref())));
+                http(shared, stream, shown).await
             }
             // A client that does not like our certificate, or we not theirs.
             Err(_) => false,
@@ -111,8 +112,12 @@ async fn connection(shared: Arc<Shared>, tls: Option<TlsAcceptor>, stream: TcpSt
 }
 
 /// Speaks HTTP until the connection ends. Gives whether it has to end with a reset.
-async fn http(shared: Arc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin, certified: bool) -> bool {
-    let peer = Peer { certified, ..Peer::default() };
+async fn http(
+    shared: Arc<Shared>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    certificate: Option<Arc<[u8]>>,
+) -> bool {
+    let peer = Peer { certificate, ..Peer::default() };
     let killer = peer.killer.clone();
     let service = service_fn(move |request| {
         let (shared, peer) = (Arc::clone(&shared), peer.clone());

@@ -40,6 +40,8 @@ pub(crate) struct Record {
     pub(crate) query: Query,
     /// Names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
+    /// The client's certificate, as DER.
+    pub(crate) certificate: Option<Arc<[u8]>>,
     /// The HTTP status that was answered; 0 if there was no answer.
     pub(crate) answered: u16,
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -14,6 +14,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
+use super::super::client::location;
 use super::super::connection::{Ask, Connection};
 use super::*;
 
@@ -39,7 +40,7 @@ async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
     let mut connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
     let ask = Ask::List(kube::api::ListParams::default());
     let answer = connection.ask("/api/v1/services", &ask, PATIENCE).await;
-    answer.map_err(|error| error.to_string())?.all(1000, PATIENCE).await.map_err(|error| error.to_string())
+    answer.map_err(|error| error.to_string())?.all(1000, PATIENCE, PATIENCE).await.map_err(|error| error.to_string())
 }
 
 /// The Authorization header that a user's entry leads to.
@@ -62,7 +63,11 @@ fn without_any_way_to_a_server_the_error_says_what_to_do() {
 fn a_kubeconfig_that_cannot_be_read_is_named() {
     let options = ClientOptions { kubeconfig: Some("/nowhere/kubeconfig".into()), master: None };
     let error = runtime().block_on(ask(options)).unwrap_err();
-    assert!(error.starts_with("kubeconfig /nowhere/kubeconfig: "), "{error}");
+    assert_eq!(error, "kubeconfig /nowhere/kubeconfig: No such file or directory (os error 2)");
+    let dir = TempDir::new().unwrap();
+    let user = json!({"client-certificate": "gone.crt", "client-key": "gone.key"});
+    let error = runtime().block_on(ask(kubeconfig(dir.path(), &json!({"server": "https://x"}), &user))).unwrap_err();
+    assert!(error.contains("gone.crt") && error.matches("No such file").count() == 1, "{error}");
 }
 
 #[test]
@@ -120,6 +125,33 @@ fn credentials_are_read_again_when_the_server_refuses_them() {
     while events.recv_timeout(PATIENCE).unwrap() != Event::InitialListDone {}
 }
 
+#[test]
+fn credentials_that_come_late_are_used_at_once() {
+    let dir = TempDir::new().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, "old").unwrap();
+    let server = serve(|request| match request.headers.get("authorization").map(String::as_str) {
+        Some("Bearer newer") if request.resource == "nodes" => stream(vec![added(&node()), end("2")]),
+        Some("Bearer newer") => stream(vec![end("2")]),
+        _ => refusal(401, ""),
+    });
+    let client = kubeconfig(dir.path(), &json!({"server": server.url}), &json!({"tokenFile": token}));
+    let (sink, events) = sync_channel(16);
+    let handle = spawn(ApiOptions { client, ..options("") }, sink, ()).unwrap();
+    let followed = Followed { handle, events, counts: Counts::default(), server };
+    // After the fourth failure the wait is 6.4 s or more, after the fifth 12.8 s.
+    let all = ["nodes", "services", "endpointslices", "servicecidrs"];
+    followed.wait(|followed| all.iter().all(|kind| followed.server.requests(kind).len() >= 5));
+    let asked = all.map(|kind| followed.server.requests(kind).len());
+    fs::write(&token, "newer").unwrap();
+    let since = std::time::Instant::now();
+    followed.until("done");
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
+    let more: Vec<_> =
+        all.iter().zip(asked).map(|(kind, asked)| followed.server.requests(kind).len() - asked).collect();
+    assert_eq!(more, [1; 4], "no request but that with the new token");
+}
+
 /// A certificate and its key in PEM.
 struct Signed {
     certificate: String,
@@ -142,17 +174,27 @@ impl Authority {
     }
 
     fn sign(&self, names: &[&str]) -> (Signed, CertificateDer<'static>, PrivateKeyDer<'static>) {
+        self.sign_with(names, |_| ())
+    }
+
+    /// The same with something changed about the certificate.
+    fn sign_with(
+        &self,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> (Signed, CertificateDer<'static>, PrivateKeyDer<'static>) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        change(&mut params);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let signed = Signed { certificate: certificate.pem(), key: key.serialize_pem() };
         (signed, certificate.der().clone(), key.into())
     }
 
-    /// A server that demands a certificate of this authority and shows one for these names.
-    fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
+    /// A server that demands a certificate of this authority and shows this one.
+    fn acceptor(&self, (certificate, key): (CertificateDer<'static>, PrivateKeyDer<'static>)) -> TlsAcceptor {
         let provider = Arc::new(ring::default_provider());
-        let (_, certificate, key) = self.sign(names);
         let mut roots = RootCertStore::empty();
         let der = CertificateDer::from(pem_body(&self.certificate));
         roots.add(der).unwrap();
@@ -171,15 +213,27 @@ fn pem_body(text: &str) -> Vec<u8> {
 
 /// What an ask by this host name comes to, at a server whose certificate is for `names`.
 fn ask_by_tls(host: &str, names: &[&str]) -> Result<Vec<u8>, String> {
-    let (dir, authority) = (TempDir::new().unwrap(), Authority::new());
+    let authority = Authority::new();
+    let (_, certificate, key) = authority.sign(names);
+    ask_server(host, &authority, &authority.certificate, (certificate, key))
+}
+
+/// What an ask by this host name comes to, at a server that shows this certificate, by a client that trusts `trusted`.
+fn ask_server(
+    host: &str,
+    authority: &Authority,
+    trusted: &str,
+    shown: (CertificateDer<'static>, PrivateKeyDer<'static>),
+) -> Result<Vec<u8>, String> {
+    let dir = TempDir::new().unwrap();
     let (signed, ..) = authority.sign(&["client"]);
-    for (name, text) in [("ca", &authority.certificate), ("cert", &signed.certificate), ("key", &signed.key)] {
+    for (name, text) in [("ca", trusted), ("cert", &signed.certificate), ("key", &signed.key)] {
         fs::write(dir.path().join(name), text).unwrap();
     }
     runtime().block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = format!("https://{host}:{}", listener.local_addr().unwrap().port());
-        let acceptor = authority.acceptor(names);
+        let acceptor = authority.acceptor(shown);
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
             // A client that does not like the certificate goes away.
@@ -203,5 +257,69 @@ fn tls_servers_are_known_by_name_and_by_address() {
 #[test]
 fn a_certificate_for_another_name_is_refused() {
     let error = ask_by_tls("localhost", &["kubernetes"]).unwrap_err();
-    assert!(error.to_lowercase().contains("certificate"), "{error}");
+    assert!(error.contains("kubernetes") && error.contains("use one of these names"), "{error}");
+}
+
+#[test]
+fn certificates_that_do_not_fit_are_explained() {
+    let ask = |authority: &Authority, trusted: &str, (certificate, key)| {
+        ask_server("localhost", authority, trusted, (certificate, key)).unwrap_err()
+    };
+    let (ours, other) = (Authority::new(), Authority::new());
+    let (_, certificate, key) = ours.sign(&["localhost"]);
+    let error = ask(&ours, &other.certificate, (certificate, key));
+    assert!(error.contains("has to be the CA of this cluster"), "{error}");
+
+    let (_, certificate, key) = ours.sign_with(&["localhost"], |params| params.not_after = date_time_ymd(2020, 1, 1));
+    let error = ask(&ours, &ours.certificate, (certificate, key));
+    assert!(error.contains("expired") && error.contains("certs renew"), "{error}");
+
+    // As `openssl req -x509` makes them.
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let own_ca = params.self_signed(&key).unwrap();
+    let error = ask(&ours, &own_ca.pem(), (own_ca.der().clone(), key.into()));
+    assert!(error.contains("self-signed and its own CA") && error.contains("basicConstraints CA:FALSE"), "{error}");
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_explained() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let plain = serve(|_| reply(200, "", &json!({})));
+    let refusing = |status| serve(move |_| refusal(status, ""));
+    let (refused, forbidden, lost) = (refusing(401), refusing(403), refusing(404));
+    for (url, words) in [
+        (format!("http://{closed}"), "refused"),
+        ("https://no-such-name.invalid:6443".to_owned(), "cannot be resolved"),
+        (plain.url.replace("http:", "https:"), "it does not speak TLS"),
+        (refused.url.clone(), "does not accept the credentials"),
+        (forbidden.url.clone(), "system:node-proxier"),
+        (lost.url.clone(), "is this the URL of an API server?"),
+    ] {
+        let error = runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(url.clone()) })).unwrap_err();
+        assert!(error.contains(words), "{url}: {error}");
+        for part in error.split(": ") {
+            assert_eq!(error.matches(part).count(), 1, "{part} is there twice: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_accepts_and_does_not_speak_tls_is_given_up() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", silent.local_addr().unwrap());
+    let error = runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(url) })).unwrap_err();
+    assert!(error.contains("no connection in time"), "{error}");
+}
+
+#[test]
+fn a_url_in_a_message_holds_no_password() {
+    for (url, shown) in [
+        ("https://me:secret@k8s:6443/", "https://k8s:6443"),
+        ("https://[fd00::1]:6443/path/?token=secret", "https://[fd00::1]:6443/path"),
+        ("http://10.0.0.1:8080", "http://10.0.0.1:8080"),
+    ] {
+        assert_eq!(location(url), shown);
+    }
 }

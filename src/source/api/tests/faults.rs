@@ -1,5 +1,7 @@
 //! Servers and networks that misbehave.
 
+use std::time::Instant;
+
 use super::*;
 
 #[test]
@@ -76,6 +78,86 @@ fn a_connection_on_which_nothing_comes_is_given_up() {
         followed.until("+demo/web 80");
         assert_eq!(followed.server.requests("services")[1].query("resourceVersion"), "5");
     }
+}
+
+#[test]
+fn a_server_that_accepts_and_never_answers_is_asked_again() {
+    // At the start, and when a watch is taken up again.
+    let answer = |request: &Request| match request.nth {
+        0 | 2 => vec![Act::Hold],
+        1 => stream(vec![end("2")]).into_iter().take(2).chain([Act::End]).collect(),
+        _ => stream(vec![added(&web("3"))]),
+    };
+    let (followed, start) = (follow("services", answer, timing()), Instant::now());
+    followed.until("+demo/web 80");
+    let asked = followed.server.requests("services");
+    assert_eq!(asked[3].query("resourceVersion"), "2", "it goes on where it was");
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_page_that_does_not_come_is_given_up() {
+    let answer = |request: &Request| match (request.query("sendInitialEvents"), request.nth) {
+        ("true", _) => refusal(422, ""),
+        (_, 1) => vec![Act::Head(200, ""), Act::Hold],
+        _ => reply(200, "", &json!({"kind": "ServiceList", "metadata": {"resourceVersion": "7"}, "items": [web("2")]})),
+    };
+    let (followed, start) = (follow("services", answer, timing()), Instant::now());
+    followed.until("+demo/web 80");
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_server_that_has_forgotten_the_past_meanwhile_is_listed_at_once() {
+    // An API server that starts again: at first nobody may do anything, then the history is another one.
+    let phase = Mutex::new(0);
+    let answer = move |request: &Request| {
+        let phase = &mut *phase.lock().unwrap();
+        match (*phase, request.query("resourceVersion")) {
+            (0, "") => stream(vec![end("2")]).into_iter().take(2).collect(),
+            (0, _) => {
+                // The next failure is followed by a wait of 12.8 s or more, the one after that by 20 s.
+                *phase = u8::from(request.nth == 3);
+                vec![]
+            }
+            (1, _) => {
+                *phase = 2;
+                refusal(403, "")
+            }
+            (_, "") => stream(vec![added(&web("8")), end("9")]),
+            _ => stream(vec![gone()]),
+        }
+    };
+    let followed = follow("services", answer, Timing { steady: Duration::from_secs(60), ..Timing::default() });
+    followed.until("+demo/web 80");
+    let asked = followed.server.requests("services");
+    let first_answer = &asked[4];
+    let took = asked.last().unwrap().at - first_answer.at;
+    assert!(took < Duration::from_secs(8), "{took:?} from the first answer to the list");
+}
+
+#[test]
+fn a_server_that_is_back_for_one_kind_is_asked_for_all() {
+    let back = Arc::new(Mutex::new(None));
+    let since = Arc::clone(&back);
+    let server = serve(move |request| match &*request.resource {
+        _ if since.lock().unwrap().is_none() => vec![],
+        "nodes" => stream(vec![added(&node()), end("1")]),
+        _ => stream(vec![end("1")]),
+    });
+    let (sink, events) = sync_channel(1024);
+    let counts = Counts::default();
+    let handle = spawn_with(options(&server.url), sink, counts.clone(), Timing::default()).unwrap();
+    let followed = Followed { handle, events, counts, server };
+    // After the fifth failure the wait is 12.8 s or more, but 6 s at most for Nodes.
+    let all = ["nodes", "services", "endpointslices", "servicecidrs"];
+    followed.wait(|followed| all.iter().all(|kind| followed.server.requests(kind).len() >= 5));
+    let since = *back.lock().unwrap().insert(Instant::now());
+    followed.until("done");
+    let at =
+        all.map(|kind| followed.server.requests(kind).iter().map(|request| request.at).find(|at| *at > since).unwrap());
+    let apart = *at.iter().max().unwrap() - *at.iter().min().unwrap();
+    assert!(apart < Duration::from_secs(3), "{apart:?} between the first and the last");
 }
 
 #[test]

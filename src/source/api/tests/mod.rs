@@ -26,6 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Counts(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Counts {
+    fn connected(&self, kind: &'static str, is: bool) {
+        self.0.lock().unwrap().push(format!("{} {kind}", if is { "connected" } else { "away from" }));
+    }
+    fn heard(&self, kind: &'static str, _: SystemTime) {
+        self.0.lock().unwrap().push(format!("heard {kind}"));
+    }
     fn reconnected(&self, kind: &'static str) {
         self.0.lock().unwrap().push(format!("reconnected {kind}"));
     }
@@ -92,7 +98,8 @@ fn short(event: &Event) -> String {
 
 /// Times that a test can wait for.
 fn timing() -> Timing {
-    Timing { initial: Duration::from_millis(500), idle: Duration::from_millis(700), ..Timing::default() }
+    let (initial, idle) = (Duration::from_millis(500), Duration::from_millis(700));
+    Timing { initial, idle, accept: idle, stall: idle, ..Timing::default() }
 }
 
 fn options(url: &str) -> ApiOptions {
