@@ -42,9 +42,9 @@ pub enum Look {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("cannot list the interfaces: {0}")]
-    Interfaces(#[from] std::io::Error),
+    Interfaces(std::io::Error),
     #[error("cannot read the table: {0}")]
-    Read(#[from] ReadError),
+    Read(ReadError),
     #[error(transparent)]
     Commit(#[from] CommitError),
 }
@@ -81,8 +81,8 @@ impl<K: FlowtableKernel> Keeper<K> {
     }
 
     fn keep(&mut self) -> Result<(), Failure> {
-        let devices = self.devices()?;
-        let generation = self.kernel.generation()?;
+        let devices = self.devices().map_err(Failure::Interfaces)?;
+        let generation = self.kernel.generation().map_err(Failure::Read)?;
         if self.kept.as_ref().is_some_and(|(then, had)| *then == generation && *had == devices) {
             return Ok(());
         }
@@ -90,14 +90,14 @@ impl<K: FlowtableKernel> Keeper<K> {
             Ok(present) => present,
             // Somebody's flowtable in our table, of a kind that we do not make.
             Err(ReadError::Decode(_)) => Some(unreadable()),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Failure::Read(error)),
         };
         let commands = changes(present.as_ref(), &fastpath::content(devices.clone()));
         if !commands.is_empty() {
             self.kernel.commit(&commands)?;
             info!("fast path: established connections between {} interfaces go past the rules", devices.len());
         }
-        self.kept = Some((self.kernel.generation()?, devices));
+        self.kept = Some((self.kernel.generation().map_err(Failure::Read)?, devices));
         Ok(())
     }
 

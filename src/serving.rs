@@ -52,7 +52,7 @@ const PROBERS: usize = 1_536;
 pub struct Shares {
     /// For the metrics server.
     pub metrics: Places,
-    /// For `/healthz` and `/livez`, and for the health-check node ports.
+    /// For `/healthz`, `/livez` and `/readyz`, and for the health-check node ports.
     pub health: Places,
 }
 
@@ -115,6 +115,7 @@ impl Observer for HealthWatch {
         match page {
             Page::Healthz => self.metrics.healthz(code),
             Page::Livez => self.metrics.livez(code),
+            Page::Readyz => self.metrics.readyz(code),
         }
     }
 

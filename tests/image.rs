@@ -264,6 +264,18 @@ fn the_daemon_set_tells_kubelet_and_prometheus_what_they_need() {
 }
 
 #[test]
+fn each_probe_asks_the_page_that_is_for_it() {
+    let container = &documents("daemonset.yaml")[0]["spec"]["template"]["spec"]["containers"][0];
+    for (probe, path) in [("startupProbe", "/readyz"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
+        assert_eq!(container[probe]["httpGet"], serde_json::json!({ "path": path, "port": 10256 }), "{probe}");
+    }
+    // An API server may be away for long while a node boots, and a restart does not bring it back.
+    let patience =
+        ["periodSeconds", "failureThreshold"].map(|field| container["startupProbe"][field].as_u64().unwrap());
+    assert!(patience[0] * patience[1] >= 1800, "{patience:?}");
+}
+
+#[test]
 fn the_role_is_the_one_that_every_cluster_has() {
     let binding = &documents("rbac.yaml")[1];
     assert_eq!(binding["kind"], "ClusterRoleBinding");

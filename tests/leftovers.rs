@@ -5,7 +5,7 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use kube_proxy::kernel::leftovers::{Report, remove_all, remove_other_modes};
+use kube_proxy::kernel::leftovers::{CleanUp, Report, remove_all};
 use kube_proxy::kernel::probe::{ProbeError, probe};
 use kube_proxy::kernel::sysctl::{self, ConntrackSettings};
 use kube_proxy::model::Family;
@@ -146,10 +146,42 @@ fn a_start_takes_away_the_other_modes_but_not_our_table() {
     // O2
     let (node, before) = node_of_others();
     restore(&node, PROXY);
-    nft::load(&node, "add table ip kube-proxy\n");
-    assert_fine(&node.enter(remove_other_modes));
+    nft::load(&node, "add table ip kube-proxy\nadd table inet kube-proxy-flowtable\n");
+    for fast_path in [false, true] {
+        let mut clean_up = CleanUp::of_other_modes(fast_path);
+        let reports: Vec<Report> = node.enter(|| std::iter::from_fn(|| clean_up.step()).collect());
+        reports.iter().for_each(assert_fine);
+        assert!(!clean_up.again(), "nothing failed");
+        assert_eq!(listing(&node), before);
+        let tables = run(node.command("nft").args(["list", "tables"]));
+        assert!(tables.contains("table ip kube-proxy"), "{tables}");
+        assert_eq!(tables.contains("kube-proxy-flowtable"), !fast_path, "{tables}");
+    }
+}
+
+#[test]
+fn what_failed_and_only_that_is_tried_again() {
+    let (node, before) = node_of_others();
+    restore(&node, PROXY);
+    let mut clean_up = CleanUp::of_other_modes(false);
+    // Without the privilege every table fails.
+    let without = node.enter(|| {
+        let none = rustix::thread::CapabilitySets {
+            effective: rustix::thread::CapabilitySet::empty(),
+            permitted: rustix::thread::CapabilitySet::empty(),
+            inheritable: rustix::thread::CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, none)
+            .unwrap_or_else(|error| panic!("cannot drop capabilities: {error}"));
+        std::iter::from_fn(|| clean_up.step()).flat_map(|report| report.errors).count()
+    });
+    assert_eq!(without, 6, "three tables of two families");
+    assert!(clean_up.again());
+    let reports: Vec<Report> = node.enter(|| std::iter::from_fn(|| clean_up.step()).collect());
+    assert_eq!(reports.len(), without, "what can only be told was told");
+    reports.iter().for_each(assert_fine);
     assert_eq!(listing(&node), before);
-    assert!(run(node.command("nft").args(["list", "tables"])).contains("table ip kube-proxy"));
+    assert!(!clean_up.again());
 }
 
 #[test]

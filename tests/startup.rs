@@ -31,9 +31,19 @@ fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
 
-/// A configuration file, and the flag that names it.
+/// A configuration file with a kubeconfig of a server that is not asked, and the flag that names it.
 fn file(config: &Value) -> (TempDir, String) {
     let directory = TempDir::new().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let content = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": "http://127.0.0.1:1" } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+        "users": [{ "name": "u", "user": {} }],
+    });
+    fs::write(&kubeconfig, content.to_string()).unwrap();
+    let mut config = config.clone();
+    config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
     let path = directory.path().join("config.conf");
     fs::write(&path, config.to_string()).unwrap();
     (directory, format!("--config={}", path.display()))
@@ -66,7 +76,8 @@ fn clean_up_without_the_privilege_says_so_and_ends_with_1() {
     let mut command = node.command("setpriv");
     let output = command.args(["--bounding-set=-net_admin"]).arg(binary()).arg("--cleanup").output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(text(&output).contains("not permitted"), "{}", text(&output));
+    assert_eq!(complaints(&output).len(), 1, "{}", text(&output));
+    assert!(text(&output).contains("CAP_NET_ADMIN"), "{}", text(&output));
     assert!(list_ruleset(&node).contains("kube-proxy"));
 }
 
@@ -117,15 +128,115 @@ fn the_machines_limit_is_left_alone_in_a_container_that_plays_a_node() {
     assert_eq!(sysctl(&node, "nf_conntrack_max"), before);
 }
 
+/// What a start said, but for what went well.
+fn complaints(output: &Output) -> Vec<String> {
+    text(output).lines().filter(|line| !line.contains(" INFO ")).map(str::to_owned).collect()
+}
+
+/// It ended with 1 and with one line that says all of this, and nothing twice.
+fn assert_one_line(output: &Output, says: &[&str]) {
+    let said = complaints(output);
+    assert_eq!((output.status.code(), said.len()), (Some(1), 1), "{}", text(output));
+    for part in says {
+        assert_eq!(said[0].matches(part).count(), 1, "{part:?} in {}", said[0]);
+    }
+}
+
 #[test]
 fn without_the_capability_it_says_what_it_needs() {
     let node = Namespace::new("start");
     let (_directory, config) = file(&config());
-    for flags in [&[&*config, "--init-only"][..], &[&*config, "--manifests=/nowhere"]] {
+    for flags in [&[&*config, "--init-only"][..], &[&*config, "--manifests=/nowhere"], &["--cleanup"]] {
         let mut command = node.command("setpriv");
         let output = command.args(["--bounding-set=-net_admin"]).arg(binary()).args(flags).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{flags:?}: {}", text(&output));
-        assert!(text(&output).contains("CAP_NET_ADMIN"), "{flags:?}: {}", text(&output));
+        assert_one_line(&output, &["CAP_NET_ADMIN", "because", "run it as root"]);
+        let mut command = node.command("unshare");
+        let output = command.args(["--user", "--map-root-user"]).arg(binary()).args(flags).output().unwrap();
+        if flags != ["--cleanup"] {
+            assert_one_line(
+                &output,
+                &["CAP_NET_ADMIN", "another user namespace", "run kube-proxy as root of the node"],
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sysctl_that_cannot_be_written_is_one_line_and_no_other_is_written() {
+    // N2
+    let node = Namespace::new("start");
+    let before = sysctl(&node, "nf_conntrack_tcp_timeout_close_wait");
+    let mut config = config();
+    config["conntrack"]["tcpCloseWaitTimeout"] = "61s".into();
+    config["conntrack"]["udpTimeout"] = "59s".into();
+    let (_directory, config) = file(&config);
+    // All of them, and the last one alone.
+    for what in ["/proc/sys", "/proc/sys/net/netfilter/nf_conntrack_udp_timeout"] {
+        for more in ["", "--init-only"] {
+            let script = format!(
+                "mount --bind {what} {what} && mount -o remount,ro,bind {what} && exec {} {config} {more}",
+                binary().display()
+            );
+            let output = node.command("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+            assert_one_line(&output, &["cannot write", "Read-only file system", "--init-only"]);
+            assert_eq!(sysctl(&node, "nf_conntrack_tcp_timeout_close_wait"), before, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_take_our_rules_is_one_line_before_anything_is_changed() {
+    // A chain of another type under the name that the probe uses: refused as by a kernel without nat chains.
+    let node = Namespace::new("start");
+    load(&node, "table ip kube-proxy-probe {\n chain probe {\n type filter hook input priority 0;\n }\n}\n");
+    let rules = list_ruleset(&node);
+    let mut config = config();
+    config["conntrack"]["udpTimeout"] = "59s".into();
+    let (_directory, config) = file(&config);
+    let before = sysctl(&node, "nf_conntrack_udp_timeout");
+    for flags in [&[&*config][..], &[&*config, "--init-only"]] {
+        let output = proxy(&node, flags);
+        assert_one_line(&output, &["the kernel cannot do", "it refused", "kube-proxy-probe", "load kernel modules"]);
+        assert_eq!((list_ruleset(&node), sysctl(&node, "nf_conntrack_udp_timeout")), (rules.clone(), before.clone()));
+    }
+}
+
+#[test]
+fn a_port_in_use_is_one_line_and_ends_the_process_only_if_that_is_asked_for() {
+    // O8
+    let world = World::new();
+    for (field, port, name) in [("metricsBindAddress", 10249, "metrics"), ("healthzBindAddress", 10256, "healthz")] {
+        let address = format!("127.0.0.1:{port}");
+        let taken = world.node.enter(|| TcpListener::bind(&address).unwrap());
+        let mut config = config();
+        config["bindAddressHardFail"] = true.into();
+        assert_eq!(config[field], json!(address));
+        let mut proxy = Proxy::prepare(&world.node, &config, &mixed::cluster());
+        proxy.spawn();
+        assert_eq!(proxy.wait_for_end().code(), Some(1), "{}", proxy.log());
+        let log = proxy.log();
+        let said: Vec<&str> = log.lines().filter(|line| !line.contains(" INFO ")).collect();
+        assert_eq!(said.len(), 1, "{log}");
+        for part in [&format!("cannot listen for {name} on {address}"), "Address already in use", "ss -ltnp"] {
+            assert_eq!(said[0].matches(part).count(), 1, "{part:?} in {}", said[0]);
+        }
+        assert_eq!(list_ruleset(&world.node), "", "{name}: no rule before that");
+
+        config["bindAddressHardFail"] = false.into();
+        proxy.configure(&config);
+        proxy.spawn();
+        let end = Instant::now() + PATIENCE;
+        while !list_ruleset(&world.node).contains("shop/web") {
+            assert!(Instant::now() < end, "{name}: no rules: {}", proxy.log());
+            thread::sleep(Duration::from_millis(50));
+        }
+        let log = proxy.log();
+        let warning = format!("cannot listen for {name} on {address}");
+        assert!(log.lines().any(|line| line.contains(" WARN ") && line.contains(&warning)), "{log}");
+        assert!(log.contains("trying again every 5s"), "{log}");
+        assert!(proxy.stop().success());
+        drop(taken);
+        load(&world.node, "flush ruleset");
     }
 }
 
@@ -136,7 +247,8 @@ fn an_error_that_ends_the_process_is_said_whatever_rust_log_leaves_out() {
     command.args(["--bounding-set=-net_admin"]).arg(binary()).arg("--cleanup").env("RUST_LOG", "off");
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert_eq!(text(&output), "kube-proxy: the clean-up is not complete\n");
+    let said = text(&output);
+    assert!(said.starts_with("kube-proxy: not allowed to program nf_tables") && said.lines().count() == 1, "{said}");
 }
 
 #[test]

@@ -306,6 +306,41 @@ fn unsafe_code_is_in_two_places_of_the_nft_crate() {
     assert_eq!(places, ["encode", "socket"]);
 }
 
+/// The variants of error types whose text has the text of the error that they also give as their cause: who prints the whole chain
+/// prints it twice.
+fn doubled(text: &str) -> Vec<&str> {
+    let variants = text.split("#[error(").skip(1).filter_map(|rest| rest.split_once(")]\n"));
+    let names = ["{0}", "{source}"];
+    let is_cause = |body: &str| {
+        let line = body.lines().map(str::trim).find(|line| !line.starts_with("//")).unwrap_or_default();
+        let fields: String =
+            if line.ends_with('{') { body.lines().take_while(|l| l.trim() != "},").collect() } else { line.to_owned() };
+        ["#[from]", "#[source]", " source:"].iter().any(|mark| fields.contains(mark))
+    };
+    let found = variants.filter(|(said, body)| names.iter().any(|name| said.contains(name)) && is_cause(body));
+    found.map(|(said, _)| said).collect()
+}
+
+#[test]
+fn no_error_prints_its_cause_twice() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    for file in [sources(&root.join("src")), sources(&root.join("nft/src"))].concat() {
+        let text = fs::read_to_string(&file).unwrap();
+        found.extend(doubled(&text).into_iter().map(|said| format!("{}: {said}", file.display())));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn an_error_that_prints_its_cause_twice_is_found() {
+    let twice =
+        "#[error(\"a: {0}\")]\n    A(#[from] io::Error),\n#[error(\"b: {source}\")]\n B {\n source: io::Error,\n },\n";
+    assert_eq!(doubled(twice), ["\"a: {0}\"", "\"b: {source}\""]);
+    let once = "#[error(\"a\")]\n A(#[from] io::Error),\n#[error(\"b: {0}\")]\n B(String),\n#[error(transparent)]\n C(#[from] D),\n";
+    assert_eq!(doubled(once), [""; 0]);
+}
+
 #[test]
 fn a_breach_is_found() {
     let model = WALLS.iter().find(|wall| wall.module == "model").unwrap();

@@ -39,7 +39,7 @@ pub enum CommitError {
     Encode(#[from] EncodeError),
     /// The socket failed.
     #[error("netlink socket: {0}")]
-    Socket(#[from] io::Error),
+    Socket(io::Error),
     /// The kernel does not take a batch of this size, at all or for want of memory; nothing was changed.
     #[error("the kernel does not take a batch of {bytes} bytes: {error}")]
     TooLarge {
@@ -54,6 +54,13 @@ pub enum CommitError {
     /// No answer says whether it was committed: the table must be read again.
     #[error("the kernel did not confirm the batch")]
     Unconfirmed,
+}
+
+// Its text is in ours already: as a source it would be printed twice.
+impl From<io::Error> for CommitError {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error)
+    }
 }
 
 impl CommitError {
@@ -134,13 +141,20 @@ impl fmt::Display for Refusal {
 pub enum ReadError {
     /// The socket or the kernel failed.
     #[error("netlink socket: {0}")]
-    Socket(#[from] io::Error),
+    Socket(io::Error),
     /// The kernel's answer makes no sense to us.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// The table kept changing while it was read.
     #[error("the table changed during each of {DUMP_TRIES} attempts to read it")]
     Unstable,
+}
+
+// As for CommitError.
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error)
+    }
 }
 
 /// Chains with their rules, by name.

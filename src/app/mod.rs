@@ -1,8 +1,10 @@
 //! What the process does from its arguments to its end; the only module that knows all others.
 //!
-//! The order of a start is upstream's (surface.md section 10): configuration, log, `--write-config-to`, `--cleanup`, left-overs of
-//! other modes, sysctls, kernel check (`--init-only` ends here), OOM score, servers, objects, syncs. What is privileged comes
-//! before any thread, and is given up then ([`crate::privileges`]).
+//! The order of a start: configuration, log, `--write-config-to`, `--cleanup`, check of everything that can be checked without a change
+//! (privileges, kernel, credentials or manifest directory), sysctls (`--init-only` ends here), OOM score, servers, objects, first sync,
+//! removal of other modes' rules. That is upstream's (surface.md section 10), but for two things: nothing is changed before the check, and
+//! no rule of anybody before all objects are there, because the rules of another mode may be all that serves the node. What is privileged
+//! comes before any thread, and is given up then ([`crate::privileges`]).
 
 mod ending;
 mod node;
@@ -18,11 +20,12 @@ use std::fs;
 use anyhow::{Context as _, Result, bail};
 use tracing::{info, warn};
 
-use crate::config::file::{Flowtable, RulesetLayout};
+use crate::config::file::RulesetLayout;
 use crate::config::{self, Config, Invocation};
 use crate::kernel::leftovers;
 use crate::kernel::process::raise_open_files;
 use crate::logging::{self, Verbosity};
+use crate::privileges;
 use crate::ruleset::AnyLayout;
 
 pub use output::ReaderGone;
@@ -48,12 +51,9 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<()> {
 fn run(config: Config) -> Result<()> {
     let verbosity = begin(&config);
     info!(version = config.version, node = config.node_name, "starting");
-    leftovers::remove_other_modes().log();
+    prepare::check(&config)?;
     prepare::prepare(&config)?;
     let open_files = raise_open_files();
-    if config.file.nftables.flowtable == Flowtable::Off {
-        leftovers::remove_fast_path().log();
-    }
     prepare::give_up_privileges(&config)?;
     logging::start_writing();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -62,12 +62,13 @@ fn run(config: Config) -> Result<()> {
     outcome
 }
 
-/// The privileged part of a start, and nothing else (O3).
+/// The privileged part of a start, and nothing else (O3). It is checked as for a start, credentials included: a proxy that could not go on
+/// should not find its sysctls written.
 fn init_only(config: &Config) -> Result<()> {
     begin(config);
     logging::start_writing();
+    prepare::check(config)?;
     prepare::prepare(config)?;
-    prepare::probe()?;
     info!("the node is prepared");
     Ok(())
 }
@@ -76,8 +77,9 @@ fn init_only(config: &Config) -> Result<()> {
 fn clean_up(config: &Config) -> Result<()> {
     begin(config);
     logging::start_writing();
+    privileges::check()?;
     let report = leftovers::remove_all();
-    report.log();
+    report.log(None);
     if report.errors.is_empty() { Ok(()) } else { bail!("the clean-up is not complete") }
 }
 

@@ -1,26 +1,39 @@
-//! The privileged steps of a start, and the giving up of the privileges.
+//! The check of a start, its privileged steps, and the giving up of the privileges.
 
 use std::env;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use tracing::{info, warn};
 
+use super::source;
 use crate::config::{Config, Conntrack};
+use crate::kernel::probe::probe;
 use crate::kernel::process::{SKIP_VERSION_CHECK, check_kernel, set_oom_score};
 use crate::kernel::sysctl::{ConntrackSettings, apply};
-use crate::kernel::{families, load_conntrack, probe as kernel_probe};
+use crate::kernel::{families, load_conntrack};
 use crate::privileges::{self, Needs};
 use crate::source::api;
 
 /// An environment variable of ours: `off` leaves the privileges as they are, for those who have to look into a running process.
 const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
 
-/// Checks the kernel, sets the connection-tracking sysctls and the OOM score (O4, N, O6).
+/// Checks all that a start needs and that can be checked without a change to the node: the privilege, the kernel's version, whether it
+/// takes our rules (O4, O3), and whether the credentials or the manifest directory can be read.
 ///
 /// # Errors
-/// When the kernel is too old, or a value cannot be set.
-pub(super) fn prepare(config: &Config) -> Result<()> {
+/// The first thing that is missing, why it is needed, and what to do.
+pub(super) fn check(config: &Config) -> Result<()> {
+    privileges::check()?;
     check_kernel(env::var_os(SKIP_VERSION_CHECK).as_deref())?;
+    families::supported().into_iter().try_for_each(probe)?;
+    source::check(config)
+}
+
+/// Sets the connection-tracking sysctls and the OOM score (N, O6).
+///
+/// # Errors
+/// When a value cannot be set; then none was.
+pub(super) fn prepare(config: &Config) -> Result<()> {
     load_conntrack();
     match apply(&settings(&config.conntrack)) {
         Ok(written) => written.iter().for_each(|(path, value)| info!(path = %path.display(), value, "set")),
@@ -44,18 +57,10 @@ fn settings(conntrack: &Conntrack) -> ConntrackSettings {
     }
 }
 
-/// Asks the kernel whether it would take our rules; nothing stays behind.
-///
-/// # Errors
-/// When it would not.
-pub(super) fn probe() -> Result<()> {
-    families::supported().into_iter().try_for_each(|family| Ok(kernel_probe::probe(family)?))
-}
-
 /// Keeps what a running proxy needs and gives up the rest, for this thread and all that it starts.
 ///
 /// # Errors
-/// When something cannot be given up that the kernel says can be, or when too little was there to begin with.
+/// When something cannot be given up that the kernel says can be.
 pub(super) fn give_up_privileges(config: &Config) -> Result<()> {
     if env::var_os(SANDBOX).is_some_and(|value| value == "off") {
         warn!("{SANDBOX}=off: privileges are kept");
@@ -63,10 +68,6 @@ pub(super) fn give_up_privileges(config: &Config) -> Result<()> {
     }
     let programs = config.manifests.is_none() && api::runs_programs(config.client.kubeconfig.as_deref());
     let dropped = privileges::drop_all(Needs { programs })?;
-    ensure!(
-        dropped.capabilities.contains(&"NET_ADMIN"),
-        "not allowed to program nf_tables: kube-proxy needs capability CAP_NET_ADMIN and the host's network namespace"
-    );
     info!(
         capabilities = dropped.capabilities.join(","),
         "privileges given up; writing files is {}, other system calls are {}", dropped.files, dropped.syscalls

@@ -1,5 +1,6 @@
 //! The running proxy: servers, objects, syncs, and what ends it.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -18,7 +19,8 @@ use crate::config::{self, Config};
 use crate::events::{self, Happening, Recorder};
 use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
-use crate::http::Places;
+use crate::http::{self, Places};
+use crate::kernel::leftovers::CleanUp;
 use crate::kernel::{Flowtables, Netfilter, Wake, families};
 use crate::logging::{self, Verbosity};
 use crate::metrics::{self, Metrics};
@@ -27,12 +29,16 @@ use crate::ruleset;
 use crate::serving::{self, HealthWatch};
 use crate::source::api;
 use crate::supervise::{self, Supervisor};
-use crate::sync::{Culprit, Engine, LostClaims, Schedule, Sync};
+use crate::sync::{Chore, Culprit, Engine, LostClaims, Schedule, Sync};
 
 /// Events on their way from the source to the sync loop; a source that is faster waits.
 const EVENT_QUEUE: usize = 4096;
 /// How long the last event of a process that ends may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How long after a clean-up that failed the next one follows; each time twice as long.
+const CLEAN_UP_AGAIN: Duration = Duration::from_secs(60);
+const CLEAN_UP_AGAIN_AT_MOST: Duration = Duration::from_secs(3600);
 
 /// Runs until a signal asks to end.
 ///
@@ -47,15 +53,20 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64)
     logging::count_dropped(move |lines| counter.log_lines_dropped(lines));
     let (recorder, publisher) = publish_events(&config, &supervisor)?;
     recorder.record(Happening::Starting);
+    if let Err((happening, error)) = check_ports(&config) {
+        recorder.record(happening);
+        recorder.flush(LAST_WORDS).await;
+        return Err(error.into());
+    }
     serve_pages(&config, verbosity, &metrics, places.metrics, &recorder, &supervisor)?;
     let reporter = serve_health(&config, &metrics, places.health, &recorder, &supervisor);
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let sender = Arc::new(sender);
-    let mut source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone())?;
-    spawn_fast_path(&config, &supervisor)?;
+    let mut source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone(), reporter.clone())?;
+    let synced = spawn_fast_path(&config, &supervisor)?;
     let (teller, wake) = (recorder.clone(), waker(&sender));
-    let body = move || sync(config, metrics, reporter, teller, wake, &events);
+    let body = move || sync(config, metrics, reporter, teller, synced, wake, &events);
     let sync = supervisor.thread("sync", "the sync loop's thread", body)?;
     let failure = tokio::select! {
         Ok(()) = asked_to_end => None,
@@ -103,6 +114,17 @@ fn publish_events(config: &Config, supervisor: &Supervisor) -> Result<(Recorder,
     };
     let thread = supervisor.thread("events", "the events' thread", body).context("thread of the events")?;
     Ok((recorder, EventThread { stop, thread: Some(("the events' thread", thread)) }))
+}
+
+/// Whether the servers can listen that the process is to end for otherwise (O8): before the first rule is written.
+fn check_ports(config: &Config) -> Result<(), (Happening, io::Error)> {
+    if !config.file.bind_address_hard_fail {
+        return Ok(());
+    }
+    let failed = |happening: fn(String) -> Happening| move |error: io::Error| (happening(error.to_string()), error);
+    http::check("metrics", config.metrics_bind_address).map_err(failed(Happening::MetricsFailed))?;
+    let healthz = config.healthz_bind_address.map_or(Ok(()), |address| http::check("healthz", address));
+    healthz.map_err(failed(Happening::HealthzFailed))
 }
 
 /// Serves the metrics and the pages beside them.
@@ -160,14 +182,18 @@ fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
     Ok(())
 }
 
-/// Starts the thread that keeps the fast path, if there shall be one. It ends with the process, and the fast path stays, as the
-/// rules do.
-fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<()> {
+/// Starts the thread that keeps the fast path, if there shall be one: it begins when it is sent something, which is after the first
+/// sync. It ends with the process, and the fast path stays, as the rules do.
+fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<Option<SyncSender<()>>> {
     let wanted = config.file.nftables.flowtable.clone();
     if wanted == Flowtable::Off {
-        return Ok(());
+        return Ok(None);
     }
+    let (synced, first_sync) = sync_channel(1);
     let body = move || {
+        if first_sync.recv().is_err() {
+            return Ok(());
+        }
         match Flowtables::open() {
             Ok(kernel) => {
                 let mut keeper = Keeper::new(wanted, kernel);
@@ -180,7 +206,27 @@ fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<()> {
         Ok(())
     };
     supervisor.thread("fast-path", "the fast path's thread", body).context("thread of the fast path")?;
-    Ok(())
+    Ok(Some(synced))
+}
+
+/// What follows the first sync: the fast path, if there shall be one, and the end of what other modes left, one table at a turn. What
+/// cannot be removed is tried again, ever later.
+fn after_first_sync(mut fast_path: Option<SyncSender<()>>) -> Chore {
+    let mut left = CleanUp::of_other_modes(fast_path.is_none());
+    let mut patience = CLEAN_UP_AGAIN;
+    Box::new(move || {
+        if let Some(synced) = fast_path.take() {
+            // Who waits for it ends only with the process.
+            let _ = synced.try_send(());
+        }
+        if let Some(report) = left.step() {
+            report.log(Some(patience));
+            return Some(Duration::ZERO);
+        }
+        let again = left.again().then_some(patience);
+        patience = (patience * 2).min(CLEAN_UP_AGAIN_AT_MOST);
+        again
+    })
 }
 
 /// Wakes the sync loop, for as long as it has a source. When the queue is full the loop does not sleep anyway.
@@ -199,6 +245,7 @@ fn sync(
     metrics: Metrics,
     health: Reporter,
     recorder: Recorder,
+    synced: Option<SyncSender<()>>,
     wake: Wake,
     events: &Receiver<Event>,
 ) -> Result<()> {
@@ -221,5 +268,5 @@ fn sync(
         recorder.record(Happening::ServiceNotProgrammed { service, error: reason });
     });
     let sync = Sync::new(engine, schedule, metrics, health, on_node).telling(on_culprit);
-    sync.telling_lost_claims(on_lost_claims).run(events)
+    sync.telling_lost_claims(on_lost_claims).followed_by(after_first_sync(synced)).run(events)
 }

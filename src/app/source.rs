@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use anyhow::Result;
 
 use crate::config::{Config, DetectLocal};
+use crate::health::Reporter;
 use crate::metrics::Metrics;
 use crate::model::Event;
 use crate::source::{ConvertOptions, api, manifests};
@@ -20,8 +21,10 @@ pub(super) enum Source {
 
 impl Source {
     /// Starts the source that the configuration asks for.
-    pub(super) fn spawn(config: &Config, sink: SyncSender<Event>, metrics: Metrics) -> Result<Self> {
+    /// Until all objects have been sent, `/readyz` says what is missing.
+    pub(super) fn spawn(config: &Config, sink: SyncSender<Event>, metrics: Metrics, health: Reporter) -> Result<Self> {
         if let Some(dir) = config.manifests.clone() {
+            health.not_ready(format!("waiting for the manifests of {} to be read", dir.display()));
             let on_rejected = Box::new(move |kind| metrics.object_rejected(kind));
             return Ok(Self::Manifests(manifests::spawn(dir, options(config), sink, on_rejected)?));
         }
@@ -32,7 +35,7 @@ impl Source {
             needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
             removal_limit: config.relist_removal_limit,
         };
-        Ok(Self::Api(api::spawn(options, sink, Counted(metrics))?))
+        Ok(Self::Api(api::spawn(options, sink, Counted(metrics, health))?))
     }
 
     /// Waits for an error after which the process cannot go on.
@@ -41,6 +44,17 @@ impl Source {
             Self::Manifests(handle) => handle.failed().await,
             Self::Api(handle) => handle.failed().await,
         }
+    }
+}
+
+/// Whether what says how to get objects can be read: the credentials for the API server, or the directory.
+///
+/// # Errors
+/// Why it cannot.
+pub(super) fn check(config: &Config) -> Result<()> {
+    match &config.manifests {
+        Some(dir) => manifests::check(dir),
+        None => api::check(&client(config)),
     }
 }
 
@@ -54,8 +68,8 @@ pub(super) fn options(config: &Config) -> ConvertOptions {
     ConvertOptions { allow_external_ips: config.allow_service_external_ips }
 }
 
-/// Counts what the source goes through.
-struct Counted(Metrics);
+/// Counts what the source goes through, and tells `/readyz` what it waits for.
+struct Counted(Metrics, Reporter);
 
 impl api::Observer for Counted {
     fn connected(&self, kind: &'static str, is: bool) {
@@ -72,5 +86,12 @@ impl api::Observer for Counted {
 
     fn rejected(&self, kind: &'static str) {
         self.0.object_rejected(kind);
+    }
+
+    fn waiting_for(&self, missing: &[&str]) {
+        self.1.not_ready(match missing {
+            [] => "the first sync has not been done".to_owned(),
+            _ => format!("waiting for the API server, which has not given {} yet", missing.join(", ")),
+        });
     }
 }

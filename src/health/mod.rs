@@ -1,4 +1,4 @@
-//! What this node tells those who ask how it is: `/healthz` and `/livez` about the proxy, and the health-check node ports about
+//! What this node tells those who ask how it is: `/healthz`, `/livez` and `/readyz` about the proxy, and the health-check node ports about
 //! Services.
 //!
 //! Takes from the sync loop, through a [`Reporter`], when a sync was asked for and when one succeeded, when the loop works and when it
@@ -72,6 +72,8 @@ pub enum Page {
     Healthz,
     /// `/livez`
     Livez,
+    /// `/readyz`
+    Readyz,
 }
 
 /// Who wants to know what the servers do. Called on the servers' thread: must not block.
@@ -105,8 +107,8 @@ impl Shared {
     }
 }
 
-/// Where the sync loop tells how it goes. Cheap, and never waits for a server.
-#[derive(Debug)]
+/// Where the sync loop, and what it waits for, tell how it goes. Cheap, and never waits for a server. Clones report to the same servers.
+#[derive(Clone, Debug)]
 pub struct Reporter {
     proxy: Shared,
     services: watch::Sender<Arc<Snapshot>>,
@@ -136,6 +138,17 @@ impl Reporter {
     /// Whether the node is eligible for traffic; `None` while the node is unknown (L5).
     pub fn node(&self, eligible: Option<bool>) {
         self.proxy.lock().node(eligible);
+    }
+
+    /// Syncs succeed: the rules are those that the cluster asks for.
+    pub fn ready(&self) {
+        self.proxy.lock().ready(None);
+    }
+
+    /// Why the rules are not, or not known to be, those that the cluster asks for; `/readyz` says so until [`Reporter::ready`] or the
+    /// next reason. Part of a sentence without a full stop, for people.
+    pub fn not_ready(&self, reason: impl Into<String>) {
+        self.proxy.lock().ready(Some(reason.into()));
     }
 
     /// These Services are left out of the rules, because the kernel refuses them; the details say so.

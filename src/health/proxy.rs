@@ -18,12 +18,17 @@ use crate::model::{Family, ObjectName};
 /// What Go prints for a time that was never set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
+/// Why nothing is ready at first.
+const BEGINNING: &str = "the first sync has not been done";
+
 /// What is known about the sync loop and the node.
 #[derive(Clone, Debug)]
 pub struct ProxyHealth {
     timeout: Duration,
     families: BTreeMap<Family, FamilyHealth>,
     eligible: bool,
+    /// Why the rules are not those that the cluster asks for.
+    not_ready: Option<String>,
     quarantined: Vec<String>,
     oversized: Vec<String>,
     /// Since when the sync thread works without having waited for events.
@@ -39,13 +44,15 @@ struct FamilyHealth {
 }
 
 impl ProxyHealth {
-    /// No family is registered yet, the node is unknown.
+    /// No family is registered yet, the node is unknown, nothing is ready.
     #[must_use]
-    pub const fn new(timeout: Duration) -> Self {
+    pub fn new(timeout: Duration) -> Self {
+        let not_ready = Some(BEGINNING.to_owned());
         Self {
             timeout,
             families: BTreeMap::new(),
             eligible: false,
+            not_ready,
             quarantined: Vec::new(),
             oversized: Vec::new(),
             busy_since: None,
@@ -80,6 +87,11 @@ impl ProxyHealth {
         self.eligible = eligible.unwrap_or(false);
     }
 
+    /// Why the rules are not those that the cluster asks for; `None` when they are.
+    pub fn ready(&mut self, not_ready: Option<String>) {
+        self.not_ready = not_ready;
+    }
+
     /// These Services are left out of the rules. That is told, and makes nobody unhealthy: all others are served.
     pub fn quarantined<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         self.quarantined = services.map(ToString::to_string).collect();
@@ -111,35 +123,49 @@ impl ProxyHealth {
     #[must_use]
     pub fn livez(&self, now: Instant, clock: SystemTime) -> (bool, String) {
         let healthy = self.is_healthy(now);
-        (healthy, self.body(healthy, None, now, clock))
+        let body = Body { reason: self.stuck(now), ..self.body(healthy, now, clock) };
+        (healthy, body.text())
+    }
+
+    /// The answer to `/readyz`, and whether it is a good one: the last sync succeeded, and the proxy keeps up.
+    #[must_use]
+    pub fn readyz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
+        let good = self.is_healthy(now) && self.not_ready.is_none();
+        let late = || "a sync that was asked for has not been done in time".to_owned();
+        let reason = self.stuck(now).or_else(|| self.not_ready.clone()).or_else(|| (!good).then(late));
+        (good, Body { ready: Some(good), reason, ..self.body(good, now, clock) }.text())
     }
 
     /// The answer to `/healthz`, and whether it is a good one (L4).
     #[must_use]
     pub fn healthz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
         let good = self.is_healthy(now) && self.eligible;
-        (good, self.body(good, Some(self.eligible), now, clock))
+        let body = Body { node_eligible: Some(self.eligible), reason: self.stuck(now), ..self.body(good, now, clock) };
+        (good, body.text())
+    }
+
+    fn stuck(&self, now: Instant) -> Option<String> {
+        self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs()))
     }
 
     /// A good answer says that all is up to date now; a bad one, when it last was.
-    fn body(&self, good: bool, node_eligible: Option<bool>, now: Instant, clock: SystemTime) -> String {
+    fn body(&self, good: bool, now: Instant, clock: SystemTime) -> Body<'_> {
         let newest = self.families.values().map(|family| family.updated).max();
         let status = self.families.iter().map(|(name, family)| {
             let status = FamilyBody { last_updated: rfc3339(family.updated), healthy: self.keeps_up(family, now) };
             (name.to_string(), status)
         });
-        let body = Body {
+        Body {
             last_updated: if good { rfc3339(clock) } else { newest.map_or_else(|| NEVER.to_owned(), rfc3339) },
             current_time: rfc3339(clock),
-            node_eligible,
+            node_eligible: None,
+            ready: None,
             healthy: self.is_healthy(now),
             status: status.collect(),
-            reason: self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs())),
+            reason: None,
             quarantined_services: &self.quarantined,
             oversized_services: &self.oversized,
-        };
-        // Text, truth values and maps of them always serialize.
-        serde_json::to_string(&body).unwrap_or_default()
+        }
     }
 }
 
@@ -151,6 +177,9 @@ struct Body<'a> {
     current_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
+    /// Of `/readyz`, which is our own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ready: Option<bool>,
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<String, FamilyBody>,
@@ -161,6 +190,13 @@ struct Body<'a> {
     quarantined_services: &'a [String],
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     oversized_services: &'a [String],
+}
+
+impl Body<'_> {
+    fn text(&self) -> String {
+        // Text, truth values and maps of them always serialize.
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 #[derive(Serialize)]
@@ -175,7 +211,7 @@ fn rfc3339(time: SystemTime) -> String {
     Timestamp::try_from(time).map_or_else(|_| NEVER.to_owned(), |time| time.to_string())
 }
 
-/// Serves `/healthz` and `/livez`; any method will do, other paths are not found.
+/// Serves `/healthz`, `/livez` and `/readyz`; any method will do, other paths are not found.
 pub(super) fn start(listener: TcpListener, limits: Limits, health: Shared, observer: Arc<dyn Observer>) -> Server {
     Server::start(listener, limits, move |request| {
         let answer = answer(&health, &*observer, request.uri().path());
@@ -188,6 +224,7 @@ fn answer(health: &Shared, observer: &dyn Observer, path: &str) -> Answer {
     let (page, (good, body)) = match path {
         "/healthz" => (Page::Healthz, health.lock().healthz(now, clock)),
         "/livez" => (Page::Livez, health.lock().livez(now, clock)),
+        "/readyz" => (Page::Readyz, health.lock().readyz(now, clock)),
         _ => return http::not_found(),
     };
     let status = http::status(good);

@@ -59,6 +59,27 @@ fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Whether a server could listen, as Go does. Takes nothing.
+///
+/// # Errors
+/// Why not; the text names server and address, and says what to do.
+pub fn check(what: &str, address: SocketAddr) -> io::Result<()> {
+    bind_like_go(address).map(drop).map_err(|error| failure(what, address, &error))
+}
+
+fn failure(what: &str, address: SocketAddr, error: &io::Error) -> io::Error {
+    let port = address.port();
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("; `ss -ltnp sport = :{port}` shows the program that has the port: stop it, or set another address")
+        }
+        io::ErrorKind::AddrNotAvailable => "; the node has no such address: set another one".to_owned(),
+        io::ErrorKind::PermissionDenied => "; ports below 1024 take capability CAP_NET_BIND_SERVICE".to_owned(),
+        _ => String::new(),
+    };
+    io::Error::new(error.kind(), format!("cannot listen for {what} on {address}: {error}{remedy}"))
+}
+
 /// Listens as Go does; without `hard_fail`, a failure is logged and it is tried again every 5 s until it works (O8). `what`
 /// is the server's name for the log.
 ///
@@ -68,10 +89,8 @@ pub async fn bind_with_retry(what: &str, address: SocketAddr, hard_fail: bool) -
     loop {
         match bind_like_go(address) {
             Ok(listener) => return Ok(listener),
-            Err(error) if hard_fail => {
-                return Err(io::Error::new(error.kind(), format!("cannot listen for {what} on {address}: {error}")));
-            }
-            Err(error) => warn!(%address, %error, "cannot listen for {what}; trying again in {RETRY:?}"),
+            Err(error) if hard_fail => return Err(failure(what, address, &error)),
+            Err(error) => warn!("{}; trying again every {RETRY:?}", failure(what, address, &error)),
         }
         tokio::time::sleep(RETRY).await;
     }

@@ -20,7 +20,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Request, Response, StatusCode};
 use tokio::time::timeout;
 
-pub use listen::{bind, bind_like_go, bind_with_retry};
+pub use listen::{bind, bind_like_go, bind_with_retry, check};
 pub use places::Places;
 pub use server::{Limits, Server};
 

@@ -1,4 +1,5 @@
-//! Whether this kernel lets this process program nf_tables, without programming anything (O3, start order step 11).
+//! Whether this kernel lets this process program nf_tables, without programming anything (O3, start order step 11). At every start, and
+//! with `--init-only`, before anything is changed.
 //!
 //! Sends one batch that makes a table with a nat chain and then asks for something impossible, so that the kernel checks everything
 //! and keeps nothing. The answer must be that the impossible is the only thing wrong.
@@ -12,14 +13,16 @@ use crate::model::Family;
 /// The kernel does not take our rules. Fatal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// A capability is missing.
+    /// The capability is missing, or is that of another user namespace.
     #[error(
-        "not allowed to program nf_tables: kube-proxy needs capability CAP_NET_ADMIN and the host's network namespace"
+        "not allowed to program nf_tables, because capability CAP_NET_ADMIN is missing, or does not count in this network namespace, \
+         which belongs to another user namespace: run kube-proxy as root of the node (for pods: hostUsers not false), with hostNetwork: true"
     )]
     NotPermitted,
     /// A part of nf_tables is missing.
     #[error(
-        "the kernel cannot do what mode nftables needs for {family}: it refused {refusal}; load or build nf_tables, nft_chain_nat and nft_nat"
+        "the kernel cannot do what mode nftables needs for {family}: it refused {refusal}; load kernel modules nf_tables, nft_chain_nat \
+         and nft_nat on the node, or run a kernel that has them"
     )]
     Unsupported {
         /// The family that was tried.
@@ -28,10 +31,12 @@ pub enum ProbeError {
         refusal: String,
     },
     /// The kernel gave no sensible answer.
-    #[error("cannot ask the kernel for nf_tables: {0}")]
+    #[error("cannot ask the kernel for nf_tables")]
     Failed(#[from] CommitError),
     /// The socket failed.
-    #[error("cannot open a netfilter netlink socket: {0}")]
+    #[error(
+        "cannot open a netfilter netlink socket; load kernel module nfnetlink on the node, or run a kernel that has it"
+    )]
     Socket(#[from] io::Error),
 }
 

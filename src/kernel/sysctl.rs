@@ -76,14 +76,43 @@ pub enum SysctlError {
 /// Sets what differs, below `/proc/sys` and `/sys`. Gives the files that were written, with their values.
 ///
 /// # Errors
-/// See [`SysctlError`]; what comes after the value that failed is not set.
+/// See [`SysctlError`]. A value that does not exist or may not be written is found before any is set; what the kernel refuses is found
+/// when it is its turn.
 pub fn apply(settings: &ConntrackSettings) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
     apply_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
 }
 
 fn apply_below(settings: &ConntrackSettings, proc_sys: &Path, sys: &Path) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
+    let due = differing(settings, proc_sys, sys)?;
+    for Due { path, value, present } in &due {
+        // Opening changes nothing.
+        let opened = fs::OpenOptions::new().write(true).open(path);
+        opened.map_err(|error| SysctlError::Write {
+            path: path.clone(),
+            value: *value,
+            present: present.clone(),
+            error,
+        })?;
+    }
+    let set = |Due { path, value, present }: Due| match fs::write(&path, value.to_string()) {
+        Ok(()) => Ok((path, value)),
+        Err(error) => Err(SysctlError::Write { path, value, present, error }),
+    };
+    due.into_iter().map(set).collect()
+}
+
+/// A value to be set.
+struct Due {
+    path: PathBuf,
+    value: u64,
+    /// What the kernel has now.
+    present: String,
+}
+
+/// The values that the kernel does not have yet, in order (N4).
+fn differing(settings: &ConntrackSettings, proc_sys: &Path, sys: &Path) -> Result<Vec<Due>, SysctlError> {
     let directory = proc_sys.join("net/netfilter");
-    let mut written = Vec::new();
+    let mut due = Vec::new();
     for (name, value) in wanted(settings, cpus(sys)) {
         let path = directory.join(name);
         if name == LIMIT && is_fixed(&path) {
@@ -97,18 +126,20 @@ fn apply_below(settings: &ConntrackSettings, proc_sys: &Path, sys: &Path) -> Res
             }
             continue;
         }
-        if set(&path, value)? {
-            written.push((path, value));
+        let present = read(&path, value)?;
+        if present.parse() != Ok(value) {
+            due.push(Due { path, value, present });
         }
         if name == LIMIT {
             let path = sys.join("module/nf_conntrack/parameters/hashsize");
+            let present = number(&path, value / 4)?;
             // N2: larger is fine.
-            if number(&path, value / 4)? < value / 4 && set(&path, value / 4)? {
-                written.push((path, value / 4));
+            if present < value / 4 {
+                due.push(Due { path, value: value / 4, present: present.to_string() });
             }
         }
     }
-    Ok(written)
+    Ok(due)
 }
 
 /// The values to have, in order (N1, N3).
@@ -157,17 +188,6 @@ fn is_online(cpu: &Path) -> bool {
 /// Whether nobody may write here, which is how the kernel shows a value of the machine in other network namespaces than its first.
 fn is_fixed(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly())
-}
-
-/// Writes a value unless the kernel has it (N4). Says whether it was written.
-fn set(path: &Path, value: u64) -> Result<bool, SysctlError> {
-    let present = read(path, value)?;
-    if present.parse() == Ok(value) {
-        return Ok(false);
-    }
-    let failed = |error| SysctlError::Write { path: path.to_owned(), value, present, error };
-    fs::write(path, value.to_string()).map_err(failed)?;
-    Ok(true)
 }
 
 fn number(path: &Path, value: u64) -> Result<u64, SysctlError> {

@@ -175,6 +175,7 @@ pub(super) struct Own {
     pub(super) reconnects: Series<ByResource, Counter>,
     pub(super) rejected: Series<ByKind, Counter>,
     pub(super) log_lines_dropped: Counter,
+    pub(super) readyz: Series<ByCode, Counter>,
 }
 
 /// Registers metrics, and counts them by stability.
@@ -245,7 +246,7 @@ impl Families {
         for counter in [&families.sync_failures, &families.cleanup_failures, &families.reconciler_deleted] {
             begin(counter, Family::BOTH.map(ByFamily::from));
         }
-        for counter in [&families.healthz, &families.livez] {
+        for counter in [&families.healthz, &families.livez, &families.own.readyz] {
             begin(counter, CODES.map(|code| ByCode { code }));
         }
         begin(&families.own.errors, FAILURES.map(|kind| ByKind { kind }));
@@ -374,6 +375,7 @@ impl Own {
                 "kubeproxy_nft_log_lines_dropped",
                 "Log lines that were dropped because nobody read the log, or because it could not be written",
             ),
+            readyz: r.empty("kubeproxy_nft_readyz", "Answers of /readyz by HTTP status"),
         }
     }
 }

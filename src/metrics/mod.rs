@@ -146,6 +146,11 @@ impl Metrics {
         self.inner.livez.get_or_create(&ByCode { code }).inc();
     }
 
+    /// `/readyz` of the health server was answered with this HTTP status.
+    pub fn readyz(&self, code: u16) {
+        self.inner.own.readyz.get_or_create(&ByCode { code }).inc();
+    }
+
     /// What this program is; to be said once.
     pub fn build_info(&self, build: Build) {
         let Build { major, minor, git_version, platform } = build;

@@ -128,6 +128,7 @@ fn labels_of_what_others_report() {
     metrics.feature_enabled("MultiCIDRServiceAllocator", Stage::Stable, true);
     metrics.healthz(503);
     metrics.livez(200);
+    metrics.readyz(503);
     let text = metrics.text();
     for line in [
         "kubeproxy_nft_source_connected{resource=\"Service\"} 0",
@@ -141,6 +142,7 @@ fn labels_of_what_others_report() {
         "kubernetes_feature_enabled{name=\"MultiCIDRServiceAllocator\",stage=\"\"} 1",
         "kubeproxy_proxy_healthz_total{code=\"503\"} 1",
         "kubeproxy_proxy_livez_total{code=\"200\"} 1",
+        "kubeproxy_nft_readyz_total{code=\"503\"} 1",
     ] {
         assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
     }

@@ -11,6 +11,11 @@ const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_BI
 /// One more than the number of any capability that a kernel has.
 const LAST: u32 = 64;
 
+/// Whether this thread may program the network. A kernel that cannot be asked is asked again by what needs it.
+pub(super) fn has_net_admin() -> bool {
+    capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
+}
+
 /// Drops every other capability from all sets of this thread. Gives the names of those that are left.
 pub(super) fn keep_network() -> Result<Vec<&'static str>, Errno> {
     let held = capabilities(None)?.permitted;

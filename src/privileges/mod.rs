@@ -58,17 +58,33 @@ impl fmt::Display for Step {
     }
 }
 
+/// Too little is there to begin with. Fatal.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "not allowed to program nf_tables, because this process has not got capability CAP_NET_ADMIN: run it as root, in a container with \
+     securityContext.capabilities.add: [NET_ADMIN] and hostNetwork: true"
+)]
+pub struct NotPermitted;
+
+/// Checks that this thread has what a proxy cannot do without.
+///
+/// # Errors
+/// See [`NotPermitted`].
+pub fn check() -> Result<(), NotPermitted> {
+    if capabilities::has_net_admin() { Ok(()) } else { Err(NotPermitted) }
+}
+
 /// Why nothing could be given up although the kernel offers it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A call about privileges or capabilities failed.
-    #[error("cannot give up privileges: {0}")]
+    #[error("cannot give up privileges")]
     Capabilities(#[from] rustix::io::Errno),
     /// Landlock.
-    #[error("cannot make files read-only: {0}")]
+    #[error("cannot make files read-only")]
     Files(#[from] landlock::RulesetError),
     /// The filter cannot be built or put in force.
-    #[error("cannot filter system calls: {0}")]
+    #[error("cannot filter system calls")]
     Syscalls(#[from] syscalls::Error),
 }
 

@@ -19,7 +19,14 @@ pub enum SyncError {
     },
     /// The tables could not be read back.
     #[error("cannot read the tables: {0}")]
-    Read(#[from] ReadError),
+    Read(ReadError),
+}
+
+// Its text is in ours already: as a source it would be printed twice.
+impl From<ReadError> for SyncError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
 }
 
 impl SyncError {

@@ -6,6 +6,7 @@
 //! in place (O7).
 
 mod budget;
+mod chores;
 mod engine;
 mod failure;
 mod flows;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing::{debug, error, info, warn};
 
 pub use budget::Oversized;
+pub use chores::Chore;
 pub use engine::{AddressChange, Engine, NoKernel, Report};
 pub use failure::SyncError;
 pub use flows::Reconciled;
@@ -38,6 +40,7 @@ use crate::kernel::Kernel;
 use crate::metrics::{Metrics, Transaction};
 use crate::model::{Event, Node};
 use crate::ruleset::Layout;
+use chores::Chores;
 use repairs::{Repairs, Untold};
 
 /// Events taken over before a sync that is due: a flood must not put the sync off for ever.
@@ -64,6 +67,8 @@ pub struct Sync<K, L> {
     on_culprit: Option<OnCulprit>,
     /// Told of each Service that does not get a front.
     on_lost_claims: Option<OnLostClaims>,
+    /// What waits for the first successful sync.
+    chores: Chores,
 }
 
 /// Hears of a Service that does not get a front that it claims.
@@ -99,7 +104,15 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             on_node: Some(on_node),
             on_culprit: None,
             on_lost_claims: None,
+            chores: Chores::default(),
         }
+    }
+
+    /// Has work done after the first successful sync, on the loop's thread.
+    #[must_use]
+    pub fn followed_by(mut self, chore: Chore) -> Self {
+        self.chores = Chores::new(chore);
+        self
     }
 
     /// Has somebody told of each Service that is left out because the kernel refuses it, once for each reason.
@@ -137,6 +150,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             self.look_at_node()?;
             self.tell_lost_claims();
             self.look_around();
+            self.chores.look(Instant::now());
             let eligible = self.node_eligible();
             self.health.node(eligible);
         }
@@ -178,7 +192,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         let now = Instant::now();
         let due = self.engine.is_ready().then(|| self.schedule.due(now).saturating_duration_since(now));
         let look = self.engine.next_look().map_or(MOMENT, |look| look.saturating_duration_since(now));
-        let timeout = due.unwrap_or(MOMENT).min(MOMENT).min(look);
+        let chore = self.chores.wait(now).unwrap_or(MOMENT);
+        let timeout = due.unwrap_or(MOMENT).min(MOMENT).min(look).min(chore);
         // A thread that does anything else for too long is stuck, which `/livez` tells.
         self.health.waiting();
         let received = events.recv_timeout(timeout);
@@ -338,10 +353,13 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         match result {
             Ok(report) => {
                 self.families_synced();
+                self.health.ready();
+                self.chores.synced(Instant::now());
                 self.health.services(self.engine.health_checks());
                 self.report(&report, took);
             }
             Err(error) => {
+                self.health.not_ready(format!("the last sync failed: {error}"));
                 self.metrics.netlink_error(error.kind());
                 error.cleanup().for_each(|family| self.metrics.cleanup_failed(family));
                 error!(%error, "sync failed; the rules from before stay in force");

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::support::apiserver::fault::{Fault, On};
 use crate::support::apiserver::wait_for;
 use crate::support::netns::Namespace;
 use crate::support::proxy::{Proxy, config};
@@ -158,13 +159,20 @@ fn a_name_server_that_never_answers_keeps_nobody_waiting() {
 fn a_sync_that_hangs_in_the_kernel_does_not_keep_the_process_from_ending() {
     let cluster = Cluster::new();
     let trace = cluster.server.directory().join("trace");
+    cluster.server.lasting_fault(On::All, Fault::Refuse(503, None));
     let mut proxy = cluster.prepared();
-    // The first batch and whatever comes after it take ten minutes.
-    let delay = ["-e", "trace=sendmsg", "-e", "inject=sendmsg:delay_enter=600000000"];
-    let mut wrapper = vec!["strace", "-D", "-f", "-q", "-o", trace.to_str().expect("a path is text")];
-    wrapper.extend(delay);
-    proxy.set_wrapper(&wrapper);
     proxy.spawn();
+    wait_for("the servers", || proxy.log().contains("serving healthz").then_some(()));
+    // The kernel was probed; the first batch and whatever comes after it take ten minutes.
+    let mut strace = cluster.node.command("strace");
+    strace.args(["-f", "-q", "-e", "trace=sendmsg", "-e", "inject=sendmsg:delay_enter=600000000", "-o"]).arg(&trace);
+    let mut strace = strace.arg("-p").arg(proxy.pid().to_string()).spawn().expect("strace can be run");
+    let tasks = || fs::read_dir(format!("/proc/{}/task", proxy.pid())).expect("it runs").flatten();
+    let is_traced = |task: fs::DirEntry| {
+        fs::read_to_string(task.path().join("status")).is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
+    };
+    wait_for("strace", || tasks().all(is_traced).then_some(()));
+    cluster.server.clear_faults();
     wait_for("the batch", || fs::read_to_string(&trace).ok().filter(|text| text.contains("sendmsg(")));
     let status = || fs::read_to_string(format!("/proc/{}/status", proxy.pid())).expect("nobody waited for it yet");
     let field = |name: &str| status().lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()));
@@ -177,6 +185,7 @@ fn a_sync_that_hangs_in_the_kernel_does_not_keep_the_process_from_ending() {
     }
     let (ended, took) = (field("State:"), start.elapsed());
     kill_process(pid(&tracer), Signal::KILL).expect("strace runs");
+    strace.wait().expect("a child ends");
     println!("{ended:?} {took:?} after SIGTERM");
     assert!(took < END, "{ended:?} {took:?} after SIGTERM: {}", proxy.log());
     assert_eq!(proxy.wait_for_end().code(), Some(1));

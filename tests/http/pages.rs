@@ -128,6 +128,9 @@ fn healthz_and_livez_are_exact() {
         livez.assert("200 OK", &JSON, &livez.body);
         assert!(!livez.body.contains("nodeEligible") && !livez.body.ends_with('\n'), "{}", livez.body);
     }
+    let readyz = get(&node, HEALTHZ, "/readyz");
+    readyz.assert("200 OK", &JSON, &readyz.body);
+    assert_eq!((&readyz.json()["ready"], &readyz.json()["reason"]), (&json!(true), &json!(null)));
     get(&node, HEALTHZ, "/").assert("404 Not Found", &PLAIN, "404 page not found\n");
     let mut leaving = cluster().remove(0);
     leaving["spec"]["taints"] = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);

@@ -260,6 +260,8 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("nft_errors", "kind", FAILURES),
     ("nft_source_reconnects", "resource", KINDS),
     ("nft_rejected_objects", "kind", KINDS_OR_NONE),
+    ("nft_log_lines_dropped", "", &[]),
+    ("nft_readyz", "code", &["200", "503"]),
 ];
 
 /// The samples of all counters in a scrape, but for those about the process and about the metrics themselves.

@@ -133,6 +133,39 @@ fn a_sync_thread_that_works_for_too_long_makes_the_proxy_unhealthy_and_says_why(
 }
 
 #[test]
+fn it_is_ready_while_syncs_succeed_and_says_why_it_is_not() {
+    let (mut health, start) = registered(&[Family::V4]);
+    let answer = |health: &ProxyHealth, at| {
+        let (good, body) = health.readyz(at, clock(0));
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["ready"], good);
+        (good, body["reason"].as_str().map(str::to_owned))
+    };
+    let not = |reason: &str| (false, Some(reason.to_owned()));
+    assert_eq!(answer(&health, start), not("the first sync has not been done"));
+    health.ready(Some("waiting for the API server".to_owned()));
+    assert_eq!(answer(&health, start), not("waiting for the API server"));
+    assert!(health.livez(start, clock(0)).0, "a restart would not help");
+    health.ready(None);
+    assert_eq!(answer(&health, start), (true, None));
+    health.node(Some(false));
+    assert!(answer(&health, start).0, "the node's eligibility is another question");
+    health.ready(Some("the last sync failed: refused".to_owned()));
+    assert_eq!(answer(&health, start), not("the last sync failed: refused"));
+    health.ready(None);
+    health.queued(Family::V4, start);
+    assert_eq!(answer(&health, start + TIMEOUT), not("a sync that was asked for has not been done in time"));
+    health.working(start);
+    assert_eq!(answer(&health, start + TIMEOUT), not("the sync thread has been busy for 60 s"));
+    let (_, body) = health.readyz(start + TIMEOUT, clock(0));
+    let now = "2026-01-01T00:00:00Z";
+    let expected = format!(
+        r#"{{"lastUpdated":"{now}","currentTime":"{now}","ready":false,"healthy":false,"status":{{"IPv4":{{"lastUpdated":"{now}","healthy":false}}}},"reason":"the sync thread has been busy for 60 s"}}"#
+    );
+    assert_eq!(body, expected);
+}
+
+#[test]
 fn times_are_printed_as_go_does() {
     let at = |nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos);
     assert_eq!(rfc3339(at(0)), "1970-01-01T00:00:00Z");

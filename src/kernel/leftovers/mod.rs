@@ -3,15 +3,18 @@
 //!
 //! Takes nothing, gives a [`Report`]. Everything goes over netlink. Each table is first unlinked and emptied in one
 //! transaction, and its chains are deleted by another: kernels before 6.2 keep references for a moment. What others own stays as it
-//! is; a chain of ours that somebody else uses stays, empty. Goes on after an error.
+//! is; a chain of ours that somebody else uses stays, empty. Goes on after an error. A proxy that runs does it after its first sync and
+//! one table at a time ([`CleanUp`]): until then the rules of the other mode are all that serves the node.
 //!
 //! What cannot be removed this way, legacy iptables and IPVS, is looked for and told.
 
 mod plan;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nft::{Command, CommitError, Connection, Family, ReadError, TableName};
 use tracing::{error, info, warn};
@@ -41,52 +44,105 @@ pub struct Report {
 }
 
 impl Report {
-    /// Writes it to the log.
-    pub fn log(&self) {
+    /// Writes it to the log. What failed is an error, or, if it is tried again after some time, a warning that says so.
+    pub fn log(&self, again: Option<Duration>) {
         self.removed.iter().for_each(|what| info!("removed {what}"));
         self.warnings.iter().for_each(|text| warn!("{text}"));
-        self.errors.iter().for_each(|text| error!("clean-up: {text}"));
+        self.errors.iter().for_each(|text| match again {
+            None => error!("clean-up: {text}"),
+            Some(again) => warn!("clean-up: {text}; trying again in {} min", again.as_secs().div_ceil(60)),
+        });
     }
 }
 
-/// Removes the table of the fast path: before a normal start without one. Errors are no reason not to start.
-#[must_use]
-pub fn remove_fast_path() -> Report {
-    let mut report = Report::default();
-    let table = TableName::new(Family::Inet, FAST_PATH);
-    match Connection::open() {
-        Ok(mut connection) => remove_table(&mut connection, &table, &mut report),
-        Err(error) => report.errors.push(format!("cannot open a netfilter netlink socket: {error}")),
+/// Something that may be left, in the order in which it is removed.
+#[derive(Clone, Debug)]
+enum Part {
+    /// A table of mode nftables, or of the fast path.
+    Table(TableName),
+    /// kube-proxy's chains in a table of iptables.
+    Chains(TableName),
+    /// What can only be told of.
+    OutOfReach,
+}
+
+/// A clean-up that goes on in steps, so that whoever does it can do other things in between.
+#[derive(Debug)]
+pub struct CleanUp {
+    left: VecDeque<Part>,
+    failed: VecDeque<Part>,
+}
+
+impl CleanUp {
+    /// What modes iptables and ipvs left: after a normal start (O2). With `fast_path` also the table of the fast path.
+    #[must_use]
+    pub fn of_other_modes(fast_path: bool) -> Self {
+        let table = fast_path.then(|| Part::Table(TableName::new(Family::Inet, FAST_PATH)));
+        Self::of(table.into_iter())
     }
-    report
+
+    /// Everything that any kube-proxy left.
+    fn of_everything() -> Self {
+        let ours = FAMILIES.map(|family| TableName::new(family, TABLE));
+        Self::of(ours.into_iter().chain([TableName::new(Family::Inet, FAST_PATH)]).map(Part::Table))
+    }
+
+    fn of(tables: impl Iterator<Item = Part>) -> Self {
+        let chains = FAMILIES.into_iter().flat_map(|family| plan::TABLES.map(|name| TableName::new(family, name)));
+        Self {
+            left: tables.chain(chains.map(Part::Chains)).chain([Part::OutOfReach]).collect(),
+            failed: VecDeque::new(),
+        }
+    }
+
+    /// Removes the next part, in the calling thread's network namespace. `None` when all parts had their turn.
+    pub fn step(&mut self) -> Option<Report> {
+        let part = self.left.pop_front()?;
+        let mut report = Report::default();
+        match Connection::open() {
+            Ok(mut connection) => remove(&mut connection, &part, &mut report),
+            Err(error) => report.errors.push(format!("cannot open a netfilter netlink socket: {error}")),
+        }
+        if !report.errors.is_empty() {
+            self.failed.push_back(part);
+        }
+        Some(report)
+    }
+
+    /// Takes what failed on again, for the next steps. Says whether there is any.
+    pub fn again(&mut self) -> bool {
+        self.left.append(&mut self.failed);
+        !self.left.is_empty()
+    }
 }
 
 /// Removes everything that any kube-proxy left, in the calling thread's network namespace: `--cleanup` (O1).
 #[must_use]
 pub fn remove_all() -> Report {
-    remove(|connection, report| {
-        let ours = FAMILIES.map(|family| TableName::new(family, TABLE));
-        for table in ours.iter().chain(&[TableName::new(Family::Inet, FAST_PATH)]) {
-            remove_table(connection, table, report);
-        }
-        remove_chains(connection, report);
-    })
-}
-
-/// Removes what modes iptables and ipvs left: before a normal start (O2). Errors are no reason not to start.
-#[must_use]
-pub fn remove_other_modes() -> Report {
-    remove(remove_chains)
-}
-
-fn remove(work: impl FnOnce(&mut Connection, &mut Report)) -> Report {
-    let mut report = Report::default();
-    match Connection::open() {
-        Ok(mut connection) => work(&mut connection, &mut report),
-        Err(error) => report.errors.push(format!("cannot open a netfilter netlink socket: {error}")),
+    let mut clean_up = CleanUp::of_everything();
+    let mut all = Report::default();
+    while let Some(Report { removed, warnings, errors }) = clean_up.step() {
+        all.removed.extend(removed);
+        all.warnings.extend(warnings);
+        all.errors.extend(errors);
     }
-    report.warnings.extend(out_of_reach(Path::new("/proc")));
-    report
+    all
+}
+
+fn remove(connection: &mut Connection, part: &Part, report: &mut Report) {
+    match part {
+        Part::Table(table) => match delete_table(connection, table) {
+            Ok(true) => report.removed.push(format!("table {table}")),
+            Ok(false) => {}
+            Err(error) => report.errors.push(format!("cannot remove table {table}: {error}")),
+        },
+        Part::Chains(table) => {
+            if let Err(error) = clean_table(connection, table, report) {
+                report.errors.push(format!("cannot remove kube-proxy's chains from table {table}: {error}"));
+            }
+        }
+        Part::OutOfReach => report.warnings.extend(out_of_reach(Path::new("/proc"))),
+    }
 }
 
 /// Why something could not be removed.
@@ -100,14 +156,6 @@ enum Failure {
     Unstable,
 }
 
-fn remove_table(connection: &mut Connection, table: &TableName, report: &mut Report) {
-    match delete_table(connection, table) {
-        Ok(true) => report.removed.push(format!("table {table}")),
-        Ok(false) => {}
-        Err(error) => report.errors.push(format!("cannot remove table {table}: {error}")),
-    }
-}
-
 /// Says whether there was one.
 fn delete_table(connection: &mut Connection, table: &TableName) -> Result<bool, Failure> {
     if connection.outline(table)?.is_none() {
@@ -117,16 +165,6 @@ fn delete_table(connection: &mut Connection, table: &TableName) -> Result<bool, 
         Ok(_) => Ok(true),
         Err(error) if refused_with(&error, ENOENT) => Ok(false),
         Err(error) => Err(error.into()),
-    }
-}
-
-fn remove_chains(connection: &mut Connection, report: &mut Report) {
-    for family in FAMILIES {
-        for table in plan::TABLES.map(|name| TableName::new(family, name)) {
-            if let Err(error) = clean_table(connection, &table, report) {
-                report.errors.push(format!("cannot remove kube-proxy's chains from table {table}: {error}"));
-            }
-        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use tokio::runtime::Builder;
 
 use super::explain::{self, chain};
 use super::plugin;
@@ -36,6 +37,16 @@ pub(super) struct Server {
     /// Its URL, for messages; holds no credentials.
     pub(super) url: String,
     files: Files,
+}
+
+/// Reads everything that a client is made of, and forgets it: the kubeconfig and the files that it names, or what a pod finds. Asks
+/// nobody, runs no credential plugin and leaves no thread behind.
+///
+/// # Errors
+/// What cannot be read, or used; see [`client`].
+pub fn check(options: &ClientOptions) -> Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
+    runtime.block_on(Server::without_plugin(options)).map(drop)
 }
 
 /// The files that a client was made from, to notice that one of them was replaced: in place, by a rename, or behind a link.

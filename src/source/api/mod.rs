@@ -48,7 +48,7 @@ use super::convert::ConvertOptions;
 #[cfg(doc)]
 use crate::model::Event;
 
-pub use client::{ClientOptions, client, runs_programs};
+pub use client::{ClientOptions, check, client, runs_programs};
 pub use task::{Handle, spawn};
 
 /// What to follow, and where.
@@ -76,6 +76,8 @@ pub trait Observer: Send + 'static {
     fn reconnected(&self, kind: &'static str);
     /// An object of a kind could not be used, or not all of it, for a reason that was not there before.
     fn rejected(&self, kind: &'static str);
+    /// What start-up waits for, in words, whenever that changes; nothing, once, just before [`Event::InitialListDone`] is sent.
+    fn waiting_for(&self, missing: &[&str]);
 }
 
 /// Counts nothing.
@@ -84,4 +86,5 @@ impl Observer for () {
     fn heard(&self, _: &'static str, _: SystemTime) {}
     fn reconnected(&self, _: &'static str) {}
     fn rejected(&self, _: &'static str) {}
+    fn waiting_for(&self, _: &[&str]) {}
 }

@@ -62,6 +62,14 @@ impl Progress {
     fn has(&self, resource: Resource) -> bool {
         self.listed.contains(&resource)
     }
+
+    /// What start-up still waits for, in words: kinds without a complete list, else what the Node lacks.
+    fn missing(&self, needs_pod_cidrs: bool) -> Vec<&'static str> {
+        let kinds = Resource::ALL.into_iter().filter(|resource| !self.has(*resource)).map(Resource::kind);
+        let ip = (self.has(Resource::Node) && !self.node.has_ip).then_some("an address of the Node");
+        let cidrs = self.has(Resource::Node) && needs_pod_cidrs && !self.node.has_pod_cidrs;
+        kinds.chain(ip).chain(cidrs.then_some("a PodCIDR of the Node")).collect()
+    }
 }
 
 /// Waits until everything is listed and the Node is known as far as it will be.
@@ -88,6 +96,18 @@ pub(super) async fn ready(mut progress: watch::Receiver<Progress>, node_name: &s
     }
     progress.wait_for(|progress| Resource::ALL.iter().all(|resource| progress.has(*resource))).await?;
     Ok(())
+}
+
+/// Tells `tell` what start-up waits for, at once and after each change. Does not end by itself.
+pub(super) async fn tell_missing(mut progress: watch::Receiver<Progress>, patience: Patience, tell: impl Fn(&[&str])) {
+    loop {
+        let missing = progress.borrow_and_update().missing(patience.pod_cidrs.is_some());
+        tell(&missing);
+        if progress.changed().await.is_err() {
+            // The watches have ended; who waits for them ends as well.
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -136,6 +156,18 @@ mod tests {
         assert!(absent.contains("node node-1 does not exist"), "{absent}");
         assert!(bare.contains("node node-1 has no PodCIDR"), "{bare}");
         assert_eq!(Patience::new(true).pod_cidrs, Some(Duration::from_secs(300)));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut progress = Progress::default();
+        assert_eq!(progress.missing(true), Resource::ALL.map(Resource::kind));
+        Resource::ALL.into_iter().filter(|kind| *kind != Resource::Service).for_each(|kind| progress.listed(kind));
+        progress.node(Some(&node(0, 0)));
+        assert_eq!(progress.missing(true), ["Service", "an address of the Node", "a PodCIDR of the Node"]);
+        progress.listed(Resource::Service);
+        progress.node(Some(&node(1, 0)));
+        assert_eq!(progress.missing(false), [""; 0]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::connection::Connection;
 use super::location;
 use super::outlet::Outlet;
-use super::readiness::{Patience, Progress, ready};
+use super::readiness::{Patience, Progress, ready, tell_missing};
 use super::resource::Resource;
 use super::watcher::{Surroundings, Timing, Watcher};
 use super::{ApiOptions, Observer};
@@ -123,16 +123,28 @@ async fn follow(
         _ = stopped => None,
         _ = select_all(watchers) => None,
         () = location::announce(&options.client, &outlet) => None,
-        error = start_up(&options, seen, &outlet) => Some(error),
+        error = start_up(&options, seen, &outlet, &observer) => Some(error),
     }
 }
 
 /// Says when everything is listed, then waits for ever; gives the error that ends the process.
-async fn start_up(options: &ApiOptions, progress: watch::Receiver<Progress>, outlet: &Outlet) -> anyhow::Error {
+async fn start_up(
+    options: &ApiOptions,
+    progress: watch::Receiver<Progress>,
+    outlet: &Outlet,
+    observer: &impl Observer,
+) -> anyhow::Error {
     let patience = Patience::new(options.needs_pod_cidrs);
-    if let Err(error) = ready(progress, &options.node_name, patience).await {
+    let tell = tell_missing(progress.clone(), patience, |missing| observer.waiting_for(missing));
+    let listed = tokio::select! {
+        listed = ready(progress, &options.node_name, patience) => listed,
+        () = tell => return std::future::pending().await,
+    };
+    if let Err(error) = listed {
         return error;
     }
+    // Before the event: who gets that has the next word.
+    observer.waiting_for(&[]);
     // Without a receiver the watches end.
     let _ = outlet.send(Event::InitialListDone).await;
     std::future::pending().await

@@ -29,7 +29,7 @@ use super::convert::{ConvertOptions, Converter};
 use crate::model::Event;
 
 pub use problem::{Problem, Severity};
-pub use task::{Handle, OnRejected, spawn};
+pub use task::{Handle, OnRejected, check, spawn};
 
 /// What a file's bytes amount to, without a disk: for fuzzing and its corpus. JSON if the name ends in `.json`, YAML otherwise.
 #[doc(hidden)]

@@ -69,6 +69,14 @@ impl Drop for Handle {
 /// Hears of each problem with the content of an object that was not there before: of the object's kind ([`Problem::kind`]).
 pub type OnRejected = Box<dyn Fn(&'static str) + Send>;
 
+/// Whether a directory can be read.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check(dir: &Path) -> anyhow::Result<()> {
+    fs::read_dir(dir).map(drop).with_context(|| format!("manifest directory {}", dir.display()))
+}
+
 /// Starts to watch a directory: all its objects are sent, then [`Event::InitialListDone`], then changes.
 ///
 /// # Errors
@@ -99,7 +107,7 @@ pub(super) fn spawn_with(
     on_rejected: OnRejected,
     noticing: Noticing,
 ) -> anyhow::Result<Handle> {
-    fs::read_dir(&dir).with_context(|| format!("manifest directory {}", dir.display()))?;
+    check(&dir)?;
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?);
     let worker = Worker {
         directory: Directory::new(&dir, options),

@@ -38,6 +38,9 @@ impl Observer for Counts {
     fn rejected(&self, kind: &'static str) {
         self.0.lock().unwrap().push(format!("rejected {kind}"));
     }
+    fn waiting_for(&self, missing: &[&str]) {
+        self.0.lock().unwrap().push(format!("waiting for {missing:?}"));
+    }
 }
 
 impl Counts {
