@@ -154,6 +154,12 @@ impl Load {
         (since > GONE_FOR + waited).then(text)
     }
 
+    /// The last late connection to each endpoint that had one.
+    fn last_of_each(&self, late: &[Late]) -> Vec<String> {
+        let last: BTreeMap<Ipv4Addr, &Late> = late.iter().map(|late| (late.endpoint, late)).collect();
+        last.values().filter_map(|late| self.judge(late)).collect()
+    }
+
     /// Tells everybody which address was reached.
     fn serve(&self, listener: &Socket) {
         give_way();
@@ -363,7 +369,12 @@ fn clients_come_and_go(title: &str, layout: AnyLayout, age: Age, duration: Durat
     figures.publish();
     assert_eq!(outcome.culprits, Vec::new());
     assert!(failed_syncs == 0.0, "{failed_syncs} syncs failed");
-    assert!(late.is_empty(), "{} connections, the first: {:?}", late.len(), &late[..late.len().min(5)]);
+    assert!(
+        late.is_empty(),
+        "{} connections, of each endpoint the last: {:#?}",
+        late.len(),
+        load.last_of_each(&all_late)
+    );
     assert!(failed.is_empty(), "{} connections failed, the first: {:?}", failed.len(), &failed[..failed.len().min(5)]);
     assert!(load.made.load(Ordering::Relaxed) >= LEAST, "there is hardly any load");
 }
