@@ -19,7 +19,7 @@ use crate::events::{self, Happening, Recorder};
 use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
 use crate::http::Places;
-use crate::kernel::{Flowtables, Netfilter, families};
+use crate::kernel::{Flowtables, Held, Lock, Netfilter, families, leftovers};
 use crate::logging::{self, Verbosity};
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
@@ -38,7 +38,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// What ended it otherwise.
-pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64) -> Result<()> {
+pub(super) async fn serve(mut config: Config, verbosity: Verbosity, open_files: u64, lock: Lock) -> Result<()> {
+    // While another process holds the lock, it also has the ports: they come free when it ends, which is nothing to end for.
+    config.file.bind_address_hard_fail &= lock.held().get();
     let (supervisor, mut failures) = supervise::new();
     let asked_to_end = ending::on_signal(&supervisor)?;
     let (metrics, places) = (Metrics::new(), serving::places(open_files));
@@ -52,9 +54,9 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64)
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let mut source = Source::spawn(&config, sender, metrics.clone())?;
-    spawn_fast_path(&config, &supervisor)?;
+    spawn_fast_path(&config, lock.held(), &supervisor)?;
     let teller = recorder.clone();
-    let body = move || sync(config, metrics, reporter, teller, &events);
+    let body = move || sync(config, lock, metrics, reporter, teller, &events);
     let sync = supervisor.thread("sync", "the sync loop's thread", body)?;
     let failure = tokio::select! {
         Ok(()) = asked_to_end => None,
@@ -159,18 +161,25 @@ fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
     Ok(())
 }
 
-/// Starts the thread that keeps the fast path, if there shall be one. It ends with the process, and the fast path stays, as the
-/// rules do.
-fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<()> {
+/// Starts the thread that keeps the fast path, or removes that of a process which had one and still holds the lock. It ends with the
+/// process, and the fast path stays, as the rules do.
+fn spawn_fast_path(config: &Config, lock: Held, supervisor: &Supervisor) -> Result<()> {
     let wanted = config.file.nftables.flowtable.clone();
-    if wanted == Flowtable::Off {
+    if wanted == Flowtable::Off && lock.get() {
         return Ok(());
     }
     let body = move || {
+        while !lock.get() {
+            thread::sleep(fastpath::MOMENT);
+        }
+        if wanted == Flowtable::Off {
+            leftovers::remove_fast_path().log();
+            return Ok(());
+        }
         match Flowtables::open() {
             Ok(kernel) => {
                 let mut keeper = Keeper::new(wanted, kernel);
-                while keeper.look() == Look::Again {
+                while !lock.get() || keeper.look() == Look::Again {
                     thread::sleep(fastpath::MOMENT);
                 }
             }
@@ -185,6 +194,7 @@ fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<()> {
 /// The sync loop, until there are no more events. Its netlink sockets are opened on its own thread, which they may not leave.
 fn sync(
     config: Config,
+    lock: Lock,
     metrics: Metrics,
     health: Reporter,
     recorder: Recorder,
@@ -192,6 +202,7 @@ fn sync(
 ) -> Result<()> {
     let fast_path = (config.file.nftables.flowtable != Flowtable::Off).then(ruleset::fastpath::table);
     let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path);
+    let kernel = kernel.with_lock(lock);
     let families = families::supported();
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);

@@ -124,7 +124,7 @@ impl Realised {
                 }
             }
             // In a table of its own, which is not kept here.
-            Command::AddFlowtable(..) => {}
+            Command::AddFlowtable(..) | Command::LockTable(_) => {}
         }
     }
 

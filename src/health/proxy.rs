@@ -27,6 +27,8 @@ pub struct ProxyHealth {
     quarantined: Vec<String>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
+    /// Why no sync may happen, through no fault of this process.
+    held_back: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,14 @@ impl ProxyHealth {
     /// No family is registered yet, the node is unknown.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, families: BTreeMap::new(), eligible: false, quarantined: Vec::new(), busy_since: None }
+        Self {
+            timeout,
+            families: BTreeMap::new(),
+            eligible: false,
+            quarantined: Vec::new(),
+            busy_since: None,
+            held_back: None,
+        }
     }
 
     /// A sync of a registered family was asked for; only the oldest unserved request counts (L2).
@@ -67,6 +76,12 @@ impl ProxyHealth {
         self.busy_since = None;
     }
 
+    /// No sync may happen for this reason, or syncs may happen again. What waited meanwhile has waited since now.
+    pub fn held_back(&mut self, reason: Option<String>, now: Instant) {
+        self.held_back = reason;
+        self.families.values_mut().filter_map(|family| family.waiting_since.as_mut()).for_each(|since| *since = now);
+    }
+
     /// Whether the node is eligible for traffic; an unknown one is not (L5).
     pub fn node(&mut self, eligible: Option<bool>) {
         self.eligible = eligible.unwrap_or(false);
@@ -85,7 +100,7 @@ impl ProxyHealth {
 
     fn keeps_up(&self, family: &FamilyHealth, now: Instant) -> bool {
         let is_served = |since| now.saturating_duration_since(since) < self.timeout;
-        self.stuck_for(now).is_none() && family.waiting_since.is_none_or(is_served)
+        self.stuck_for(now).is_none() && (self.held_back.is_some() || family.waiting_since.is_none_or(is_served))
     }
 
     /// How long the sync thread has been busy, if that is too long.
@@ -121,12 +136,16 @@ impl ProxyHealth {
             node_eligible,
             healthy: self.is_healthy(now),
             status: status.collect(),
-            reason: self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs())),
+            reason: self.stuck_for(now).map_or_else(|| self.held_back.clone(), |busy| Some(stuck(busy))),
             quarantined_services: &self.quarantined,
         };
         // Text, truth values and maps of them always serialize.
         serde_json::to_string(&body).unwrap_or_default()
     }
+}
+
+fn stuck(busy: Duration) -> String {
+    format!("the sync thread has been busy for {} s", busy.as_secs())
 }
 
 /// The order of the fields is that of the answer.

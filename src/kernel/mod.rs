@@ -10,6 +10,7 @@ mod flowtables;
 pub mod interfaces;
 pub mod leftovers;
 mod link;
+mod lock;
 pub mod probe;
 pub mod process;
 mod rtnetlink;
@@ -31,6 +32,7 @@ pub use flows::load_conntrack;
 #[doc(hidden)]
 pub use flows::{deletion, flow};
 pub use flowtables::{FlowtableKernel, Flowtables};
+pub use lock::{Held, Holder, Lock, LockError, TABLE as LOCK, Turn};
 pub use watch::ForeignWrites;
 
 /// What the sync loop asks of the kernel. Tests put another one in its place.
@@ -59,6 +61,14 @@ pub trait Kernel {
     /// See [`ReadError`].
     fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError>;
 
+    /// Whose turn it is to write to our tables. Without a lock, it is always ours.
+    ///
+    /// # Errors
+    /// See [`LockError`]; then it is not our turn.
+    fn turn(&mut self) -> Result<Turn, LockError> {
+        Ok(Turn::Ours)
+    }
+
     /// The UDP flows of a family that the kernel tracks.
     ///
     /// # Errors
@@ -84,6 +94,8 @@ pub struct Netfilter {
     watch: Watch,
     /// The table with the flowtable that flows of ours may be in.
     fast_path: Option<TableName>,
+    /// Without it nothing keeps two processes from writing.
+    lock: Option<Lock>,
 }
 
 impl Netfilter {
@@ -94,7 +106,7 @@ impl Netfilter {
     pub fn open() -> io::Result<Self> {
         let mut connection = Link::new(Connection::open);
         connection.ensure()?;
-        Ok(Self { connection, watch: Watch::new(), fast_path: None })
+        Ok(Self { connection, watch: Watch::new(), fast_path: None, lock: None })
     }
 
     /// Names the table of the fast path. Where the kernel deletes no flow that is in a flowtable, the table is deleted for that; who
@@ -102,6 +114,12 @@ impl Netfilter {
     #[must_use]
     pub fn with_fast_path(self, table: Option<TableName>) -> Self {
         Self { fast_path: table, ..self }
+    }
+
+    /// Has [`Kernel::turn`] ask this lock.
+    #[must_use]
+    pub fn with_lock(self, lock: Lock) -> Self {
+        Self { lock: Some(lock), ..self }
     }
 
     fn release_flows(&mut self) -> io::Result<()> {
@@ -145,6 +163,10 @@ impl Kernel for Netfilter {
             watch.missed();
         }
         writes
+    }
+
+    fn turn(&mut self) -> Result<Turn, LockError> {
+        self.lock.as_mut().map_or(Ok(Turn::Ours), Lock::take)
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {

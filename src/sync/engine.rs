@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::conntrack::Flow;
 use crate::diff::Scope;
 use crate::health::Snapshot;
-use crate::kernel::{ForeignWrites, Kernel};
+use crate::kernel::{ForeignWrites, Kernel, LockError, Turn};
 use crate::model::{Dirty, Event, Family, Node, ObjectName, State};
 use crate::ruleset::{Layout, NodeFacts};
 use crate::select::select;
@@ -338,6 +338,24 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.suspicious = true;
         self.tables.forget();
         true
+    }
+
+    /// Whose turn it is to write.
+    ///
+    /// # Errors
+    /// When that cannot be asked.
+    pub fn turn(&mut self) -> Result<Turn, LockError> {
+        self.kernel.turn()
+    }
+
+    /// Our turn begins after another process had it: the next sync reads back and compares everything, and what that process wrote
+    /// meanwhile was no foreign write.
+    pub fn begin_turn(&mut self) {
+        if let Err(error) = self.kernel.foreign_writes(&self.tables.names()) {
+            warn!(%error, "cannot ask whether somebody changed our rules");
+        }
+        self.refresh_node();
+        self.tables.forget();
     }
 
     /// Has the next sync look at everything again: the node's addresses, and what the kernel holds.

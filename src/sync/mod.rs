@@ -17,6 +17,7 @@ mod quarantine;
 mod schedule;
 mod settings;
 mod tables;
+mod turns;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
@@ -31,10 +32,11 @@ pub use quarantine::Culprit;
 pub use schedule::Schedule;
 
 use crate::health::Reporter;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Turn};
 use crate::metrics::{Metrics, Transaction};
 use crate::model::{Event, Node};
 use crate::ruleset::Layout;
+use turns::{News, Turns};
 
 /// Events taken over before a sync that is due: a flood must not put the sync off for ever.
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
@@ -57,6 +59,8 @@ pub struct Sync<K, L> {
     on_culprit: Option<OnCulprit>,
     /// Told of each Service that does not get a front.
     on_lost_claims: Option<OnLostClaims>,
+    /// Whether another process writes, so that we must not.
+    turns: Turns,
 }
 
 /// Hears of a Service that does not get a front that it claims.
@@ -90,6 +94,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             on_node: Some(on_node),
             on_culprit: None,
             on_lost_claims: None,
+            turns: Turns::default(),
         }
     }
 
@@ -116,8 +121,9 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self.health.working(self.started);
         self.engine.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
         loop {
+            self.ask_for_turn();
             let now = Instant::now();
-            let due = self.engine.is_ready().then(|| self.schedule.due(now));
+            let due = self.may_sync().then(|| self.schedule.due(now));
             if due.is_some_and(|due| due <= now) {
                 self.sync();
             }
@@ -139,7 +145,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// one left speak for the node: it forwards, and load balancers should not take it out for a restart.
     fn node_eligible(&mut self) -> Option<bool> {
         let known = self.engine.node_eligible();
-        if known.is_some() || self.engine.is_ready() || self.started.elapsed() < NODE_PATIENCE {
+        if known.is_some() || self.engine.is_ready() || self.turns.waits() || self.started.elapsed() < NODE_PATIENCE {
             return known;
         }
         let (engine, health) = (&mut self.engine, &self.health);
@@ -157,6 +163,37 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         inherits.then_some(true)
     }
 
+    /// Whether every object has arrived (G1), and no other process holds the lock.
+    fn may_sync(&self) -> bool {
+        self.engine.is_ready() && !self.turns.waits()
+    }
+
+    /// Looks now and then whether the lock is ours, and takes it when it is free.
+    fn ask_for_turn(&mut self) {
+        let now = Instant::now();
+        if !self.turns.is_due(now) {
+            return;
+        }
+        let refused = match self.engine.turn() {
+            Ok(Turn::Ours) => None,
+            Ok(Turn::Of(holder)) => Some(format!("another kube-proxy writes the rules of this node ({holder})")),
+            Err(error) => Some(format!("cannot take the lock of kube-proxies of this node: {error}")),
+        };
+        match self.turns.heard(refused, now) {
+            News::None => {}
+            News::Waits(reason) => {
+                warn!("{reason}; this one changes nothing and takes over when that one ends");
+                self.health.held_back(Some(reason), now);
+            }
+            News::Ours(waited) => {
+                info!(?waited, "the other kube-proxy has ended; this one writes the rules now");
+                self.engine.begin_turn();
+                self.health.held_back(None, now);
+                self.request();
+            }
+        }
+    }
+
     fn look_at_node(&mut self) -> anyhow::Result<()> {
         match self.engine.node() {
             Some(node) => self.on_node.take().map_or(Ok(()), |look| look(node)),
@@ -167,9 +204,10 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// Waits for events, the next sync or the next check, and takes over the events that are there.
     fn wait(&mut self, events: &Receiver<Event>) -> Result<(), Gone> {
         let now = Instant::now();
-        let due = self.engine.is_ready().then(|| self.schedule.due(now).saturating_duration_since(now));
+        let due = self.may_sync().then(|| self.schedule.due(now).saturating_duration_since(now));
         let look = self.engine.next_look().map_or(MOMENT, |look| look.saturating_duration_since(now));
-        let timeout = due.unwrap_or(MOMENT).min(MOMENT).min(look);
+        let most = if self.turns.waits() { turns::POLL } else { MOMENT };
+        let timeout = due.unwrap_or(most).min(most).min(look);
         // A thread that does anything else for too long is stuck, which `/livez` tells.
         self.health.waiting();
         let received = events.recv_timeout(timeout);
@@ -240,7 +278,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
 
     /// What no event tells of: the node's addresses, what others did to our rules, and what the last sync left for later.
     fn look_around(&mut self) {
-        if !self.engine.is_ready() {
+        if !self.may_sync() {
             return;
         }
         if self.engine.check() {

@@ -247,6 +247,11 @@ impl<'world> Proxy<'world> {
         answer.unwrap_or_else(|| panic!("nobody answers {path} at {address}"))
     }
 
+    /// The same, if there is anybody who answers.
+    pub(crate) fn get_if_there(&self, address: &str, path: &str) -> Option<String> {
+        self.node.enter(|| http_get(address, path))
+    }
+
     /// The process id; `ip netns exec` becomes the program that it runs.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().expect("the proxy runs").id()

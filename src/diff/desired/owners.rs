@@ -50,7 +50,11 @@ impl Objects {
                 self.names.insert(Arc::clone(name));
             }
             // A flowtable is in a table of its own.
-            Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) | Command::AddFlowtable(..) => {}
+            Command::AddTable(_)
+            | Command::OwnTable(_)
+            | Command::LockTable(_)
+            | Command::DeleteTable(_)
+            | Command::AddFlowtable(..) => {}
         }
     }
 
