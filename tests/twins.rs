@@ -22,6 +22,18 @@ use support::proxy::{Proxy, binary, config, is_slow};
 use support::world::World;
 
 const PORTS: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 9090)];
+const UPSTREAM: &str = include_str!("data/upstream.nft");
+/// The base chains that upstream makes anew at its start, with every full sync after that.
+const BASE_CHAINS: [(&str, &str); 8] = [
+    ("filter-prerouting-pre-dnat", "filter hook prerouting priority -110"),
+    ("filter-output-pre-dnat", "filter hook output priority -110"),
+    ("filter-input", "filter hook input priority 0"),
+    ("filter-forward", "filter hook forward priority 0"),
+    ("filter-output", "filter hook output priority 0"),
+    ("nat-prerouting", "nat hook prerouting priority -100"),
+    ("nat-output", "nat hook output priority -100"),
+    ("nat-postrouting", "nat hook postrouting priority 100"),
+];
 const LOCK: &str = "table inet kube-proxy-lock";
 /// How long anything may take for which no other deadline is set.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -64,14 +76,14 @@ fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-/// Does something while connections are made on every way, all of which must reach an endpoint. Gives their number.
-fn under_traffic(world: &World, work: impl FnOnce()) -> usize {
+/// Does something while connections are made on all of these ways, all of which must reach an endpoint. Gives their number.
+fn under_traffic(world: &World, flows: &[Flow], work: impl FnOnce()) -> usize {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
         let prober = scope.spawn(|| {
             let mut count = 0;
             while !is_done.load(Ordering::Relaxed) {
-                for flow in flows() {
+                for &flow in flows {
                     let outcome = probe(&world.client, flow);
                     assert!(matches!(outcome, Outcome::Reached(_)), "{flow:?}: {outcome:?}");
                     count += 1;
@@ -98,7 +110,7 @@ fn hand_over(end_the_first: impl FnOnce(&mut Proxy<'_>)) {
     let mut second = Proxy::prepare(&world.node, &config(), &objects(&[0, 1, 2, 3]));
     first.wait_until_quiet();
     let pid = first.pid();
-    let count = under_traffic(&world, || {
+    let count = under_traffic(&world, &flows(), || {
         let before = generation(&world.node);
         second.spawn();
         wait_until("the second waits", || second.log().contains("another kube-proxy writes the rules of this node"));
@@ -202,7 +214,7 @@ fn nobody_else_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_
     // The tables can be loaded from a listing, the lock cannot.
     let listing = run(node.command("nft").args(["list", "table", "ip", "kube-proxy"]));
     run_with_input(node.command("nft").args(["-f", "-"]), &format!("delete table ip kube-proxy\n{listing}"));
-    let error = nft(&list_ruleset(&node)).expect_err("the lock is in it");
+    let error = nft(&format!("flush ruleset\n{}", list_ruleset(&node))).expect_err("the lock is in it");
     assert!(error.contains("Operation not permitted"), "{error}");
 }
 
@@ -219,4 +231,61 @@ fn a_clean_up_beside_a_running_proxy_names_it_and_removes_nothing() {
     first.kill();
     clean_up().expect("nobody runs any more");
     assert_eq!(list_ruleset(&node), "");
+}
+
+/// What upstream's kube-proxy sends to nft at its start, one transaction a family as far as the kernel is concerned.
+fn full_sync() -> String {
+    let anew = |family: &str| -> String {
+        let chain = |(name, at): &(&str, &str)| {
+            let chain = format!("chain {family} kube-proxy {name}");
+            format!("add {chain} {{ type {at} ; }}\ndelete {chain}\nadd {chain} {{ type {at} ; }}\n")
+        };
+        BASE_CHAINS.iter().map(chain).collect()
+    };
+    format!("add table ip kube-proxy\nadd table ip6 kube-proxy\n{}{}{UPSTREAM}", anew("ip"), anew("ip6"))
+}
+
+/// What it sends when an endpoint has changed.
+fn small_sync(endpoint: u8) -> String {
+    let chain = "ip kube-proxy service-4AT6LBPK-shop/web/tcp/http";
+    let to = Family::V4.endpoint(endpoint);
+    format!(
+        "add chain {chain}\nflush chain {chain}\n\
+         add rule {chain} meta l4proto tcp dnat ip to numgen random mod 1 map {{ 0 : {to} . 8080 }}\n"
+    )
+}
+
+#[test]
+fn another_kube_proxy_that_knows_no_lock_is_named_once_and_there_is_no_fight() {
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &objects(&[0, 1, 2, 3]));
+    proxy.wait_until_quiet();
+    let nft = |text: &str| run_with_input(world.node.command("nft").args(["-f", "-"]), text);
+    let mut writes = 0;
+    // What is replayed has no UDP ports of this Service.
+    let flows: Vec<Flow> = flows().into_iter().filter(|flow| flow.proto == Proto::Tcp).collect();
+    let count = under_traffic(&world, &flows, || {
+        nft(&full_sync());
+        let log = |proxy: &Proxy<'_>| proxy.log().matches("another kube-proxy, in mode nftables").count();
+        wait_until("it is named", || log(&proxy) > 0);
+        proxy.wait_until_quiet();
+        thread::sleep(Duration::from_secs(2));
+        let before = generation(&world.node);
+        let end = Instant::now() + side_by_side();
+        while Instant::now() < end {
+            nft(&small_sync(writes % 4));
+            writes += 1;
+            thread::sleep(Duration::from_millis(400));
+        }
+        proxy.wait_until_quiet();
+        let transactions = generation(&world.node) - before;
+        println!("{writes} writes of the other, {} of ours", transactions - u32::from(writes));
+        assert_eq!(transactions, u32::from(writes), "we wrote too: {}", proxy.log());
+        assert_eq!(log(&proxy), 1, "{}", proxy.log());
+    });
+    println!("{count} connections, none lost");
+    // What is done to our rules is still put back.
+    nft("flush chain ip kube-proxy KUBE-SERVICES");
+    let rules = || run(world.node.command("nft").args(["list", "chain", "ip", "kube-proxy", "KUBE-SERVICES"]));
+    wait_until("it is repaired", || rules().contains("@services"));
 }

@@ -216,9 +216,13 @@ fn sync(
             recorder.record(Happening::FrontNotProgrammed { service, reason });
         })
     };
+    let on_company = {
+        let recorder = recorder.clone();
+        Box::new(move || recorder.record(Happening::AnotherProxy))
+    };
     let on_culprit = Box::new(move |Culprit { service, reason }| {
         recorder.record(Happening::ServiceNotProgrammed { service, error: reason });
     });
     let sync = Sync::new(engine, schedule, metrics, health, on_node).telling(on_culprit);
-    sync.telling_lost_claims(on_lost_claims).run(events)
+    sync.telling_lost_claims(on_lost_claims).telling_company(on_company).run(events)
 }

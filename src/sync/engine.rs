@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use expulsion::Done;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
@@ -327,7 +327,11 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             Ok(ForeignWrites::None) => return false,
             Ok(ForeignWrites::By(programs)) => {
                 let by: Vec<String> = programs.iter().map(|by| format!("{} (pid {})", by.name, by.pid)).collect();
-                warn!(by = by.join(", "), "somebody changed our rules; comparing and repairing them");
+                if self.tables.company.is_present(Instant::now()) {
+                    debug!(by = by.join(", "), "another kube-proxy may have changed our rules; comparing them");
+                } else {
+                    warn!(by = by.join(", "), "somebody changed our rules; comparing and repairing them");
+                }
             }
             Ok(ForeignWrites::Unknown) => info!("somebody may have changed our rules; comparing them"),
             Err(error) => {
@@ -336,8 +340,14 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             }
         }
         self.suspicious = true;
+        self.tables.company.suspect();
         self.tables.forget();
         true
+    }
+
+    /// Whether another kube-proxy has come since the last call, that writes to the same tables.
+    pub fn has_new_company(&mut self) -> bool {
+        self.tables.company.take_news()
     }
 
     /// Whose turn it is to write.

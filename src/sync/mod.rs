@@ -5,6 +5,7 @@
 //! tried again after reading back what the kernel holds. The loop ends when the sender of the events is gone, and leaves the rules
 //! in place (O7).
 
+mod company;
 mod engine;
 mod failure;
 mod flows;
@@ -59,6 +60,8 @@ pub struct Sync<K, L> {
     on_culprit: Option<OnCulprit>,
     /// Told of each Service that does not get a front.
     on_lost_claims: Option<OnLostClaims>,
+    /// Told that another kube-proxy writes to the same tables.
+    on_company: Option<OnCompany>,
     /// Whether another process writes, so that we must not.
     turns: Turns,
 }
@@ -68,6 +71,9 @@ pub type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
 /// Hears of a Service that the kernel refuses.
 pub type OnCulprit = Box<dyn Fn(Culprit) + Send>;
+
+/// Hears that another kube-proxy, which knows no lock, writes to the same tables.
+pub type OnCompany = Box<dyn Fn() + Send>;
 
 /// Looks at this node's own object when it is first seen; an error ends the loop.
 pub type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
@@ -94,6 +100,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             on_node: Some(on_node),
             on_culprit: None,
             on_lost_claims: None,
+            on_company: None,
             turns: Turns::default(),
         }
     }
@@ -109,6 +116,13 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     #[must_use]
     pub fn telling_lost_claims(mut self, on_lost_claims: OnLostClaims) -> Self {
         self.on_lost_claims = Some(on_lost_claims);
+        self
+    }
+
+    /// Has somebody told when another kube-proxy writes to the same tables.
+    #[must_use]
+    pub fn telling_company(mut self, on_company: OnCompany) -> Self {
+        self.on_company = Some(on_company);
         self
     }
 
@@ -258,6 +272,16 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         }
     }
 
+    fn tell_company(&mut self) {
+        if self.engine.has_new_company() {
+            warn!(
+                "another kube-proxy, in mode nftables, writes to the same tables; it is left alone but for what it does to our rules: \
+                 end one of the two"
+            );
+            self.on_company.iter().for_each(|tell| tell());
+        }
+    }
+
     fn tell_lost_claims(&mut self) {
         self.metrics.lost_claims(self.engine.lost_claims());
         for lost in self.engine.take_lost_claims() {
@@ -320,6 +344,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         let result = self.engine.sync(settled);
         self.tell_pending();
         self.tell_culprits();
+        self.tell_company();
         let took = start.elapsed();
         self.last_end = Some(Instant::now());
         if ticks {

@@ -16,6 +16,7 @@ use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
 use crate::select::ServiceSelection;
+use crate::sync::company::Company;
 use crate::sync::looks::Looks;
 
 /// Who contributes a part of a table.
@@ -52,6 +53,8 @@ pub(super) struct Tables<L> {
     tick: bool,
     /// The parts, as of the last commit, of Services that were written since; no parts where there was nothing.
     former: HashMap<ObjectName, Parts>,
+    /// Another kube-proxy that writes to the same tables.
+    pub(super) company: Company,
 }
 
 /// The parts of a Service in each table, in order.
@@ -146,6 +149,7 @@ impl<L: Layout> Tables<L> {
             outdated: false,
             tick: false,
             former: HashMap::default(),
+            company: Company::default(),
         }
     }
 
@@ -282,10 +286,14 @@ impl<L: Layout> Tables<L> {
     /// # Errors
     /// See [`nft::ReadError`].
     pub(super) fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
+        let (now, mut found) = (Instant::now(), false);
         for table in &mut self.tables {
             let program = table.desired.program();
-            table.realised = Realised::from_dump(kernel.read(&program.table.name)?, program);
+            let mut dump = kernel.read(&program.table.name)?;
+            found |= dump.as_mut().is_some_and(|dump| self.company.set_aside(dump, now));
+            table.realised = Realised::from_dump(dump, program);
         }
+        self.company.looked(found, now);
         self.known = true;
         Ok(())
     }
