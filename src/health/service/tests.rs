@@ -130,14 +130,14 @@ async fn a_port_in_use_closes_all_of_that_service_only_and_is_tried_again() {
     let both = snapshot(&["127.0.0.1", "127.0.0.2"], &[("other", b, 1), ("web", a, 1)]);
     let notes = Notes::new();
     let mut servers = ServiceServers::new(Limits::default(), health(), notes.clone());
-    servers.follow(&both, false, false).await;
+    servers.follow(&both, false).await;
     assert!(!is_open(at(a)).await, "the address that is free was closed again");
     assert!(is_open(at(b)).await);
     assert_eq!(notes.take(), [format!("ns/web IPv4 {a} AddrInUse")]);
-    servers.follow(&both, false, false).await;
+    servers.follow(&both, false).await;
     assert_eq!(notes.take().len(), 1, "it was tried again, and failed again");
     drop(taken);
-    servers.follow(&both, false, false).await;
+    servers.follow(&both, false).await;
     assert!(notes.take().is_empty());
     assert!(is_open(at(a)).await);
     assert!(is_open(SocketAddr::from(([127, 0, 0, 2], a))).await);
@@ -150,7 +150,7 @@ async fn each_family_has_its_own_listeners() {
     let mut all = snapshot(&["0.0.0.0", "::"], &[("web", port, 3)]);
     all.checks.insert(check_name("web", Family::V6), Check { port, local_endpoints: 1 });
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
-    servers.follow(&all, false, false).await;
+    servers.follow(&all, false).await;
     assert_eq!(without_date(&get(at(port), "/").await), expected("200 OK", 3, true));
     let v6 = SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), port);
     assert_eq!(without_date(&get(v6, "/").await), expected("200 OK", 1, true));
