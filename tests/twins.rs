@@ -14,7 +14,7 @@ use std::{env, thread};
 use nft::Connection;
 use serde_json::{Value, json};
 use support::netns::{Namespace, run, run_with_input, try_run};
-use support::nft::list_ruleset;
+use support::nft::{list_everything, list_ruleset};
 use support::objects::{node, service, service_cidr, slices};
 use support::plan::Family;
 use support::probe::{Flow, Outcome, Proto, probe};
@@ -142,9 +142,9 @@ fn hand_over(end_the_first: impl FnOnce(&mut Proxy<'_>)) {
         assert_eq!(value(&second, "kubeproxy_nft_foreign_changes_total"), 0.0, "{}", second.log());
     });
     println!("{count} connections, none lost");
-    assert!(list_ruleset(&world.node).contains(LOCK));
+    assert!(list_everything(&world.node).contains(LOCK));
     drop(second);
-    wait_until("the lock ends with its holder", || !list_ruleset(&world.node).contains(LOCK));
+    wait_until("the lock ends with its holder", || !list_everything(&world.node).contains(LOCK));
 }
 
 #[test]
@@ -208,13 +208,13 @@ fn nobody_else_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_
         assert!(nft(text).is_err_and(|error| error.contains("Operation not permitted")), "{text}");
     }
     nft("flush ruleset").expect("it leaves the lock out");
-    assert!(list_ruleset(&node).contains(LOCK));
+    assert!(list_everything(&node).contains(LOCK));
     wait_until("what was flushed is back", || list_ruleset(&node).contains("table ip kube-proxy"));
     first.wait_until_quiet();
     // The tables can be loaded from a listing, the lock cannot.
     let listing = run(node.command("nft").args(["list", "table", "ip", "kube-proxy"]));
     run_with_input(node.command("nft").args(["-f", "-"]), &format!("delete table ip kube-proxy\n{listing}"));
-    let error = nft(&format!("flush ruleset\n{}", list_ruleset(&node))).expect_err("the lock is in it");
+    let error = nft(&format!("flush ruleset\n{}", list_everything(&node))).expect_err("the lock is in it");
     assert!(error.contains("Operation not permitted"), "{error}");
     // As `nft/README.md` says.
     let cut = r#"(echo flush ruleset; nft list ruleset | sed '/^table inet kube-proxy-lock /,/^}/d') | nft -f -"#;
@@ -233,7 +233,7 @@ fn a_clean_up_beside_a_running_proxy_names_it_and_removes_nothing() {
     assert_eq!(generation(&node), before);
     first.kill();
     clean_up().expect("nobody runs any more");
-    assert_eq!(list_ruleset(&node), "");
+    assert_eq!(list_everything(&node), "");
 }
 
 /// What upstream's kube-proxy sends to nft at its start, one transaction a family as far as the kernel is concerned.
