@@ -67,7 +67,7 @@ fn run(config: Config) -> Result<()> {
 
 /// The lock, asked for once. Whoever does not get it here goes on asking, and says so, in the sync loop.
 fn take_lock() -> Lock {
-    let mut lock = Lock::new(&command_line());
+    let mut lock = Lock::new(std::process::id(), &command_line());
     // What is wrong, such as a missing privilege, is said by the steps of the start that need it too.
     if let Err(error) = lock.take() {
         debug!(%error, "cannot take the lock");
@@ -94,7 +94,7 @@ fn init_only(config: &Config) -> Result<()> {
 fn clean_up(config: &Config) -> Result<()> {
     begin(config);
     logging::start_writing();
-    let mut lock = Lock::new(&command_line());
+    let mut lock = Lock::new(std::process::id(), &command_line());
     // Held until the end, so that no kube-proxy begins to write meanwhile.
     match lock.take() {
         Ok(Turn::Of(holder)) => bail!(

@@ -88,11 +88,12 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Nothing is asked of the kernel but the number of this process, which is that of the calling thread: call it on the main one.
+    /// Nothing is asked of the kernel but the host's number of this process, which is that of the calling thread: call it on the main
+    /// one. `pid` is the process's own number, for a kernel that does not say.
     #[must_use]
-    pub fn new(command_line: &[String]) -> Self {
+    pub fn new(pid: u32, command_line: &[String]) -> Self {
         let caller = Connection::open().ok().and_then(|mut connection| connection.caller().ok().flatten());
-        let pid = caller.map_or_else(std::process::id, |caller| caller.pid);
+        let pid = caller.map_or(pid, |caller| caller.pid);
         let comment = comment(pid, command_line).into();
         Self { comment, connection: None, held: Held::default(), unsupported: false }
     }
