@@ -43,6 +43,8 @@ pub enum Happening {
     HealthzFailed(String),
     /// The metrics server cannot listen, and the process ends for it (O8).
     MetricsFailed(String),
+    /// Another kube-proxy writes to the same tables.
+    AnotherProxy,
     /// The health check of a Service cannot listen on its port (K4).
     ServiceHealthCheckFailed {
         /// The Service.
@@ -215,13 +217,15 @@ fn describe(node: &str, happening: &Happening, now: SystemTime) -> Event {
 /// The object it is about. Upstream knows no UIDs and gives names in their place.
 fn about(node: &str, happening: &Happening) -> ObjectReference {
     match happening {
-        Happening::Starting | Happening::HealthzFailed(_) | Happening::MetricsFailed(_) => ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_owned()),
-            uid: Some(node.to_owned()),
-            ..ObjectReference::default()
-        },
+        Happening::Starting | Happening::AnotherProxy | Happening::HealthzFailed(_) | Happening::MetricsFailed(_) => {
+            ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(node.to_owned()),
+                uid: Some(node.to_owned()),
+                ..ObjectReference::default()
+            }
+        }
         Happening::ServiceHealthCheckFailed { service, .. }
         | Happening::ServiceNotProgrammed { service, .. }
         | Happening::FrontNotProgrammed { service, .. } => ObjectReference {
@@ -240,6 +244,7 @@ fn reason(happening: &Happening) -> &'static str {
         Happening::Starting => "Starting",
         Happening::HealthzFailed(_) => "FailedToStartProxierHealthcheck",
         Happening::MetricsFailed(_) => "FailedToStartMetricServer",
+        Happening::AnotherProxy => "AnotherKubeProxy",
         Happening::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
         Happening::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
         Happening::FrontNotProgrammed { .. } => "FrontNotProgrammed",
@@ -249,7 +254,9 @@ fn reason(happening: &Happening) -> &'static str {
 fn action(happening: &Happening) -> &'static str {
     match happening {
         Happening::ServiceHealthCheckFailed { .. } => "Listen",
-        Happening::ServiceNotProgrammed { .. } | Happening::FrontNotProgrammed { .. } => "Program",
+        Happening::AnotherProxy | Happening::ServiceNotProgrammed { .. } | Happening::FrontNotProgrammed { .. } => {
+            "Program"
+        }
         _ => "StartKubeProxy",
     }
 }
@@ -257,6 +264,11 @@ fn action(happening: &Happening) -> &'static str {
 fn note(node: &str, happening: &Happening) -> String {
     match happening {
         Happening::Starting => String::new(),
+        Happening::AnotherProxy => {
+            format!(
+                "another kube-proxy, in mode nftables, writes to the same tables of node {node}: end one of the two"
+            )
+        }
         Happening::HealthzFailed(error) | Happening::MetricsFailed(error) => error.clone(),
         Happening::ServiceHealthCheckFailed { service, port, error } => {
             format!("node {node} failed to start healthcheck {:?} on port {port}: {error}", service.to_string())
@@ -358,6 +370,14 @@ mod tests {
             assert_eq!((event.type_.as_deref(), event.note.as_deref()), (Some("Warning"), Some("in use")));
             assert_eq!(event.action.as_deref(), Some("StartKubeProxy"));
         }
+    }
+
+    #[test]
+    fn another_kube_proxy_is_an_event_of_the_node() {
+        let event = describe("node-1", &Happening::AnotherProxy, at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("AnotherKubeProxy")));
+        assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
+        assert!(event.note.is_some_and(|note| note.contains("another kube-proxy") && note.contains("node-1")));
     }
 
     #[test]

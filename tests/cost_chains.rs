@@ -21,7 +21,7 @@ type Sent = BTreeMap<&'static str, usize>;
 
 fn kind(command: &Command) -> &'static str {
     match command {
-        Command::AddTable(_) | Command::OwnTable(_) => "add table",
+        Command::AddTable(_) | Command::OwnTable(_) | Command::LockTable(_) => "add table",
         Command::DeleteTable(_) => "delete table",
         Command::AddChain(..) => "add chain",
         Command::DeleteChain(..) => "delete chain",

@@ -23,6 +23,10 @@ pub enum Command {
     /// Adds a table that only this connection can change and that stays when the connection ends, or takes over one whose owner
     /// is gone. A table that anybody may change is refused. Kernel 6.9 and later.
     OwnTable(Table),
+    /// Adds a table without content that only this connection can change, and that the kernel removes when the connection ends. Refused
+    /// with `EPERM` while another connection has one of that name, and with `EOPNOTSUPP` when it exists without an owner. Kernel 5.12
+    /// and later.
+    LockTable(Table),
     /// Deletes a table with everything in it. It must exist.
     DeleteTable(TableName),
     /// Adds a chain unless it exists.
@@ -57,7 +61,7 @@ impl Command {
     #[must_use]
     pub fn table(&self) -> &TableName {
         match self {
-            Self::AddTable(table) | Self::OwnTable(table) => &table.name,
+            Self::AddTable(table) | Self::OwnTable(table) | Self::LockTable(table) => &table.name,
             Self::DeleteTable(table)
             | Self::AddChain(table, _)
             | Self::DeleteChain(table, _)

@@ -314,6 +314,36 @@ impl Connection {
         }
     }
 
+    /// A table without its content, and who may change it; `None` when there is no such table.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn table(&mut self, name: &TableName) -> Result<Option<(Table, Ownership)>, ReadError> {
+        Ok(self.read_table_object(name)?.map(|(table, state)| (table, state.ownership)))
+    }
+
+    /// The calling thread as the kernel's own process namespace knows it, whatever namespace it runs in (`task_pid_nr` in
+    /// `nf_tables_fill_gen_info` of `net/netfilter/nf_tables_api.c`). The main thread's number is that of the process.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn caller(&mut self) -> Result<Option<decode::Process>, ReadError> {
+        self.socket.send(&request::message(request::GENERATION, 0, None, &[]))?;
+        loop {
+            let bytes = self.socket.receive()?;
+            for message in Messages::new(bytes) {
+                if let Some(decode::Notice::End { by, .. }) = decode::notice(message) {
+                    return Ok(by);
+                }
+                if let Some(ack) = decode::ack(message)
+                    && ack.errno != 0
+                {
+                    return Err(io::Error::from_raw_os_error(ack.errno).into());
+                }
+            }
+        }
+    }
+
     /// Asks for all objects of a kind and hands over each.
     fn dump(
         &mut self,

@@ -31,6 +31,11 @@ pub struct Socket {
     send_buffer: usize,
 }
 
+// SAFETY: the only field that is not `Send` is the pointer of `mnl::Socket` to a `struct mnl_socket`: a descriptor and an address, on
+// the heap, with no state of a thread beside it (`src/socket.c` of libmnl). The value owns it, nobody else has the pointer, and there
+// is no `Sync`, so one thread at a time uses it. A netlink socket keeps the network namespace of the thread that opened it.
+unsafe impl Send for Socket {}
+
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     ///

@@ -18,12 +18,12 @@ use std::ffi::OsString;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::config::file::RulesetLayout;
 use crate::config::{self, Config, Invocation};
-use crate::kernel::leftovers;
 use crate::kernel::process::raise_open_files;
+use crate::kernel::{Lock, Turn, leftovers};
 use crate::logging::{self, Verbosity};
 use crate::privileges;
 use crate::ruleset::AnyLayout;
@@ -52,14 +52,30 @@ fn run(config: Config) -> Result<()> {
     let verbosity = begin(&config);
     info!(version = config.version, node = config.node_name, "starting");
     prepare::check(&config)?;
+    let lock = take_lock();
     prepare::prepare(&config)?;
     let open_files = raise_open_files();
     prepare::give_up_privileges(&config)?;
     logging::start_writing();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(serve::serve(config, verbosity, open_files));
+    let outcome = runtime.block_on(serve::serve(config, verbosity, open_files, lock));
     runtime.shutdown_background();
     outcome
+}
+
+/// The lock, asked for once. Whoever does not get it here goes on asking, and says so, in the sync loop.
+fn take_lock() -> Lock {
+    let mut lock = Lock::new(std::process::id(), &command_line());
+    // What is wrong, such as a missing privilege, is said by the steps of the start that need it too.
+    if let Err(error) = lock.take() {
+        debug!(%error, "cannot take the lock");
+    }
+    lock
+}
+
+/// What the lock tells others of this process.
+fn command_line() -> Vec<String> {
+    std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
 }
 
 /// The privileged part of a start, and nothing else (O3). It is checked as for a start, credentials included: a proxy that could not go on
@@ -78,6 +94,16 @@ fn clean_up(config: &Config) -> Result<()> {
     begin(config);
     logging::start_writing();
     privileges::check()?;
+    let mut lock = Lock::new(std::process::id(), &command_line());
+    // Held until the end, so that no kube-proxy begins to write meanwhile.
+    match lock.take() {
+        Ok(Turn::Of(holder)) => bail!(
+            "nothing was removed: a kube-proxy runs on this node and would write its rules again ({holder}); end it first, then \
+             repeat --cleanup"
+        ),
+        Ok(Turn::Ours) => {}
+        Err(error) => warn!("cannot find out whether a kube-proxy runs on this node: {error}"),
+    }
     let report = leftovers::remove_all();
     report.log(None);
     if report.errors.is_empty() { Ok(()) } else { bail!("the clean-up is not complete") }

@@ -21,7 +21,7 @@ use crate::fastpath::{self, Keeper, Look};
 use crate::health::{self, Listen, Reporter};
 use crate::http::{self, Places};
 use crate::kernel::leftovers::CleanUp;
-use crate::kernel::{Flowtables, Netfilter, Wake, families};
+use crate::kernel::{Flowtables, Held, Lock, Netfilter, Wake, families};
 use crate::logging::{self, Verbosity};
 use crate::metrics::{self, Metrics};
 use crate::model::{Event, Node};
@@ -44,7 +44,9 @@ const CLEAN_UP_AGAIN_AT_MOST: Duration = Duration::from_secs(3600);
 ///
 /// # Errors
 /// What ended it otherwise.
-pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64) -> Result<()> {
+pub(super) async fn serve(mut config: Config, verbosity: Verbosity, open_files: u64, lock: Lock) -> Result<()> {
+    // While another process holds the lock, it also has the ports: they come free when it ends, which is nothing to end for.
+    config.file.bind_address_hard_fail &= lock.held().get();
     let (supervisor, mut failures) = supervise::new();
     let asked_to_end = ending::on_signal(&supervisor)?;
     let (metrics, places) = (Metrics::new(), serving::places(open_files));
@@ -64,9 +66,9 @@ pub(super) async fn serve(config: Config, verbosity: Verbosity, open_files: u64)
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let sender = Arc::new(sender);
     let mut source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone(), reporter.clone())?;
-    let synced = spawn_fast_path(&config, &supervisor)?;
+    let synced = spawn_fast_path(&config, lock.held(), &supervisor)?;
     let (teller, wake) = (recorder.clone(), waker(&sender));
-    let body = move || sync(config, metrics, reporter, teller, synced, wake, &events);
+    let body = move || sync(config, lock, metrics, reporter, teller, synced, wake, &events);
     let sync = supervisor.thread("sync", "the sync loop's thread", body)?;
     let failure = tokio::select! {
         Ok(()) = asked_to_end => None,
@@ -184,7 +186,7 @@ fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
 
 /// Starts the thread that keeps the fast path, if there shall be one: it begins when it is sent something, which is after the first
 /// sync. It ends with the process, and the fast path stays, as the rules do.
-fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<Option<SyncSender<()>>> {
+fn spawn_fast_path(config: &Config, lock: Held, supervisor: &Supervisor) -> Result<Option<SyncSender<()>>> {
     let wanted = config.file.nftables.flowtable.clone();
     if wanted == Flowtable::Off {
         return Ok(None);
@@ -197,7 +199,7 @@ fn spawn_fast_path(config: &Config, supervisor: &Supervisor) -> Result<Option<Sy
         match Flowtables::open() {
             Ok(kernel) => {
                 let mut keeper = Keeper::new(wanted, kernel);
-                while keeper.look() == Look::Again {
+                while !lock.get() || keeper.look() == Look::Again {
                     thread::sleep(fastpath::MOMENT);
                 }
             }
@@ -242,6 +244,7 @@ fn waker(events: &Arc<SyncSender<Event>>) -> Wake {
 /// The sync loop, until there are no more events. Its netlink sockets are opened on its own thread, which they may not leave.
 fn sync(
     config: Config,
+    lock: Lock,
     metrics: Metrics,
     health: Reporter,
     recorder: Recorder,
@@ -251,6 +254,7 @@ fn sync(
 ) -> Result<()> {
     let fast_path = (config.file.nftables.flowtable != Flowtable::Off).then(ruleset::fastpath::table);
     let kernel = Netfilter::open().context("netfilter netlink socket")?.with_fast_path(fast_path).waking(wake);
+    let kernel = kernel.with_lock(lock);
     let families = families::supported();
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);
@@ -264,9 +268,14 @@ fn sync(
             recorder.record(Happening::FrontNotProgrammed { service, reason });
         })
     };
+    let on_company = {
+        let recorder = recorder.clone();
+        Box::new(move || recorder.record(Happening::AnotherProxy))
+    };
     let on_culprit = Box::new(move |Culprit { service, reason }| {
         recorder.record(Happening::ServiceNotProgrammed { service, error: reason });
     });
     let sync = Sync::new(engine, schedule, metrics, health, on_node).telling(on_culprit);
-    sync.telling_lost_claims(on_lost_claims).followed_by(after_first_sync(synced)).run(events)
+    let sync = sync.telling_lost_claims(on_lost_claims).telling_company(on_company);
+    sync.followed_by(after_first_sync(synced)).run(events)
 }

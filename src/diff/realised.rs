@@ -137,7 +137,7 @@ impl Realised {
             }
             Command::DeleteObject(_, object) => self.objects.retain(|present| present != object),
             // In a table of its own, which is not kept here.
-            Command::AddFlowtable(..) => {}
+            Command::AddFlowtable(..) | Command::LockTable(_) => {}
         }
     }
 

@@ -151,6 +151,12 @@ impl Reporter {
         self.proxy.lock().ready(Some(reason.into()));
     }
 
+    /// Something outside of this process keeps it from syncing, such as another kube-proxy; nothing if it may go on. Requests that
+    /// nobody serves for that reason make nobody unhealthy.
+    pub fn held_back(&self, reason: Option<String>, now: Instant) {
+        self.proxy.lock().held_back(reason, now);
+    }
+
     /// These Services are left out of the rules, because the kernel refuses them; the details say so.
     pub fn quarantined<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
         self.proxy.lock().quarantined(services);

@@ -33,6 +33,8 @@ pub struct ProxyHealth {
     oversized: Vec<String>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
+    /// Why no sync may happen, through no fault of this process.
+    held_back: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +58,7 @@ impl ProxyHealth {
             quarantined: Vec::new(),
             oversized: Vec::new(),
             busy_since: None,
+            held_back: None,
         }
     }
 
@@ -80,6 +83,12 @@ impl ProxyHealth {
     /// The sync thread waits for events; it may do so for ever.
     pub fn waiting(&mut self) {
         self.busy_since = None;
+    }
+
+    /// No sync may happen for this reason, or syncs may happen again. What waited meanwhile has waited since now.
+    pub fn held_back(&mut self, reason: Option<String>, now: Instant) {
+        self.held_back = reason;
+        self.families.values_mut().filter_map(|family| family.waiting_since.as_mut()).for_each(|since| *since = now);
     }
 
     /// Whether the node is eligible for traffic; an unknown one is not (L5).
@@ -110,7 +119,7 @@ impl ProxyHealth {
 
     fn keeps_up(&self, family: &FamilyHealth, now: Instant) -> bool {
         let is_served = |since| now.saturating_duration_since(since) < self.timeout;
-        self.stuck_for(now).is_none() && family.waiting_since.is_none_or(is_served)
+        self.stuck_for(now).is_none() && (self.held_back.is_some() || family.waiting_since.is_none_or(is_served))
     }
 
     /// How long the sync thread has been busy, if that is too long.
@@ -123,16 +132,16 @@ impl ProxyHealth {
     #[must_use]
     pub fn livez(&self, now: Instant, clock: SystemTime) -> (bool, String) {
         let healthy = self.is_healthy(now);
-        let body = Body { reason: self.stuck(now), ..self.body(healthy, now, clock) };
+        let body = Body { reason: self.hindrance(now), ..self.body(healthy, now, clock) };
         (healthy, body.text())
     }
 
     /// The answer to `/readyz`, and whether it is a good one: the last sync succeeded, and the proxy keeps up.
     #[must_use]
     pub fn readyz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
-        let good = self.is_healthy(now) && self.not_ready.is_none();
+        let good = self.is_healthy(now) && self.held_back.is_none() && self.not_ready.is_none();
         let late = || "a sync that was asked for has not been done in time".to_owned();
-        let reason = self.stuck(now).or_else(|| self.not_ready.clone()).or_else(|| (!good).then(late));
+        let reason = self.hindrance(now).or_else(|| self.not_ready.clone()).or_else(|| (!good).then(late));
         (good, Body { ready: Some(good), reason, ..self.body(good, now, clock) }.text())
     }
 
@@ -140,12 +149,15 @@ impl ProxyHealth {
     #[must_use]
     pub fn healthz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
         let good = self.is_healthy(now) && self.eligible;
-        let body = Body { node_eligible: Some(self.eligible), reason: self.stuck(now), ..self.body(good, now, clock) };
+        let body =
+            Body { node_eligible: Some(self.eligible), reason: self.hindrance(now), ..self.body(good, now, clock) };
         (good, body.text())
     }
 
-    fn stuck(&self, now: Instant) -> Option<String> {
-        self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs()))
+    /// What keeps syncs from happening.
+    fn hindrance(&self, now: Instant) -> Option<String> {
+        let stuck = self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs()));
+        stuck.or_else(|| self.held_back.clone())
     }
 
     /// A good answer says that all is up to date now; a bad one, when it last was.

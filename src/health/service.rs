@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hyper::Response;
 use hyper::header::{HeaderName, HeaderValue};
@@ -22,6 +22,9 @@ use crate::model::{Family, ObjectName};
 /// Tells load balancers how much traffic the node should get.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
+/// Time until the next try to listen on ports that were not free, if no sync comes before (K4).
+const RETRY: Duration = Duration::from_secs(1);
+
 /// Follows the snapshots until their sender is gone.
 pub(super) async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -30,9 +33,16 @@ pub(super) async fn run(
     observer: Arc<dyn Observer>,
 ) {
     let mut servers = ServiceServers::new(limits, health, observer);
-    while snapshots.changed().await.is_ok() {
+    let mut all_open = true;
+    loop {
+        let is_retry = tokio::select! {
+            changed = snapshots.changed() => if changed.is_err() { return } else { false },
+            // The port may be that of a process which this one replaced, and which is about to end.
+            () = tokio::time::sleep(RETRY), if !all_open => true,
+        };
         let snapshot = snapshots.borrow_and_update().clone();
-        servers.follow(&snapshot).await;
+        servers.follow(&snapshot, is_retry).await;
+        all_open = servers.is_complete(&snapshot);
     }
 }
 
@@ -73,16 +83,25 @@ impl ServiceServers {
         Self { limits, health, observer, open: BTreeMap::new() }
     }
 
-    /// Opens and closes what it takes to match the snapshot; servers that stay where they are go on (K1).
-    async fn follow(&mut self, snapshot: &Snapshot) {
+    /// Opens and closes what it takes to match the snapshot; servers that stay where they are go on (K1). What fails is told, but not
+    /// of a retry.
+    async fn follow(&mut self, snapshot: &Snapshot, is_retry: bool) {
         self.close_unwanted(snapshot).await;
         for (name, check) in &snapshot.checks {
             if let Some(server) = self.open.get(name) {
                 server.local_endpoints.set(Some(check.local_endpoints));
             } else {
-                self.open(name, check, addresses(snapshot, name.family, check.port));
+                self.open(name, check, addresses(snapshot, name.family, check.port), is_retry);
             }
         }
+    }
+
+    /// Whether every server listens that has an address.
+    fn is_complete(&self, snapshot: &Snapshot) -> bool {
+        let mut checks = snapshot.checks.iter();
+        checks.all(|(name, check)| {
+            self.open.contains_key(name) || addresses(snapshot, name.family, check.port).is_empty()
+        })
     }
 
     /// Comes first, and waits until the ports are free: another Service may want them. Requests that are on their way learn
@@ -112,14 +131,15 @@ impl ServiceServers {
     }
 
     /// All listeners of a server or none (K4).
-    fn open(&mut self, name: &CheckName, check: &Check, addresses: BTreeSet<SocketAddr>) {
+    fn open(&mut self, name: &CheckName, check: &Check, addresses: BTreeSet<SocketAddr>, is_retry: bool) {
         let CheckName { service, family } = name;
         let bind = |address: &SocketAddr| self.limits.places.bind(*address);
         let listeners: Vec<_> = match addresses.iter().map(bind).collect::<io::Result<_>>() {
             Ok(listeners) => listeners,
+            Err(_) if is_retry => return,
             Err(error) => {
                 warn!(%service, %family, port = check.port, %error,
-                    "cannot listen on the health-check node port; trying again with the next sync");
+                    "cannot listen on the health-check node port; trying again every {RETRY:?}");
                 let failure = ListenFailure { service: service.clone(), family: *family, port: check.port, error };
                 self.observer.listen_failed(&failure);
                 return;

@@ -8,8 +8,11 @@ use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
-/// Time until the next try to listen (O8).
-const RETRY: Duration = Duration::from_secs(5);
+/// Time until the next try to listen (O8). Short, because the port may be that of a process which this one is to replace: load balancers
+/// that ask it should not find it closed.
+const RETRY: Duration = Duration::from_millis(100);
+/// Tries between two log records about the same failure: 5 s.
+const TRIES: u32 = 50;
 /// Connections that wait in the kernel until they are accepted, as far as `net.core.somaxconn` (4096) lets them: were there no room,
 /// the kernel would drop the packet of a client that dials, who tries again after a second.
 const BACKLOG: u32 = 4096;
@@ -80,18 +83,22 @@ fn failure(what: &str, address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot listen for {what} on {address}: {error}{remedy}"))
 }
 
-/// Listens as Go does; without `hard_fail`, a failure is logged and it is tried again every 5 s until it works (O8). `what`
-/// is the server's name for the log.
+/// Listens as Go does; without `hard_fail`, a failure is logged every 5 s, and it is tried again ten times a second until it works
+/// (O8). `what` is the server's name for the log.
 ///
 /// # Errors
 /// With `hard_fail`, the first failure; its text names server and address.
 pub async fn bind_with_retry(what: &str, address: SocketAddr, hard_fail: bool) -> io::Result<TcpListener> {
-    loop {
+    for tries in 0_u32.. {
         match bind_like_go(address) {
             Ok(listener) => return Ok(listener),
             Err(error) if hard_fail => return Err(failure(what, address, &error)),
-            Err(error) => warn!("{}; trying again every {RETRY:?}", failure(what, address, &error)),
+            Err(error) if tries % TRIES == 0 => {
+                warn!("{}; trying again every {RETRY:?}", failure(what, address, &error));
+            }
+            Err(_) => {}
         }
         tokio::time::sleep(RETRY).await;
     }
+    unreachable!("13 years of tries")
 }

@@ -11,6 +11,7 @@ mod flowtables;
 pub mod interfaces;
 pub mod leftovers;
 mod link;
+mod lock;
 pub mod probe;
 pub mod process;
 mod rtnetlink;
@@ -33,6 +34,7 @@ pub use flows::load_conntrack;
 #[doc(hidden)]
 pub use flows::{deletion, flow};
 pub use flowtables::{FlowtableKernel, Flowtables};
+pub use lock::{Held, Holder, Lock, LockError, TABLE as LOCK, Turn};
 pub use watch::ForeignWrites;
 
 /// What the sync loop asks of the kernel. Tests put another one in its place.
@@ -61,6 +63,14 @@ pub trait Kernel {
     /// See [`ReadError`].
     fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError>;
 
+    /// Whose turn it is to write to our tables. Without a lock, it is always ours.
+    ///
+    /// # Errors
+    /// See [`LockError`]; then it is not our turn.
+    fn turn(&mut self) -> Result<Turn, LockError> {
+        Ok(Turn::Ours)
+    }
+
     /// The UDP flows of a family that the kernel tracks.
     ///
     /// # Errors
@@ -86,6 +96,8 @@ pub struct Netfilter {
     watch: Watch,
     /// The table with the flowtable that flows of ours may be in.
     fast_path: Option<TableName>,
+    /// Without it nothing keeps two processes from writing.
+    lock: Option<Lock>,
 }
 
 impl Netfilter {
@@ -96,7 +108,7 @@ impl Netfilter {
     pub fn open() -> io::Result<Self> {
         let mut connection = Link::new(Connection::open);
         connection.ensure()?;
-        Ok(Self { connection, watch: Watch::new(None), fast_path: None })
+        Ok(Self { connection, watch: Watch::new(None), fast_path: None, lock: None })
     }
 
     /// Names the table of the fast path. Where the kernel deletes no flow that is in a flowtable, the table is deleted for that; who
@@ -111,6 +123,12 @@ impl Netfilter {
     #[must_use]
     pub fn waking(self, wake: Wake) -> Self {
         Self { watch: Watch::new(Some(wake)), ..self }
+    }
+
+    /// Has [`Kernel::turn`] ask this lock.
+    #[must_use]
+    pub fn with_lock(self, lock: Lock) -> Self {
+        Self { lock: Some(lock), ..self }
     }
 
     fn release_flows(&mut self) -> io::Result<()> {
@@ -149,6 +167,10 @@ impl Kernel for Netfilter {
             watch.missed();
         }
         self.connection.with(is_broken, |connection| watch.foreign_writes(connection, tables))
+    }
+
+    fn turn(&mut self) -> Result<Turn, LockError> {
+        self.lock.as_mut().map_or(Ok(Turn::Ours), Lock::take)
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {

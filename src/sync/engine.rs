@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::conntrack::Flow;
 use crate::diff::Scope;
 use crate::health::Snapshot;
-use crate::kernel::{ForeignWrites, Kernel};
+use crate::kernel::{ForeignWrites, Kernel, LockError, Turn};
 use crate::model::{Dirty, Event, Family, Node, ObjectName, State};
 use crate::ruleset::{Layout, NodeFacts};
 use crate::select::select;
@@ -360,6 +360,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             }
         };
         self.suspicious = true;
+        self.tables.company.suspect();
         self.tables.forget();
         Some(programs)
     }
@@ -367,6 +368,34 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     /// What the last read-backs found in our tables that is not ours, but for other rules and elements, in words.
     pub fn take_findings(&mut self) -> Vec<String> {
         self.tables.take_findings()
+    }
+
+    /// Whether another kube-proxy writes to the same tables, as far as is known.
+    pub fn has_company(&self, now: Instant) -> bool {
+        self.tables.company.is_present(now)
+    }
+
+    /// Whether another kube-proxy has come since the last call, that writes to the same tables.
+    pub fn has_new_company(&mut self) -> bool {
+        self.tables.company.take_news()
+    }
+
+    /// Whose turn it is to write.
+    ///
+    /// # Errors
+    /// When that cannot be asked.
+    pub fn turn(&mut self) -> Result<Turn, LockError> {
+        self.kernel.turn()
+    }
+
+    /// Our turn begins after another process had it: the next sync reads back and compares everything, and what that process wrote
+    /// meanwhile was no foreign write.
+    pub fn begin_turn(&mut self) {
+        if let Err(error) = self.kernel.foreign_writes(&self.tables.names()) {
+            warn!(%error, "cannot ask whether somebody changed our rules");
+        }
+        self.refresh_node();
+        self.tables.forget();
     }
 
     /// Has the next sync look at everything again: the node's addresses, and what the kernel holds.

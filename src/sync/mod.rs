@@ -7,6 +7,7 @@
 
 mod budget;
 mod chores;
+mod company;
 mod engine;
 mod failure;
 mod flows;
@@ -20,6 +21,7 @@ mod repairs;
 mod schedule;
 mod settings;
 mod tables;
+mod turns;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
@@ -36,12 +38,13 @@ pub use quarantine::Culprit;
 pub use schedule::Schedule;
 
 use crate::health::Reporter;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Turn};
 use crate::metrics::{Metrics, Transaction};
 use crate::model::{Event, Node};
 use crate::ruleset::Layout;
 use chores::Chores;
 use repairs::{Repairs, Untold};
+use turns::{News, Turns};
 
 /// Events taken over before a sync that is due: a flood must not put the sync off for ever.
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
@@ -69,6 +72,10 @@ pub struct Sync<K, L> {
     on_lost_claims: Option<OnLostClaims>,
     /// What waits for the first successful sync.
     chores: Chores,
+    /// Told that another kube-proxy writes to the same tables.
+    on_company: Option<OnCompany>,
+    /// Whether another process writes, so that we must not.
+    turns: Turns,
 }
 
 /// Hears of a Service that does not get a front that it claims.
@@ -76,6 +83,9 @@ pub type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
 /// Hears of a Service that the kernel refuses, or that is too large.
 pub type OnCulprit = Box<dyn Fn(Culprit) + Send>;
+
+/// Hears that another kube-proxy, which knows no lock, writes to the same tables.
+pub type OnCompany = Box<dyn Fn() + Send>;
 
 /// Looks at this node's own object when it is first seen; an error ends the loop.
 pub type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
@@ -105,6 +115,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             on_culprit: None,
             on_lost_claims: None,
             chores: Chores::default(),
+            on_company: None,
+            turns: Turns::default(),
         }
     }
 
@@ -129,6 +141,13 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self
     }
 
+    /// Has somebody told when another kube-proxy writes to the same tables.
+    #[must_use]
+    pub fn telling_company(mut self, on_company: OnCompany) -> Self {
+        self.on_company = Some(on_company);
+        self
+    }
+
     /// Takes events and syncs until the sender of the events is gone.
     ///
     /// # Errors
@@ -138,8 +157,9 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self.health.working(self.started);
         self.engine.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
         loop {
+            self.ask_for_turn();
             let now = Instant::now();
-            let due = self.engine.is_ready().then(|| self.schedule.due(now));
+            let due = self.may_sync().then(|| self.schedule.due(now));
             if due.is_some_and(|due| due <= now) {
                 self.sync();
             }
@@ -162,7 +182,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// one left speak for the node: it forwards, and load balancers should not take it out for a restart.
     fn node_eligible(&mut self) -> Option<bool> {
         let known = self.engine.node_eligible();
-        if known.is_some() || self.engine.is_ready() || self.started.elapsed() < NODE_PATIENCE {
+        if known.is_some() || self.engine.is_ready() || self.turns.waits() || self.started.elapsed() < NODE_PATIENCE {
             return known;
         }
         let (engine, health) = (&mut self.engine, &self.health);
@@ -180,6 +200,37 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         inherits.then_some(true)
     }
 
+    /// Whether every object has arrived (G1), and no other process holds the lock.
+    fn may_sync(&self) -> bool {
+        self.engine.is_ready() && !self.turns.waits()
+    }
+
+    /// Looks now and then whether the lock is ours, and takes it when it is free.
+    fn ask_for_turn(&mut self) {
+        let now = Instant::now();
+        if !self.turns.is_due(now) {
+            return;
+        }
+        let refused = match self.engine.turn() {
+            Ok(Turn::Ours) => None,
+            Ok(Turn::Of(holder)) => Some(format!("another kube-proxy writes the rules of this node ({holder})")),
+            Err(error) => Some(format!("cannot take the lock of kube-proxies of this node: {error}")),
+        };
+        match self.turns.heard(refused, now) {
+            News::None => {}
+            News::Waits(reason) => {
+                warn!("{reason}; this one changes nothing and takes over when that one ends");
+                self.health.held_back(Some(reason), now);
+            }
+            News::Ours(waited) => {
+                info!(?waited, "the other kube-proxy has ended; this one writes the rules now");
+                self.engine.begin_turn();
+                self.health.held_back(None, now);
+                self.request();
+            }
+        }
+    }
+
     fn look_at_node(&mut self) -> anyhow::Result<()> {
         match self.engine.node() {
             Some(node) => self.on_node.take().map_or(Ok(()), |look| look(node)),
@@ -190,10 +241,11 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     /// Waits for events, the next sync or the next check, and takes over the events that are there.
     fn wait(&mut self, events: &Receiver<Event>) -> Result<(), Gone> {
         let now = Instant::now();
-        let due = self.engine.is_ready().then(|| self.schedule.due(now).saturating_duration_since(now));
+        let due = self.may_sync().then(|| self.schedule.due(now).saturating_duration_since(now));
         let look = self.engine.next_look().map_or(MOMENT, |look| look.saturating_duration_since(now));
         let chore = self.chores.wait(now).unwrap_or(MOMENT);
-        let timeout = due.unwrap_or(MOMENT).min(MOMENT).min(look).min(chore);
+        let most = if self.turns.waits() { turns::POLL } else { MOMENT };
+        let timeout = due.unwrap_or(most).min(most).min(look).min(chore);
         // A thread that does anything else for too long is stuck, which `/livez` tells.
         self.health.waiting();
         let received = events.recv_timeout(timeout);
@@ -254,6 +306,16 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         }
     }
 
+    fn tell_company(&mut self) {
+        if self.engine.has_new_company() {
+            warn!(
+                "another kube-proxy, in mode nftables, writes to the same tables; it is left alone but for what it does to our rules: \
+                 end one of the two"
+            );
+            self.on_company.iter().for_each(|tell| tell());
+        }
+    }
+
     fn tell_lost_claims(&mut self) {
         self.metrics.lost_claims(self.engine.lost_claims());
         for lost in self.engine.take_lost_claims() {
@@ -278,7 +340,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
 
     /// What no event tells of: the node's addresses, what others did to our rules, and what the last sync left for later.
     fn look_around(&mut self) {
-        if !self.engine.is_ready() {
+        if !self.may_sync() {
             return;
         }
         let now = Instant::now();
@@ -312,7 +374,9 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         let Some(Untold { times, by, found }) = self.repairs.sentence(now) else { return };
         let (by, found): (Vec<String>, Vec<String>) = (by.into_iter().collect(), found.into_iter().collect());
         let (by, found) = (by.join(", "), found.join("; "));
-        if by.is_empty() && found.is_empty() {
+        if self.engine.has_company(now) {
+            debug!(times, by, found, "another kube-proxy changed our rules; comparing and repairing them");
+        } else if by.is_empty() && found.is_empty() {
             info!(times, "another program may have changed our rules; comparing them");
         } else {
             warn!(times, by, found, "another program changed our rules; comparing and repairing them");
@@ -339,6 +403,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self.tell_pending();
         self.tell_culprits();
         self.repairs.found(self.engine.take_findings());
+        self.tell_company();
         let took = start.elapsed();
         self.last_end = Some(Instant::now());
         if ticks {

@@ -17,6 +17,7 @@ use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
 use crate::select::ServiceSelection;
+use crate::sync::company::Company;
 use crate::sync::looks::Looks;
 
 /// Who contributes a part of a table.
@@ -55,6 +56,8 @@ pub(super) struct Tables<L> {
     findings: Vec<String>,
     /// The parts, as of the last commit, of Services that were written since; no parts where there was nothing.
     former: HashMap<ObjectName, Parts>,
+    /// Another kube-proxy that writes to the same tables.
+    pub(super) company: Company,
 }
 
 /// The parts of a Service in each table, in order.
@@ -150,6 +153,7 @@ impl<L: Layout> Tables<L> {
             tick: false,
             findings: Vec::new(),
             former: HashMap::default(),
+            company: Company::default(),
         }
     }
 
@@ -291,9 +295,10 @@ impl<L: Layout> Tables<L> {
     /// # Errors
     /// See [`nft::ReadError`].
     pub(super) fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
+        let (now, mut found) = (Instant::now(), false);
         for table in &mut self.tables {
             let program = table.desired.program();
-            let dump = match kernel.read(&program.table.name) {
+            let mut dump = match kernel.read(&program.table.name) {
                 // Whoever writes to it all the time must not keep us from writing: it is made anew, unread.
                 Err(nft::ReadError::Unstable) => {
                     let name = &program.table.name;
@@ -301,10 +306,13 @@ impl<L: Layout> Tables<L> {
                         .push(format!("table {name} changed during each attempt to read it, and is made anew"));
                     Some(unread(program.table.clone()))
                 }
-                other => other?.inspect(|dump| self.findings.extend(findings(dump))),
+                other => other?,
             };
+            found |= dump.as_mut().is_some_and(|dump| self.company.set_aside(dump, now));
+            self.findings.extend(dump.iter().flat_map(findings));
             table.realised = Realised::from_dump(dump, program);
         }
+        self.company.looked(found, now);
         self.known = true;
         Ok(())
     }

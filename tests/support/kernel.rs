@@ -192,7 +192,7 @@ fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) -> Res
 
 fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
     match command {
-        Command::AddFlowtable(..) => panic!("the sync loop makes no flowtables"),
+        Command::AddFlowtable(..) | Command::LockTable(_) => panic!("not a command of the sync loop: {command}"),
         Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) => {
             unreachable!("not about what is in a table")
         }

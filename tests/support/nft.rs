@@ -6,15 +6,30 @@ use serde_json::Value;
 
 use super::netns::{Namespace, run, run_with_input};
 
-/// The text of `nft list ruleset`.
+/// The proxy's lock, as nft lists it.
+const LOCK: &str = "table inet kube-proxy-lock ";
+
+/// The text of `nft list ruleset`, without the proxy's lock: another process has another one.
 pub(crate) fn list_ruleset(namespace: &Namespace) -> String {
+    let listing = list_everything(namespace);
+    let Some((before, lock)) = listing.split_once(LOCK) else { return listing };
+    let (_, after) = lock.split_once("\n}\n").expect("a table has an end");
+    format!("{before}{after}")
+}
+
+/// The text of `nft list ruleset`.
+pub(crate) fn list_everything(namespace: &Namespace) -> String {
     run(namespace.command("nft").args(["list", "ruleset"]))
 }
 
-/// `nft -j list ruleset`, parsed.
+/// `nft -j list ruleset`, parsed, without the proxy's lock.
 pub(crate) fn list_json(namespace: &Namespace) -> Value {
     let text = run(namespace.command("nft").args(["-j", "list", "ruleset"]));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("nft -j printed no JSON: {error}"))
+    let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("nft -j printed no JSON: {error}"));
+    if let Some(objects) = json["nftables"].as_array_mut() {
+        objects.retain(|object| object["table"]["name"] != "kube-proxy-lock");
+    }
+    json
 }
 
 /// Loads a ruleset with `nft -f`.

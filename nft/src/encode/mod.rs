@@ -86,6 +86,11 @@ impl Encoder {
                 append(&mut bytes, NFTA_TABLE_FLAGS, &(OWNER | PERSIST).to_be_bytes());
                 one(bytes)
             }
+            Command::LockTable(table) => {
+                let mut bytes = self.table(table, MsgType::Add)?;
+                append(&mut bytes, NFTA_TABLE_FLAGS, &OWNER.to_be_bytes());
+                one(bytes)
+            }
             Command::DeleteTable(name) => {
                 let table = Table { name: name.clone(), comment: None };
                 one(self.table(&table, MsgType::Del)?)

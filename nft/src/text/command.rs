@@ -15,6 +15,7 @@ impl fmt::Display for Command {
         f.write_str(&match self {
             Self::AddTable(table) => add_table(table),
             Self::OwnTable(table) => own_table(table),
+            Self::LockTable(table) => lock_table(table),
             Self::DeleteTable(table) => delete_table(table),
             Self::AddChain(table, chain) => add_chain(table, chain),
             Self::DeleteChain(table, chain) => delete_chain(table, chain),
@@ -46,6 +47,12 @@ pub fn add_table(table: &Table) -> String {
 pub fn own_table(table: &Table) -> String {
     let comment = table.comment.as_ref().map_or_else(String::new, |text| format!(" comment {};", quoted(text)));
     format!("add table {} {{ flags owner,persist;{comment} }}", table.name)
+}
+
+/// `add table inet kube-proxy-lock { flags owner; comment "..."; }`.
+#[must_use]
+pub fn lock_table(table: &Table) -> String {
+    own_table(table).replacen("owner,persist", "owner", 1)
 }
 
 /// `delete table ip kube-proxy`.

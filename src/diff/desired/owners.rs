@@ -52,6 +52,7 @@ impl Objects {
             // A flowtable is in a table of its own.
             Command::AddTable(_)
             | Command::OwnTable(_)
+            | Command::LockTable(_)
             | Command::DeleteTable(_)
             | Command::AddFlowtable(..)
             | Command::DeleteObject(..) => {}

@@ -246,3 +246,18 @@ async fn an_address_in_use_is_fatal_only_with_hard_fail() {
     assert!(get(address, "/livez").await.starts_with("HTTP/1.1 200 OK"));
     server.abort();
 }
+
+#[test]
+fn requests_that_wait_for_another_kube_proxy_make_nobody_unhealthy_and_the_answers_say_why() {
+    let (mut health, start) = registered(&Family::BOTH);
+    health.queued(Family::V4, start);
+    health.held_back(Some("pid 7 writes".to_owned()), start);
+    let later = start + 10 * TIMEOUT;
+    for (good, body) in [health.livez(later, clock(0)), health.healthz(later, clock(0))] {
+        assert!(good && body.contains(r#""reason":"pid 7 writes""#), "{body}");
+    }
+    health.held_back(None, later);
+    assert!(health.is_healthy(later + TIMEOUT / 2), "the request counts from here on");
+    assert!(!health.is_healthy(later + TIMEOUT));
+    assert!(!health.livez(later, clock(0)).1.contains("reason"));
+}

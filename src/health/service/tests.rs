@@ -61,12 +61,12 @@ async fn answers_say_whether_there_are_endpoints_and_whether_the_proxy_is_health
     let [port] = free_ports();
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
     for (count, status) in [(2, "200 OK"), (0, "503 Service Unavailable")] {
-        servers.follow(&snapshot(LOOPBACK, &[("web", port, count)])).await;
+        servers.follow(&snapshot(LOOPBACK, &[("web", port, count)]), false).await;
         assert_eq!(without_date(&get(at(port), "/").await), expected(status, count, true));
     }
     let [port] = free_ports();
     let mut servers = ServiceServers::new(Limits::default(), unhealthy(), Notes::new());
-    servers.follow(&snapshot(LOOPBACK, &[("web", port, 2)])).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", port, 2)]), false).await;
     assert_eq!(without_date(&get(at(port), "/").await), expected("503 Service Unavailable", 2, false));
 }
 
@@ -75,7 +75,7 @@ async fn answers_say_whether_there_are_endpoints_and_whether_the_proxy_is_health
 async fn every_path_and_method_gets_the_same_answer() {
     let [port] = free_ports();
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
-    servers.follow(&snapshot(LOOPBACK, &[("web", port, 1)])).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", port, 1)]), false).await;
     for request in ["GET /any?x=y", "POST /", "DELETE /healthz", "OPTIONS *"] {
         let answer =
             exchange(at(port), &format!("{request} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")).await;
@@ -88,11 +88,11 @@ async fn every_path_and_method_gets_the_same_answer() {
 async fn servers_follow_the_snapshot() {
     let [a, b] = free_ports();
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
-    servers.follow(&snapshot(LOOPBACK, &[("web", a, 1)])).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", a, 1)]), false).await;
     assert!(is_open(at(a)).await);
-    servers.follow(&snapshot(LOOPBACK, &[("web", b, 1)])).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", b, 1)]), false).await;
     assert!(!is_open(at(a)).await && is_open(at(b)).await, "the port changed");
-    servers.follow(&snapshot(LOOPBACK, &[])).await;
+    servers.follow(&snapshot(LOOPBACK, &[]), false).await;
     assert!(!is_open(at(b)).await);
 }
 
@@ -101,10 +101,10 @@ async fn servers_follow_the_snapshot() {
 async fn connections_to_an_unchanged_server_go_on() {
     let [a, b] = free_ports();
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
-    servers.follow(&snapshot(LOOPBACK, &[("web", a, 1)])).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", a, 1)]), false).await;
     let waiting = tokio::net::TcpStream::connect(at(a)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    servers.follow(&snapshot(LOOPBACK, &[("web", a, 2), ("other", b, 0)])).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", a, 2), ("other", b, 0)]), false).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut byte = [0];
     let error = waiting.try_read(&mut byte).unwrap_err();
@@ -116,8 +116,8 @@ async fn connections_to_an_unchanged_server_go_on() {
 async fn two_services_can_swap_their_ports_in_one_update() {
     let [a, b] = free_ports();
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
-    servers.follow(&snapshot(LOOPBACK, &[("web", a, 1), ("other", b, 0)])).await;
-    servers.follow(&snapshot(LOOPBACK, &[("web", b, 1), ("other", a, 0)])).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", a, 1), ("other", b, 0)]), false).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", b, 1), ("other", a, 0)]), false).await;
     assert_eq!(without_date(&get(at(b), "/").await), expected("200 OK", 1, true));
     assert!(is_open(at(a)).await);
 }
@@ -130,14 +130,14 @@ async fn a_port_in_use_closes_all_of_that_service_only_and_is_tried_again() {
     let both = snapshot(&["127.0.0.1", "127.0.0.2"], &[("other", b, 1), ("web", a, 1)]);
     let notes = Notes::new();
     let mut servers = ServiceServers::new(Limits::default(), health(), notes.clone());
-    servers.follow(&both).await;
+    servers.follow(&both, false).await;
     assert!(!is_open(at(a)).await, "the address that is free was closed again");
     assert!(is_open(at(b)).await);
     assert_eq!(notes.take(), [format!("ns/web IPv4 {a} AddrInUse")]);
-    servers.follow(&both).await;
+    servers.follow(&both, false).await;
     assert_eq!(notes.take().len(), 1, "it was tried again, and failed again");
     drop(taken);
-    servers.follow(&both).await;
+    servers.follow(&both, false).await;
     assert!(notes.take().is_empty());
     assert!(is_open(at(a)).await);
     assert!(is_open(SocketAddr::from(([127, 0, 0, 2], a))).await);
@@ -150,7 +150,7 @@ async fn each_family_has_its_own_listeners() {
     let mut all = snapshot(&["0.0.0.0", "::"], &[("web", port, 3)]);
     all.checks.insert(check_name("web", Family::V6), Check { port, local_endpoints: 1 });
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
-    servers.follow(&all).await;
+    servers.follow(&all, false).await;
     assert_eq!(without_date(&get(at(port), "/").await), expected("200 OK", 3, true));
     let v6 = SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), port);
     assert_eq!(without_date(&get(v6, "/").await), expected("200 OK", 1, true));
@@ -161,10 +161,10 @@ async fn each_family_has_its_own_listeners() {
 async fn listeners_are_only_on_the_addresses_given() {
     let [port] = free_ports();
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
-    servers.follow(&snapshot(&["127.0.0.2"], &[("web", port, 3)])).await;
+    servers.follow(&snapshot(&["127.0.0.2"], &[("web", port, 3)]), false).await;
     assert!(!is_open(at(port)).await);
     assert!(is_open(SocketAddr::from(([127, 0, 0, 2], port))).await);
-    servers.follow(&snapshot(&[], &[("web", port, 3)])).await;
+    servers.follow(&snapshot(&[], &[("web", port, 3)]), false).await;
     assert!(servers.open.is_empty(), "no address, no listener, no error");
 }
 
@@ -173,11 +173,11 @@ async fn listeners_are_only_on_the_addresses_given() {
 async fn a_request_that_reaches_a_server_whose_service_is_gone_gets_an_empty_200() {
     let [port] = free_ports();
     let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
-    servers.follow(&snapshot(LOOPBACK, &[("web", port, 1)])).await;
+    servers.follow(&snapshot(LOOPBACK, &[("web", port, 1)]), false).await;
     let mut stream = tokio::net::TcpStream::connect(at(port)).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: node\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    servers.follow(&snapshot(LOOPBACK, &[])).await;
+    servers.follow(&snapshot(LOOPBACK, &[]), false).await;
     assert!(!is_open(at(port)).await);
     stream.write_all(b"\r\n").await.unwrap();
     let mut answer = String::new();

@@ -58,7 +58,7 @@ pub struct Versions {
 pub struct Listen {
     /// The address. The unspecified address of either family stands for all addresses of both, as in Go.
     pub address: SocketAddr,
-    /// A failure to listen ends the server instead of being tried again every 5 s (O8).
+    /// A failure to listen ends the server instead of being tried again until it works (O8).
     pub hard_fail: bool,
     /// The places of its connections.
     pub places: Places,

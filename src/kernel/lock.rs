@@ -1,0 +1,190 @@
+//! The lock that lets one process of this program write the rules of a network namespace.
+//!
+//! The lock is an empty table with the flag `owner` (kernel 5.12 and later; `nft_rcv_nl_event` and `nft_table_lookup` in
+//! `net/netfilter/nf_tables_api.c`): the kernel refuses it to a second netlink socket, leaves it out when another program flushes the
+//! ruleset, and removes it when the owner's socket closes, also after SIGKILL. Only CAP_NET_ADMIN can make one, so that no other pod
+//! in the host's network can keep the proxy out. The table's comment names the holder by process id and command line; a file of
+//! `/proc` could not, because another container does not see the process, or sees another one under its number.
+//!
+//! Takes the command line of this process; gives, each time it is asked, whether we hold the lock or who does. Asking takes the lock
+//! when it is free.
+//!
+//! Invariant: the socket of a lock that is held is never closed before the process ends, except by [`Lock::release`]: whoever holds
+//! the lock may have threads that still write.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nft::{Command, CommitError, Connection, Family, Ownership, ReadError, Table, TableName};
+use tracing::info;
+
+/// The table's name, in family `inet`.
+pub const TABLE: &str = "kube-proxy-lock";
+
+/// How much of the command line fits beside the process id: a comment has 127 bytes.
+const COMMAND: usize = 100;
+
+/// Whose turn it is to write rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// This process holds the lock.
+    Ours,
+    /// Another process holds it.
+    Of(Holder),
+}
+
+/// Another process that holds the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// What it says of itself: `pid 4711: kube-proxy --config ...`, the process id being the one that the host sees.
+    says: Option<Arc<str>>,
+    /// The port of its netlink socket.
+    port: u32,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.says {
+            Some(text) => f.write_str(text),
+            None => write!(f, "a program with netlink port {} that does not say who it is", self.port),
+        }
+    }
+}
+
+/// Whether the lock is held, for threads other than the one that asks for it.
+#[derive(Clone, Debug, Default)]
+pub struct Held(Arc<AtomicBool>);
+
+impl Held {
+    /// Whether this process may write, as of the last time the lock was asked for.
+    #[must_use]
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Why the lock cannot be asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The table cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The table cannot be made.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+}
+
+/// The lock of the network namespace of the thread that first asks for it.
+pub struct Lock {
+    /// What the table says of us.
+    comment: Arc<str>,
+    /// The socket that owns the table, or waits to. See the module's invariant.
+    connection: Option<ManuallyDrop<Connection>>,
+    held: Held,
+    /// This kernel has no owned tables.
+    unsupported: bool,
+}
+
+impl Lock {
+    /// Nothing is asked of the kernel but the host's number of this process, which is that of the calling thread: call it on the main
+    /// one. `pid` is the process's own number, for a kernel that does not say.
+    #[must_use]
+    pub fn new(pid: u32, command_line: &[String]) -> Self {
+        let caller = Connection::open().ok().and_then(|mut connection| connection.caller().ok().flatten());
+        let pid = caller.map_or(pid, |caller| caller.pid);
+        let comment = comment(pid, command_line).into();
+        Self { comment, connection: None, held: Held::default(), unsupported: false }
+    }
+
+    /// Tells other threads whether the lock is held.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// Takes the lock if it is free, and says whose it is. Costs one short dump while nothing changes.
+    ///
+    /// # Errors
+    /// See [`LockError`]; then the lock is not held.
+    pub fn take(&mut self) -> Result<Turn, LockError> {
+        let outcome = self.ask();
+        if outcome.is_err() {
+            self.close();
+        }
+        self.held.0.store(matches!(outcome, Ok(Turn::Ours)), Ordering::Release);
+        outcome
+    }
+
+    /// Gives the lock back. The next call of [`Self::take`] asks for it again.
+    pub fn release(&mut self) {
+        self.held.0.store(false, Ordering::Release);
+        self.close();
+    }
+
+    fn ask(&mut self) -> Result<Turn, LockError> {
+        if self.unsupported {
+            return Ok(Turn::Ours);
+        }
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(ManuallyDrop::new(Connection::open().map_err(ReadError::Socket)?)),
+        };
+        let table = Table { name: TableName::new(Family::Inet, TABLE), comment: Some(Arc::clone(&self.comment)) };
+        let present = connection.table(&table.name)?;
+        let commands = match present {
+            Some((_, Ownership::Ours)) => return Ok(Turn::Ours),
+            Some((table, Ownership::Of { port })) => return Ok(Turn::Of(Holder { says: table.comment, port })),
+            None => vec![Command::LockTable(table.clone())],
+            // A table of everybody, such as one that was loaded from a file, is no lock and cannot become one.
+            Some(_) => vec![Command::DeleteTable(table.name.clone()), Command::LockTable(table.clone())],
+        };
+        match connection.commit(&commands) {
+            Ok(_) => Ok(Turn::Ours),
+            Err(CommitError::Refused(refusals)) if refusals.iter().any(nft::Refusal::is_unsupported) => {
+                info!("this kernel has no tables with an owner: nothing keeps a second kube-proxy from writing");
+                self.unsupported = true;
+                Ok(Turn::Ours)
+            }
+            // Another process was faster.
+            Err(error) => match connection.table(&table.name)? {
+                Some((table, Ownership::Of { port })) => Ok(Turn::Of(Holder { says: table.comment, port })),
+                _ => Err(error.into()),
+            },
+        }
+    }
+
+    fn close(&mut self) {
+        self.connection.take().map(ManuallyDrop::into_inner);
+    }
+}
+
+/// What the table says of a process: text that nft can print between quotes and read again.
+fn comment(pid: u32, command_line: &[String]) -> String {
+    let plain = |character: char| match character {
+        '"' | '\\' => '\'',
+        character if character.is_ascii_graphic() || character == ' ' => character,
+        _ => '?',
+    };
+    let mut text: String = command_line.join(" ").chars().map(plain).collect();
+    if text.len() > COMMAND {
+        text.truncate(COMMAND - 3);
+        text.push_str("...");
+    }
+    format!("pid {pid}: {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_comment_names_process_and_command_line_in_text_that_nft_can_load() {
+        let line = |arguments: &[&str]| arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(comment(7, &line(&["kube-proxy", "--v=2"])), "pid 7: kube-proxy --v=2");
+        assert_eq!(comment(7, &line(&["a\"b\\c\nd\u{e9}"])), "pid 7: a'b'c?d?");
+        let long = comment(u32::MAX, &line(&["x".repeat(500).as_str()]));
+        assert!(long.len() <= nft::Element::MAX_COMMENT && long.ends_with("x..."), "{long}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Another kube-proxy, of the Go program in mode nftables, that writes to the same tables while we do.
+//!
+//! Takes what was read back after a foreign write; recognises that program by the names of its chains and sets (`proxier.go` in
+//! `pkg/proxy/nftables` of Kubernetes), and sets its objects aside: for as long as it runs they stay, and only what it did to ours is
+//! put back. It knows no lock, and writes what it misses again at the next change of any endpoint; were its objects removed each time,
+//! both programs would rewrite the tables again and again. Packets do not reach its objects, because the base chains are ours: what
+//! it does with them is put back. Its two base chains before the translation (source ranges of load balancers) are left to it.
+//!
+//! Invariant: objects are set aside only after a write by another program, and for ten minutes after its last one. Then they go.
+
+use std::time::{Duration, Instant};
+
+use nft::TableDump;
+
+/// How long after its last write another kube-proxy counts as running.
+const PRESENT: Duration = Duration::from_secs(600);
+
+const CHAINS: [&str; 9] = [
+    "cluster-ips-check",
+    "filter-output-pre-dnat",
+    "filter-prerouting-pre-dnat",
+    "firewall-check",
+    "masquerading",
+    "nodeport-endpoints-check",
+    "reject-chain",
+    "service-endpoints-check",
+    "services",
+];
+const SETS: [&str; 7] = [
+    "firewall-ips",
+    "hairpin-connections",
+    "no-endpoint-nodeports",
+    "no-endpoint-services",
+    "nodeport-ips",
+    "service-ips",
+    "service-nodeports",
+];
+
+/// What is known of another kube-proxy.
+#[derive(Debug, Default)]
+pub(super) struct Company {
+    /// Its last write.
+    seen: Option<Instant>,
+    /// Others wrote since the tables were last read.
+    suspected: bool,
+    /// It has come and was not told of.
+    news: bool,
+}
+
+impl Company {
+    /// Another program wrote to our tables.
+    pub(super) fn suspect(&mut self) {
+        self.suspected = true;
+    }
+
+    /// Whether another kube-proxy is there, as far as we know.
+    pub(super) fn is_present(&self, now: Instant) -> bool {
+        self.seen.is_some_and(|seen| now.saturating_duration_since(seen) < PRESENT)
+    }
+
+    /// Whether it has come since the last call.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Takes its objects out of what was read of a table, if it may be there. Says whether there were any.
+    pub(super) fn set_aside(&self, dump: &mut TableDump, now: Instant) -> bool {
+        (self.suspected || self.is_present(now)) && take_out(dump)
+    }
+
+    /// All tables were read, and objects of it were found or not.
+    pub(super) fn looked(&mut self, found: bool, now: Instant) {
+        if std::mem::take(&mut self.suspected) && found {
+            self.news |= !self.is_present(now);
+            self.seen = Some(now);
+        }
+    }
+}
+
+/// Takes that program's objects out of a dump. Says whether there were any.
+fn take_out(dump: &mut TableDump) -> bool {
+    let before = dump.chains.len();
+    dump.chains.retain(|name, _| !is_chain(name));
+    // Anonymous sets live in rules, and rules are compared as a whole.
+    dump.sets.retain(|name, _| !is_set(name) && !name.starts_with("__"));
+    let is_its = |name: &str| is_chain(name) || is_set(name) || name.starts_with("__");
+    dump.unreadable.retain(|error| !error.name.as_deref().is_some_and(is_its));
+    dump.chains.len() < before
+}
+
+fn is_chain(name: &str) -> bool {
+    CHAINS.contains(&name) || is_of_a_service(name, &["endpoint", "external", "firewall", "service"])
+}
+
+fn is_set(name: &str) -> bool {
+    SETS.contains(&name) || is_of_a_service(name, &["affinity"])
+}
+
+/// `service-4AT6LBPK-shop/web/tcp/http`: a kind, eight characters of a hash in base 32, a service port.
+fn is_of_a_service(name: &str, kinds: &[&str]) -> bool {
+    let Some((kind, rest)) = name.split_once('-') else { return false };
+    let Some((hash, port)) = rest.split_once('-') else { return false };
+    let is_base_32 = |byte: u8| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(&byte);
+    // A namespace, with which names of ours go on, may consist of digits, but has no capitals.
+    let is_hash = hash.len() == 8 && hash.bytes().all(is_base_32) && hash.bytes().any(|byte| byte.is_ascii_uppercase());
+    kinds.contains(&kind) && is_hash && port.contains('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use nft::{Chain, Family, Table, TableName};
+
+    use super::*;
+
+    fn dump(chains: &[&str]) -> TableDump {
+        let chain =
+            |name: &&str| ((*name).into(), (Chain { name: (*name).into(), base: None, comment: None }, Vec::new()));
+        TableDump {
+            chains: chains.iter().map(chain).collect(),
+            ..TableDump::empty(Table { name: TableName::new(Family::Ip, "kube-proxy"), comment: None })
+        }
+    }
+
+    #[test]
+    fn its_names_are_told_from_ours() {
+        for name in [
+            "services",
+            "service-4AT6LBPK-shop/web/tcp/http",
+            "endpoint-HVFWP5L3-shop/local/tcp/http__10.244.1.11/8080",
+        ] {
+            assert!(is_chain(name), "{name}");
+        }
+        assert!(is_set("affinity-GTK6MW7G-shop/sticky/tcp/http__10.244.1.11/8080") && is_set("service-ips"));
+        for name in
+            ["services", "cluster-ips", "affinity-22222222-a/web/http/tcp-8080", "affinity-shop/web/http/tcp-8080"]
+        {
+            assert!(!is_set(name), "{name}");
+        }
+        for name in ["nat-prerouting", "KUBE-SERVICES", "external-local", "nodeport-external-local-host", "lb-3"] {
+            assert!(!is_chain(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn its_objects_stay_for_ten_minutes_after_its_last_write_and_only_after_one() {
+        let (mut company, start) = (Company::default(), Instant::now());
+        let left = |company: &mut Company, now| {
+            let mut dump = dump(&["lb-1", "services"]);
+            let found = company.set_aside(&mut dump, now);
+            company.looked(found, now);
+            dump.chains.len()
+        };
+        assert_eq!(left(&mut company, start), 2, "left by a process that has ended");
+        company.suspect();
+        assert_eq!(left(&mut company, start), 1);
+        assert!(company.take_news() && !company.take_news());
+        assert_eq!(left(&mut company, start + PRESENT / 2), 1);
+        assert_eq!(left(&mut company, start + PRESENT), 2, "it has not written for so long");
+        company.suspect();
+        assert_eq!(left(&mut company, start + PRESENT), 1);
+        assert!(company.take_news(), "it is back");
+    }
+}
