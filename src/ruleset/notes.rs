@@ -2,7 +2,7 @@
 //!
 //! The kernel keeps the map with the rules. So a process that starts while no API server answers can serve the health-check node ports
 //! from what it reads back, and load balancers leave the node in. It is a map of its own, because the number of local endpoints changes
-//! often, and a map of verdicts is costly to change. [`health_check`] reads what [`element`] writes.
+//! often, and a map of verdicts is costly to change. [`health_check`] reads what `element` writes.
 //!
 //! The key begins with the port and goes on with a front that the Service owns, so no two Services have the same key.
 
