@@ -256,7 +256,6 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("nft_message_bytes", "", &[]),
     ("nft_foreign_changes", "", &[]),
     ("nft_repairs", "", &[]),
-    ("nft_log_lines_dropped", "", &[]),
     ("nft_errors", "kind", FAILURES),
     ("nft_source_reconnects", "resource", KINDS),
     ("nft_rejected_objects", "kind", KINDS_OR_NONE),

@@ -162,8 +162,12 @@ fn a_table_with_the_health_checks_where_they_were_before_is_taken_over() {
     proxy.stop();
     // As a table of a former version: no map for health checks, but a longer comment on the cluster IP.
     let map = if layout() == "maps" { "services" } else { "KUBE-SERVICES" };
-    let front = "10.96.0.1 . tcp . 80";
-    let verdict = ours.split(&format!("{front} comment \"shop/web:http\" : ")).nth(1).expect("the front is there");
+    // Without /etc/protocols nft prints the number of a protocol.
+    let fronts = ["10.96.0.1 . tcp . 80", "10.96.0.1 . 6 . 80"];
+    let found = fronts
+        .iter()
+        .find_map(|front| Some((front, ours.split(&format!("{front} comment \"shop/web:http\" : ")).nth(1)?)));
+    let (front, verdict) = found.unwrap_or_else(|| panic!("the front is not there: {ours}"));
     let verdict: String = verdict.chars().take_while(|c| !",\n}".contains(*c)).collect();
     nft::load(
         &world.node,
