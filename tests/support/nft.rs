@@ -22,9 +22,18 @@ pub(crate) fn list_everything(namespace: &Namespace) -> String {
     run(namespace.command("nft").args(["list", "ruleset"]))
 }
 
+/// The lines of `nft list tables`, without the proxy's lock.
+pub(crate) fn list_tables(namespace: &Namespace) -> String {
+    let tables = run(namespace.command("nft").args(["list", "tables"]));
+    tables.lines().filter(|line| *line != LOCK.trim_end()).map(|line| format!("{line}\n")).collect()
+}
+
 /// `nft -j list ruleset`, parsed, without the proxy's lock.
 pub(crate) fn list_json(namespace: &Namespace) -> Value {
-    let text = run(namespace.command("nft").args(["-j", "list", "ruleset"]));
+    let list = || run(namespace.command("nft").args(["-j", "list", "ruleset"]));
+    // nft prints an empty line when the rules change again and again while it reads them.
+    let listings = std::iter::repeat_with(list).take(10);
+    let text = listings.into_iter().find(|text| !text.trim().is_empty()).unwrap_or_default();
     let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("nft -j printed no JSON: {error}"));
     if let Some(objects) = json["nftables"].as_array_mut() {
         objects.retain(|object| object["table"]["name"] != "kube-proxy-lock");
