@@ -209,6 +209,7 @@ fn kind(fault: Fault) -> Option<&'static str> {
 /// `KUBE_PROXY_FAULTS` is the number of sequences.
 #[test]
 fn faults_at_random_change_nothing_of_the_end() {
+    // The first sync fails as well, and is tried again (G5, G6).
     let cases = env::var("KUBE_PROXY_FAULTS").map_or(60, |text| text.parse().expect("a number of sequences"));
     let config =
         ProptestConfig { rng_seed: RngSeed::Fixed(11), failure_persistence: None, ..ProptestConfig::with_cases(cases) };
@@ -239,6 +240,7 @@ fn with_a_culprit(tells_element: bool) -> Cluster {
 
 #[test]
 fn a_service_that_is_always_refused_does_not_stop_the_others() {
+    // Only the Service that the kernel refuses is left out (G15).
     for tells_element in [true, false] {
         let mut cluster = with_a_culprit(tells_element);
         assert!(cluster.tried() <= MOST_TRIES);
@@ -272,6 +274,7 @@ fn what_others_do_to_the_tables_while_a_culprit_is_looked_for_is_nobodys_fault()
 
 #[test]
 fn a_culprit_is_tried_again_when_it_changes() {
+    // A Service that was left out is tried again when it changes (G15).
     let mut cluster = with_a_culprit(true);
     assert_eq!(cluster.engine.take_culprits().len(), 1);
     cluster.sync().expect("nothing changed");
@@ -291,6 +294,7 @@ fn a_culprit_is_tried_again_when_it_changes() {
 
 #[test]
 fn what_a_culprit_had_before_stays() {
+    // A Service that the kernel refuses keeps what it had (G15).
     let mut cluster = Cluster::synced(10);
     cluster.kernel.orders.borrow_mut().poison = Some(is_bad);
     let before = cluster.tables();
@@ -406,6 +410,7 @@ fn get(address: SocketAddr, path: &str) -> String {
 
 #[test]
 fn a_culprit_is_in_the_log_in_a_metric_in_the_health_details_and_told() {
+    // A Service that is left out is shown to the operator, with what the kernel refuses (G13, G15).
     let Cluster { kernel, engine, events, .. } = {
         let mut cluster = Cluster::new(5);
         cluster.move_endpoints(2, 66);

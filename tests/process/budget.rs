@@ -128,6 +128,7 @@ fn session_affinity_of_15_000_ports_delays_nobody() {
 
 #[test]
 fn an_operator_sees_which_service_is_left_out_and_why() {
+    // A Service over the limit is in the log, the metrics and the health pages (A18).
     let namespace = Namespace::new("budget");
     let objects = [honest(), tenant(1, 6, 100, false).to_vec(), tenant(2, 12, 100, false).to_vec()].concat();
     let mut proxy = Proxy::start_with(&["--service-elements-limit=1000"], &namespace, &config_of("maps"), &objects);
@@ -159,6 +160,7 @@ fn an_operator_sees_which_service_is_left_out_and_why() {
 
 #[test]
 fn from_an_api_server_others_are_programmed_and_the_service_has_an_event() {
+    // A Service over the limit stops no other and has an event (A18).
     ["maps", "chains"].into_iter().for_each(from_an_api_server);
 }
 
@@ -215,6 +217,7 @@ fn large() -> Event {
 
 #[test]
 fn the_rules_are_those_of_a_cluster_without_the_service() {
+    // A Service over the limit has no rules, and what it had goes (A18).
     for layout in [AnyLayout::Maps, AnyLayout::Chains] {
         let (mut engine, kernel) = self::engine(layout, 5000);
         engine.sync(false).expect("nothing is wrong");

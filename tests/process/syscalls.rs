@@ -26,6 +26,7 @@ const BEFORE: usize = 3;
 
 #[test]
 fn a_sync_is_one_message_and_no_other_program_runs() {
+    // A sync is one message, and a change that is none sends nothing (G14).
     let world = World::new();
     let directory = TempDir::new().expect("a temporary directory can be made");
     let trace = directory.path().join("trace");

@@ -145,11 +145,13 @@ fn hand_over(end_the_first: impl FnOnce(&mut Proxy<'_>)) {
 
 #[test]
 fn the_second_waits_and_takes_over_when_the_first_is_killed() {
+    // The lock ends with its holder, however that ends (O12).
     hand_over(|first| assert!(!first.kill().success()));
 }
 
 #[test]
 fn the_second_waits_and_takes_over_when_the_first_is_asked_to_end() {
+    // The lock ends with its holder (O12).
     hand_over(|first| assert!(first.stop().success()));
 }
 
@@ -172,6 +174,7 @@ fn a_second_process_that_must_have_its_ports_waits_for_them_too() {
 
 #[test]
 fn a_waiting_process_is_healthy_but_not_ready_and_says_why_it_waits() {
+    // `/livez` and `/healthz` give the reason of the wait (L9).
     let node = Namespace::new("node");
     let mut first = Proxy::start(&node, &config(), &objects(&[0, 1]));
     let mut other = config();
@@ -195,6 +198,7 @@ fn a_waiting_process_is_healthy_but_not_ready_and_says_why_it_waits() {
 
 #[test]
 fn nobody_else_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_no_lock() {
+    // The kernel keeps the lock for its owner (O12).
     let node = Namespace::new("node");
     let nft = |text: &str| try_run(node.command("nft").args(["-f", "-"]), text);
     nft("add table inet kube-proxy-lock\nadd chain inet kube-proxy-lock foreign").expect("it is nobody's");
@@ -223,6 +227,7 @@ fn nobody_else_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_
 
 #[test]
 fn a_clean_up_beside_a_running_proxy_names_it_and_removes_nothing() {
+    // `--cleanup` respects the lock (O1, O12).
     let node = Namespace::new("node");
     let mut first = Proxy::start(&node, &config(), &objects(&[0, 1]));
     first.wait_until_quiet();
@@ -260,6 +265,7 @@ fn small_sync(endpoint: u8) -> String {
 
 #[test]
 fn another_kube_proxy_that_knows_no_lock_is_named_once_and_there_is_no_fight() {
+    // Upstream's objects stay while it writes, and only our rules are repaired (O13).
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &config(), &objects(&[0, 1, 2, 3]));
     proxy.wait_until_quiet();

@@ -44,6 +44,7 @@ fn missing<'a>(step: &'a Step, output: &str) -> Option<&'a str> {
 
 #[test]
 fn every_command_prints_what_the_page_shows() {
+    // Elements of a front carry the name of its service port (F6).
     let page = fs::read_to_string(directory().join("README.md")).expect("the page can be read");
     for layout in ["maps", "chains"] {
         let namespace = Namespace::new("walk");

@@ -60,6 +60,7 @@ fn assert_taker_serves(world: &World, to: fn(Family) -> IpAddr, port: u16) {
 
 test_in_each_layout!(an_external_ip_never_takes_the_traffic_of_a_cluster_ip);
 fn an_external_ip_never_takes_the_traffic_of_a_cluster_ip(layout: Layout) {
+    // A cluster IP comes before an external IP, and an external IP in a ServiceCIDR is not used (A16, A17).
     let world = World::new();
     let cluster_ip = |family: Family| family.cluster_ip(1);
     let objects = [surroundings(), vec![taker(80, Family::ALL.map(cluster_ip)), web().json()]].concat();
@@ -96,6 +97,7 @@ fn without_a_service_cidr_a_cluster_ip_takes_its_front_back_when_it_comes(layout
 
 test_in_each_layout!(a_load_balancer_ip_comes_before_an_external_ip_and_both_before_a_node_port);
 fn a_load_balancer_ip_comes_before_an_external_ip_and_both_before_a_node_port(layout: Layout) {
+    // The kind of a claim decides, not its age (A16).
     let world = World::new();
     let balancer = |family: Family| family.load_balancer_ip(1);
     let node_address = |family: Family| family.node();
@@ -129,6 +131,7 @@ fn an_address_of_the_node_serves_as_external_and_as_load_balancer_ip(layout: Lay
 
 test_in_each_layout!(nobody_takes_the_connections_to_the_endpoints_of_the_api_server);
 fn nobody_takes_the_connections_to_the_endpoints_of_the_api_server(layout: Layout) {
+    // External IPs that are endpoints of the API server are not used (A17).
     // Endpoint 3 stands for the API server, with port 8080; its other ports are as free as any.
     let world = World::new();
     let kubernetes = service("default", "kubernetes").cluster_ips(8).port("https", Proto::Tcp, 443).json();
@@ -157,6 +160,7 @@ fn nobody_takes_the_connections_to_the_endpoints_of_the_api_server(layout: Layou
 
 test_in_each_layout!(addresses_that_are_not_for_others_are_no_external_or_load_balancer_ips);
 fn addresses_that_are_not_for_others_are_no_external_or_load_balancer_ips(layout: Layout) {
+    // Loopback, link-local and such addresses are not used (A17).
     let world = World::new();
     // The node's addresses on the links to its pods and neighbours, and its loopback.
     let link_local: IpAddr = "169.254.2.2".parse().expect("an address");

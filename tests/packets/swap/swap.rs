@@ -95,6 +95,7 @@ fn the_change_from_mode_iptables_loses_no_connection_and_breaks_none() {
     assert!(left.contains("--dport 22 -j DROP"), "{left}");
 }
 
+// Objects come before rules, and these before the removal of what other modes left (P3).
 #[test]
 fn nothing_of_others_is_changed_before_the_first_complete_lists() {
     // G1 O2

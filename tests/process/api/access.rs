@@ -19,6 +19,7 @@ const CREDENTIAL: &str = "client.authentication.k8s.io/v1";
 /// A secret that is easy to find in a log.
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0.c2lnbmF0dXJl";
 
+// The selectors are upstream's, and the role is enough (P10).
 #[test]
 fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role() {
     // A1 A2 B1; surface.md section 8
@@ -162,6 +163,7 @@ fn a_plugin_is_asked_again_when_its_token_is_refused() {
     proxy.stop();
 }
 
+// Events reach the API server (P9).
 #[test]
 fn the_start_is_an_event_of_the_node() {
     // O11

@@ -144,6 +144,7 @@ impl Drop for Resolver {
 
 #[test]
 fn a_name_server_that_never_answers_keeps_nobody_waiting() {
+    // SIGTERM ends the process within 5 s while names are looked up (O15).
     let cluster = Cluster::new();
     let _resolver = Resolver::new(&cluster.node, "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n");
     let silent = cluster.node.enter(|| UdpSocket::bind("127.0.0.1:53").expect("the port is free"));
@@ -157,6 +158,7 @@ fn a_name_server_that_never_answers_keeps_nobody_waiting() {
 
 #[test]
 fn a_sync_that_hangs_in_the_kernel_does_not_keep_the_process_from_ending() {
+    // SIGTERM ends the process within 5 s whatever hangs (O15).
     let cluster = Cluster::new();
     let trace = cluster.server.directory().join("trace");
     cluster.server.lasting_fault(On::All, Fault::Refuse(503, None));

@@ -52,6 +52,7 @@ fn listed_empty(cluster: &Cluster) -> Proxy<'_> {
 
 #[test]
 fn a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed() {
+    // A list that takes away nearly everything needs a second one (O14).
     let cluster = Cluster::new();
     let before = {
         let mut proxy = listed_empty(&cluster);
@@ -70,6 +71,7 @@ fn a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed() {
 
 #[test]
 fn a_cluster_that_was_emptied_is_empty_after_the_second_list() {
+    // A second list that says the same is used (O14).
     let cluster = Cluster::new();
     let proxy = listed_empty(&cluster);
     names().for_each(|name| cluster.wait_until_serves(&name, false));
@@ -78,6 +80,7 @@ fn a_cluster_that_was_emptied_is_empty_after_the_second_list() {
 
 #[test]
 fn the_share_that_one_list_may_take_away_is_a_setting() {
+    // `nftables.relistRemovalLimit` is the share (O14).
     // Of thirteen Services ten go, which is 77 %.
     let missing: Vec<String> = names().take(10).collect();
     for (arguments, is_doubted) in

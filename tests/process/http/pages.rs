@@ -30,6 +30,7 @@ fn is_utc_time(value: &Value) -> bool {
 // surface.md section 4.2
 #[test]
 fn the_metrics_server_has_upstreams_pages() {
+    // The metrics server has upstream's pages (P5).
     let node = node_namespace();
     let _proxy = Proxy::start(&node, &config(), &cluster());
     for address in [METRICS, "[::1]:10249", "192.0.2.2:10249", "[2001:db8::2]:10249"] {
@@ -82,6 +83,7 @@ fn flags_and_status_come_as_text_and_as_objects() {
 // surface.md section 4.2
 #[test]
 fn gates_switch_pages_off_and_profiling_switches_pages_on() {
+    // Feature gates and profiling decide which pages there are (P5).
     let node = node_namespace();
     let mut config = config();
     config["featureGates"] = json!({"ComponentFlagz": false, "ComponentStatusz": false});
@@ -109,6 +111,7 @@ fn gates_switch_pages_off_and_profiling_switches_pages_on() {
 // L4, L5; surface.md section 4.1
 #[test]
 fn healthz_and_livez_are_exact() {
+    // The health pages have upstream's fields and headers (P4).
     let node = node_namespace();
     let mut proxy = Proxy::start(&node, &config(), &cluster());
     for address in [HEALTHZ, "[::1]:10256", "192.0.2.2:10256"] {

@@ -177,6 +177,7 @@ fn busy_scrape() -> String {
 // surface.md section 6
 #[test]
 fn every_family_of_upstream_has_its_name_type_labels_buckets_and_help() {
+    // Upstream's metrics are exact (P6).
     let text = busy_scrape();
     let families = parse(&text);
     for (name, kind, labels, help) in UPSTREAM {
@@ -273,6 +274,7 @@ fn counters(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_counter_is_there_with_0_before_anything_was_counted() {
+    // Counters are there from the start (P6).
     // Without its API server a process has nothing to count.
     let node = node_namespace();
     let nowhere = TempDir::new().expect("a temporary directory can be made");
