@@ -1,7 +1,8 @@
-//! What the fuzzer found and what once broke a decoder, replayed: no input makes one panic, overflow the stack or take for ever.
+//! The inputs that the fuzzers start from and those that once broke a decoder, replayed: no input makes a decoder panic, overflow the
+//! stack or work for seconds.
 //!
-//! Takes every file of `tests/fuzz/corpus/TARGET` and `tests/fuzz/crashes/TARGET`, in a thread with the stack that the proxy's own
-//! threads have. `make fuzz` looks for more.
+//! Takes every file of `tests/fuzz/corpus/TARGET` and `tests/fuzz/crashes/TARGET`, and the manifests and configurations of
+//! `tests/data/golden`, in a thread with the stack that the proxy's own threads have. `make fuzz` looks for more.
 
 #[path = "../fuzz/targets/mod.rs"]
 mod targets;
@@ -35,6 +36,16 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// The files of the golden clusters that a target decodes: `config.yaml` is for the target `config`, the others for `yaml`.
+fn golden(target: &str) -> Vec<PathBuf> {
+    if !["config", "yaml"].contains(&target) {
+        return Vec::new();
+    }
+    let clusters = entries(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden"));
+    let files = clusters.iter().flat_map(|cluster| entries(cluster));
+    files.filter(|file| file.ends_with("config.yaml") == (target == "config")).collect()
+}
+
 /// The processor time of this thread so far: a busy machine must not make an input look slow.
 fn worked() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel keeps the time of threads");
@@ -57,7 +68,7 @@ fn replay(target: Target, file: &Path) -> Option<String> {
 
 /// Replays all files of a target; gives their number.
 fn replay_all(name: &str, target: Target) -> usize {
-    let files = ["corpus", "crashes"].map(|kept| entries(&folder(kept).join(name))).concat();
+    let files = [entries(&folder("corpus").join(name)), entries(&folder("crashes").join(name)), golden(name)].concat();
     let replays = || files.iter().filter_map(|file| replay(target, file)).collect::<Vec<_>>();
     let problems = thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, replays);
@@ -72,6 +83,18 @@ fn every_input_that_is_kept_comes_to_an_end() {
     for (name, target) in TARGETS {
         let count = replay_all(name, target);
         assert!(count >= 3, "{name}: only {count} inputs");
+    }
+}
+
+#[test]
+fn inputs_are_few_and_named_after_what_they_hold() {
+    let folders = ["corpus", "crashes"].into_iter().flat_map(|kept| entries(&folder(kept)));
+    let files: Vec<PathBuf> = folders.flat_map(|target| entries(&target)).collect();
+    assert!(files.len() < 100, "{} inputs: what a fuzzer made is made again by `make fuzz`", files.len());
+    for file in files {
+        let name = file.file_name().and_then(|name| name.to_str()).expect("names are text");
+        let is_hash = name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(!is_hash, "{}: a fuzzer's name for it; keep it under a name that says what it holds", file.display());
     }
 }
 

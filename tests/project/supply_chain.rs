@@ -150,21 +150,38 @@ fn is_input_of(path: &str, targets: &str) -> bool {
     target.is_some_and(|(target, _)| targets.contains(&format!("\n    (\"{target}\", ")))
 }
 
-/// The binary files (not UTF-8, or with a NUL) that nothing uses. A page that mentions a file does not use it.
-fn unused_binaries<'a>(files: &'a [(String, Vec<u8>)], targets: &str) -> Vec<&'a str> {
+/// Whether a file is there for tests to read.
+fn is_fixture(path: &str) -> bool {
+    path.starts_with("tests/data/") || path.contains("/testdata/")
+}
+
+/// The folders of a fixture below the folder of all fixtures, such as `data/golden` and `data/golden/empty`.
+fn folders(path: &str) -> impl Iterator<Item = &str> {
+    let start = path.find("data/").unwrap_or_default();
+    path.match_indices('/')
+        .map(|(end, _)| end)
+        .filter(move |end| *end > start + "data/".len())
+        .map(move |end| &path[start..end])
+}
+
+/// The fixtures and the binary files (not UTF-8, or with a NUL) that nothing uses: no source names the file or, for a fixture, a folder
+/// that it is in. A page that mentions a file does not use it.
+fn unused_files<'a>(files: &'a [(String, Vec<u8>)], targets: &str) -> Vec<&'a str> {
     let text = |bytes: &'a [u8]| str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+    let is_user = |path: &str| !path.ends_with(".md") && !is_fixture(path);
     let users: Vec<&str> =
-        files.iter().filter(|(path, _)| !path.ends_with(".md")).filter_map(|(_, bytes)| text(bytes)).collect();
+        files.iter().filter(|(path, _)| is_user(path)).filter_map(|(_, bytes)| text(bytes)).collect();
+    let named = |name: &str| users.iter().any(|text| names(text, name));
     let used = |path: &str| {
         let name = path.rsplit('/').next().unwrap_or(path);
-        is_input_of(path, targets) || users.iter().any(|text| names(text, name))
+        is_input_of(path, targets) || named(name) || is_fixture(path) && folders(path).any(named)
     };
-    let binaries = files.iter().filter(|(_, bytes)| text(bytes).is_none());
-    binaries.map(|(path, _)| path.as_str()).filter(|path| !used(path)).collect()
+    let candidates = files.iter().filter(|(path, bytes)| is_fixture(path) || text(bytes).is_none());
+    candidates.map(|(path, _)| path.as_str()).filter(|path| !used(path)).collect()
 }
 
 #[test]
-fn no_binary_is_kept_that_nothing_uses() {
+fn no_fixture_and_no_binary_is_kept_that_nothing_uses() {
     let targets = read("tests/fuzz/targets/mod.rs");
     let load = |path: String| {
         let bytes = fs::read(root().join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -172,12 +189,14 @@ fn no_binary_is_kept_that_nothing_uses() {
     };
     let files: Vec<_> = kept().into_iter().map(load).collect();
     let binaries = files.iter().filter(|(_, bytes)| bytes.contains(&0)).count();
-    assert!(binaries > 100, "only {binaries} binaries among {} files: the fuzzers' inputs are missing", files.len());
-    assert_eq!(unused_binaries(&files, &targets), [""; 0]);
+    assert!(binaries > 30, "only {binaries} binaries among {} files: the fuzzers' inputs are missing", files.len());
+    let fixtures = files.iter().filter(|(path, _)| is_fixture(path)).count();
+    assert!(fixtures > 30, "only {fixtures} fixtures among {} files", files.len());
+    assert_eq!(unused_files(&files, &targets), [""; 0]);
 }
 
 #[test]
-fn a_binary_is_used_where_a_source_names_it_or_the_fuzzers_take_its_folder() {
+fn a_file_is_used_where_a_source_names_it_or_its_folder_or_the_fuzzers_take_its_folder() {
     let targets = "TARGETS = [\n    (\"yaml\", run),\n];";
     let file = |path: &str, bytes: &[u8]| (path.to_owned(), bytes.to_vec());
     let files = [
@@ -185,22 +204,28 @@ fn a_binary_is_used_where_a_source_names_it_or_the_fuzzers_take_its_folder() {
         file("a/latin1.txt", b"\xe9"),
         file("a/page-only.whl", b"\0"),
         file("a/sed.bin", b"\0"),
+        file("src/testdata/named.yaml", b""),
+        file("src/testdata/idle.yaml", b""),
+        file("tests/data/folder/deeper/a.yaml", b""),
+        file("tests/data/idle/a.yaml", b"idle/a.yaml"),
         file("tests/fuzz/corpus/yaml/0a1b", b"\0"),
         file("tests/fuzz/corpus/yaml/deeper/0a1b", b"\0"),
         file("tests/fuzz/corpus/gone/0a1b", b"\0"),
         file("tests/fuzz/0a1b", b"\0"),
-        file("src/a.rs", b"include_bytes!(\"../a/used.bin\")"),
-        file("README.md", b"page-only.whl"),
+        file("src/a.rs", b"include_bytes!(\"../a/used.bin\") \"tests/data\" \"tests/data/folder\" named.yaml"),
+        file("README.md", b"page-only.whl tests/data/idle"),
     ];
     let unused = [
         "a/latin1.txt",
         "a/page-only.whl",
         "a/sed.bin",
+        "src/testdata/idle.yaml",
+        "tests/data/idle/a.yaml",
         "tests/fuzz/corpus/yaml/deeper/0a1b",
         "tests/fuzz/corpus/gone/0a1b",
         "tests/fuzz/0a1b",
     ];
-    assert_eq!(unused_binaries(&files, targets), unused);
+    assert_eq!(unused_files(&files, targets), unused);
 }
 
 #[test]

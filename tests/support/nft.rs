@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::netns::{Namespace, run, run_with_input};
 
@@ -28,17 +28,17 @@ pub(crate) fn list_tables(namespace: &Namespace) -> String {
     tables.lines().filter(|line| *line != LOCK.trim_end()).map(|line| format!("{line}\n")).collect()
 }
 
-/// `nft -j list ruleset`, parsed, without the proxy's lock.
+/// The objects of all tables but the proxy's lock, as `nft -j list table` shows them.
+///
+/// `nft -j list ruleset` of nft 1.0.6 prints no JSON while there is a table with an owner, such as the lock: it has no name for that flag.
 pub(crate) fn list_json(namespace: &Namespace) -> Value {
-    let list = || run(namespace.command("nft").args(["-j", "list", "ruleset"]));
-    // nft prints an empty line when the rules change again and again while it reads them.
-    let listings = std::iter::repeat_with(list).take(10);
-    let text = listings.into_iter().find(|text| !text.trim().is_empty()).unwrap_or_default();
-    let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("nft -j printed no JSON: {error}"));
-    if let Some(objects) = json["nftables"].as_array_mut() {
-        objects.retain(|object| object["table"]["name"] != "kube-proxy-lock");
+    let mut objects = Vec::new();
+    for table in list_tables(namespace).lines() {
+        let text = run(namespace.command("nft").args(["-j", "list"]).args(table.split(' ')));
+        let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{table}: no JSON: {error}"));
+        objects.extend(json["nftables"].as_array_mut().map(std::mem::take).unwrap_or_default());
     }
-    json
+    json!({ "nftables": objects })
 }
 
 /// Loads a ruleset with `nft -f`.
