@@ -45,8 +45,8 @@ test: deps lint ## Everything that must pass: format, lints, documentation, the 
 	deploy/image-root
 	cargo test --workspace --all-targets --no-fail-fast
 	@if [ -d "$(CASES)" ]; then \
-		echo "CONFORMANCE_CASES=$(CASES) cargo test --test conformance --test conformance_chains -- --ignored"; \
-		CONFORMANCE_CASES="$(CASES)" cargo test --test conformance --test conformance_chains -- --ignored; \
+		echo "CONFORMANCE_CASES=$(CASES) cargo test --test packets conformance:: -- --ignored"; \
+		CONFORMANCE_CASES="$(CASES)" cargo test --test packets conformance:: -- --ignored; \
 	else \
 		echo "NOT RUN: the conformance cases, which are not part of this repository: no $(CASES)"; \
 	fi
@@ -57,11 +57,11 @@ bench: build ## Measure speed and memory, goals beside values; BENCH_QUICK=1 lea
 FIGURES := $(CURDIR)/target/soak-figures
 soak: deps ## 10 minutes of traffic under change, 14 of clients that expire, 200 kills, with figures; SOAK_SECONDS=N for another time (root)
 	@mkdir -p target && rm -f $(FIGURES)
-	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test death whenever
-	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test faults at_random
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test process death::whenever
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test engine faults::faults_at_random
 	NFT_TEST_BATCH_MEGABYTES=400 cargo test -p nft --test large a_batch
-	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test traffic no_connection
-	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_EXPIRY_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test expiry traffic -- --test-threads 1
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test hostile traffic::no_connection
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_EXPIRY_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test engine expiry::traffic -- --test-threads 1
 	@cat $(FIGURES)
 
 fuzz: PACKAGES += g++

@@ -101,6 +101,7 @@ fn a_sync_is_one_transaction_for_both_families() {
 
 #[test]
 fn nothing_new_costs_nothing() {
+    // A sync without a change sends nothing (G14).
     each_size(|cluster| {
         let (report, sent) = cluster.cost([]);
         assert_eq!((report, sent), (Report::default(), Sent::default()));

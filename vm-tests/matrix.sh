@@ -18,7 +18,7 @@ TOOLS_SUITE=bookworm
 QEMU_SUITE=trixie
 
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
-# The layouts of the ruleset are test binaries of their own: a layout is one word here and one file there.
+# A layout of the ruleset is one word here and one file there: its tests have the layout at the end of their names.
 GROUPS_PER_KERNEL=(old-kernel restart upgrade room expiry foreign-writes nodes load packets packets-chains sctp flowtable conformance conformance-chains)
 # Groups that run on every kernel with every suite's nft: a node's nft need not be as old as its kernel.
 GROUPS_PER_NFT=(listing listing-chains)
@@ -31,7 +31,7 @@ GUESTS=(
 )
 
 # Test binaries of the workspace that go into the guest.
-TEST_BINARIES=(packets packets_chains room expiry inspection inspection_chains tampering nodes flowtable conformance conformance_chains)
+TEST_BINARIES=(packets engine hostile)
 
 # Modules that the rules and the tests' networks need. What a kernel has built in or lacks is left out; a group that needs a module
 # asks for it by itself.

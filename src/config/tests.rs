@@ -190,6 +190,7 @@ fn render_needs_manifests() {
 
 #[test]
 fn what_to_do_follows_upstreams_order() {
+    // What the flags ask for is done in this order (P3).
     let name = "--proxy-mode=nftables";
     assert!(matches!(load_with(&[name, "--init-only"]), Ok(Invocation::InitOnly(_))));
     assert!(matches!(load_with(&[name, "--init-only", "--cleanup"]), Ok(Invocation::Cleanup(_))));

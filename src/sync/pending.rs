@@ -151,6 +151,7 @@ mod tests {
     // surface.md section 6
     #[test]
     fn a_changed_slice_gives_a_sample_with_the_next_success() {
+        // A change of a slice's content gives a sample (P7).
         let mut world = World::new(&Family::BOTH);
         world.take(Event::SliceApplied(web("10.0.0.1", Some(101))));
         world.take(Event::SliceApplied(web("10.0.0.2", Some(103))));
@@ -163,6 +164,7 @@ mod tests {
     // surface.md section 6
     #[test]
     fn an_unchanged_slice_gives_none_whatever_its_annotation_says() {
+        // Metadata alone gives no sample (P7).
         let mut world = World::new(&Family::BOTH);
         world.take(Event::SliceApplied(web("10.0.0.1", Some(101))));
         assert_eq!(world.latencies(110).len(), 1);
@@ -220,6 +222,7 @@ mod tests {
 
     #[test]
     fn samples_do_not_pile_up_without_end_while_syncs_fail() {
+        // Latencies wait for a sync that succeeds (G9).
         let mut world = World::new(&Family::BOTH);
         for n in 0..=MAX_SAMPLES {
             let endpoint = if n % 2 == 0 { "10.0.0.1" } else { "10.0.0.2" };

@@ -1,23 +1,16 @@
-//! Packets through the rules of a running proxy: who is reached, from which source, and what is refused or dropped.
+//! Packets through the rules of a running proxy, and what other programs make of these rules.
 //!
-//! Needs root, iproute2 and nft (`make deps`). Each test names the rules of the behavioural contract that it checks.
+//! Needs root and the packages of `make deps`. The tests make namespaces of their own and may all run side by side.
 
 #![forbid(unsafe_code)]
 
 #[path = "../support/mod.rs"]
 mod support;
 
-mod affinity;
-mod changes;
-mod claims;
-mod fronts;
-mod identity;
+mod conformance;
+mod flowtable;
+mod inspection;
 mod judge;
-mod layouts;
-mod locality;
-mod nodeports;
-mod policies;
-mod refusals;
-mod restart;
-mod surroundings;
-mod takeover;
+mod nodes;
+mod services;
+mod swap;

@@ -2,7 +2,7 @@
 //!
 //! Takes root, iproute2 and nft; gives namespaces ([`netns`]), a cluster of them ([`world`], addresses in [`plan`], links in
 //! [`wiring`]), servers that say what they saw ([`server`]), probes that say what became of a packet ([`probe`]), the proxy under test
-//! ([`proxy`]), its objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]); a long test prints [`figures`]. Tests below the
+//! ([`proxy`], in each [`layout`] of the rules), its objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]); a long test prints [`figures`]. Tests below the
 //! binary have objects of the model ([`cluster`]) and a kernel that only remembers ([`kernel`]). A missing tool or privilege fails the
 //! test with a sentence; nothing is ever skipped. Whatever a test made is gone when its values are dropped, also after a panic.
 
@@ -13,6 +13,7 @@ pub(crate) mod cluster;
 pub(crate) mod faulty;
 pub(crate) mod figures;
 pub(crate) mod kernel;
+pub(crate) mod layout;
 pub(crate) mod ledger;
 pub(crate) mod manifests;
 pub(crate) mod mixed;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::netns::{Namespace, run, run_with_input};
 
@@ -22,17 +22,23 @@ pub(crate) fn list_everything(namespace: &Namespace) -> String {
     run(namespace.command("nft").args(["list", "ruleset"]))
 }
 
-/// `nft -j list ruleset`, parsed, without the proxy's lock. nft 1.0.6 succeeds with an empty line when a chain goes while it lists:
-/// then it is asked again.
+/// The lines of `nft list tables`, without the proxy's lock.
+pub(crate) fn list_tables(namespace: &Namespace) -> String {
+    let tables = run(namespace.command("nft").args(["list", "tables"]));
+    tables.lines().filter(|line| *line != LOCK.trim_end()).map(|line| format!("{line}\n")).collect()
+}
+
+/// The objects of all tables but the proxy's lock, as `nft -j list table` shows them.
+///
+/// `nft -j list ruleset` of nft 1.0.6 prints no JSON while there is a table with an owner, such as the lock: it has no name for that flag.
 pub(crate) fn list_json(namespace: &Namespace) -> Value {
-    const TRIES: usize = 10;
-    let mut listings = (0..TRIES).map(|_| run(namespace.command("nft").args(["-j", "list", "ruleset"])));
-    let text = listings.find(|text| !text.trim().is_empty()).expect("nft lists something");
-    let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("nft -j printed no JSON: {error}"));
-    if let Some(objects) = json["nftables"].as_array_mut() {
-        objects.retain(|object| object["table"]["name"] != "kube-proxy-lock");
+    let mut objects = Vec::new();
+    for table in list_tables(namespace).lines() {
+        let text = run(namespace.command("nft").args(["-j", "list"]).args(table.split(' ')));
+        let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{table}: no JSON: {error}"));
+        objects.extend(json["nftables"].as_array_mut().map(std::mem::take).unwrap_or_default());
     }
-    json
+    json!({ "nftables": objects })
 }
 
 /// Loads a ruleset with `nft -f`.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -121,12 +121,15 @@ fn timeout() -> Duration {
 
 /// A source port no other probe of this process uses.
 fn next_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    const FIRST: u16 = 2_000;
-    const COUNT: u16 = 63_000;
+    // Wider than a port: where a 16-bit number begins anew, ports of just now would come again.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 2_000;
+    const COUNT: u32 = 63_000;
     // Ports held by listeners of the world or the proxy stay out of the way.
     let taken = |port: &u16| super::plan::SERVED_PORTS.contains(port) || (10_000..10_300).contains(port);
-    std::iter::repeat_with(|| FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT)
+    let next = || FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+    std::iter::repeat_with(next)
+        .filter_map(|port| u16::try_from(port).ok())
         .find(|port| !taken(port) && !(30_000..=32_767).contains(port))
         .expect("the iterator is endless")
 }

@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::layout::Layout;
 use super::manifests::Manifests;
 use super::netns::Namespace;
 use super::plan::{CLUSTER_CIDR, NODE};
@@ -46,13 +47,13 @@ pub(crate) fn binary() -> PathBuf {
     env::var_os("KUBE_PROXY_BINARY").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_kube-proxy")), PathBuf::from)
 }
 
-/// The layout of the rules under test: a test binary whose name ends in `_chains` is about that one, every other about `maps`.
-pub(crate) fn layout() -> &'static str {
-    if env!("CARGO_CRATE_NAME").ends_with("_chains") { "chains" } else { "maps" }
+/// A KubeProxyConfiguration for tests, in layout `maps`; change its fields before the start.
+pub(crate) fn config() -> Value {
+    config_in(Layout::Maps)
 }
 
-/// A KubeProxyConfiguration for tests, with the layout of [`layout`]; change its fields before the start.
-pub(crate) fn config() -> Value {
+/// Like [`config`], in this layout.
+pub(crate) fn config_in(layout: Layout) -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -63,7 +64,7 @@ pub(crate) fn config() -> Value {
         "detectLocalMode": "ClusterCIDR",
         "nodePortAddresses": [],
         "nftables": {
-            "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms", "rulesetLayout": layout(),
+            "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms", "rulesetLayout": layout.name(),
         },
         "conntrack": { "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s" },
         "oomScoreAdj": 0,

@@ -69,6 +69,7 @@ fn documented_defaults() -> Value {
 
 #[test]
 fn an_empty_file_gives_the_documented_defaults() {
+    // Every field of upstream, with its default (P2).
     let empty = decoded("");
     assert_eq!(serde_json::to_value(&empty.config).unwrap(), documented_defaults());
     assert_eq!(empty.config, KubeProxyConfiguration::default());
@@ -145,6 +146,7 @@ fn addresses_follow_the_bind_address_and_get_ports() {
 
 #[test]
 fn every_field_is_read() {
+    // Every field of upstream is read (P2).
     let mut changed = documented_defaults();
     change_leaves(&mut changed);
     changed["apiVersion"] = json!(API_VERSION);
@@ -172,6 +174,7 @@ fn change_leaves(value: &mut Value) {
 
 #[test]
 fn unknown_fields_are_named_not_fatal() {
+    // An unknown field is a warning (P2).
     let decoded =
         decoded("mode: nftables\nnftables: {masqueradBit: 3}\nflavour: [1]\nlogging: {vmodule: [{file: x}]}\n");
     assert_eq!(

@@ -32,6 +32,7 @@ mod tests {
 
     #[test]
     fn service_ports_have_the_hashes_of_iptables_mode() {
+        // Layout `chains` has the names of iptables mode (F5).
         let known = [
             ("kube-system/kube-dns:dns", Protocol::Udp, "TCOU7JCQXEZGVUNU"),
             ("kube-system/kube-dns:dns-tcp", Protocol::Tcp, "ERIFXISQEP7F7OF4"),

@@ -1,7 +1,7 @@
 //! What is done with foreign bytes, one function a decoder. Each must come to an end without a panic, whatever the bytes are, and what
 //! it says about the result must hold.
 //!
-//! Shared by the fuzzers (`tests/fuzz/src/bin`, `make fuzz`) and by `tests/corpora.rs`, which replays what the fuzzer found.
+//! Shared by the fuzzers (`tests/fuzz/src/bin`, `make fuzz`) and by `tests/project/corpora.rs`, which replays what the fuzzer found.
 
 mod api;
 mod cluster;

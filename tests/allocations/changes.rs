@@ -1,0 +1,120 @@
+//! How many allocations, messages and bytes one changed endpoint costs, whatever else the cluster holds.
+//!
+//! The kernel here only has the transaction encoded; needs no root.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::support::cluster::{address, config, endpoint, endpoints, node, served, slice};
+use crate::{count, turn};
+use kube_proxy::conntrack::Flow;
+use kube_proxy::kernel::{ForeignWrites, Kernel};
+use kube_proxy::model::{Event, Family};
+use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::sync::{Engine, Report};
+use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
+
+/// The sizes of cluster that must make no difference.
+const SIZES: [u16; 2] = [10, 2000];
+/// Endpoints of each Service in a family.
+const ENDPOINTS: u16 = 3;
+/// Allocations for one endpoint of a Service with four fronts; 142 when this was written.
+const MOST_CALLS: usize = 170;
+/// Changes that are counted; the one in the middle stands for all, so that the rare growth of a hash table is no matter.
+const CHANGES: u16 = 9;
+
+/// A kernel that encodes what it is given, and holds nothing.
+struct Encoding;
+
+impl Kernel for Encoding {
+    fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
+        let batch = Batch::encode(commands)?;
+        Ok(Committed { messages: batch.messages(), bytes: batch.bytes() })
+    }
+
+    fn read(&mut self, _: &TableName) -> Result<Option<TableDump>, ReadError> {
+        Ok(None)
+    }
+
+    fn elements(&mut self, _: &TableName, _: &Set) -> Result<Vec<Element>, ReadError> {
+        Ok(Vec::new())
+    }
+
+    fn foreign_writes(&mut self, _: &[TableName]) -> Result<ForeignWrites, ReadError> {
+        Ok(ForeignWrites::None)
+    }
+
+    fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
+        Ok(Vec::new())
+    }
+
+    fn delete_flows(&mut self, _: &[Flow]) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        Ok(Vec::new())
+    }
+}
+
+/// What a change cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    calls: usize,
+    bytes: usize,
+    messages: usize,
+    sent: usize,
+}
+
+type Proxy = Engine<Encoding, AnyLayout>;
+
+fn change(proxy: &mut Proxy, events: impl IntoIterator<Item = Event>) -> Report {
+    for event in events {
+        proxy.apply(event);
+    }
+    proxy.sync(false).unwrap()
+}
+
+/// An engine that has synced a cluster with this many Services.
+fn programmed(services: u16) -> Proxy {
+    let mut proxy = Engine::new(config(), AnyLayout::Maps, &Family::BOTH, Encoding);
+    let objects = (0..services).flat_map(|n| served(n, ENDPOINTS));
+    change(&mut proxy, [node(Some("a"))].into_iter().chain(objects).chain([Event::InitialListDone]));
+    proxy
+}
+
+/// The cost of replacing one endpoint of Service `n`.
+fn replaced(proxy: &mut Proxy, n: u16) -> Cost {
+    let mut list = endpoints(n, Family::V4, ENDPOINTS);
+    list.pop();
+    list.push(endpoint(address(Family::V4, 245, n)));
+    let event = Event::SliceApplied(slice(n, Family::V4, list));
+    let before = count();
+    let report = change(proxy, [event]);
+    let after = count();
+    let committed = report.committed.expect("an endpoint was replaced");
+    Cost {
+        calls: after.calls - before.calls,
+        bytes: after.bytes - before.bytes,
+        messages: committed.messages,
+        sent: committed.bytes,
+    }
+}
+
+#[test]
+fn a_replaced_endpoint_costs_the_same_in_every_cluster() {
+    let _turn = turn();
+    let [small, large] = SIZES.map(|services| {
+        let mut proxy = programmed(services);
+        let mut costs: Vec<Cost> = (0..CHANGES).map(|n| replaced(&mut proxy, n)).collect();
+        costs.sort_unstable();
+        costs[usize::from(CHANGES / 2)]
+    });
+    println!("{small:?} with {} Services, {large:?} with {}", SIZES[0], SIZES[1]);
+    assert_eq!((small.messages, small.sent), (large.messages, large.sent), "what goes over netlink");
+    assert!(large.calls <= small.calls + 8, "{} allocations, {} in a small cluster", large.calls, small.calls);
+    assert!(large.bytes <= small.bytes + 4096, "{} bytes allocated, {} in a small cluster", large.bytes, small.bytes);
+    assert!((1..=MOST_CALLS).contains(&large.calls), "{} allocations", large.calls);
+}

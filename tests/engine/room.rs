@@ -1,0 +1,96 @@
+//! Sets that become too small: made anew within the transaction that needs more, on the real kernel, in both layouts.
+
+use crate::support::cluster::{address, config, endpoint, name, node, served, service_cidr, slice};
+use crate::support::netns::{Namespace, run};
+use crate::support::nft::{list_ruleset, load, normalised};
+use kube_proxy::kernel::Netfilter;
+use kube_proxy::model::{Event, Family};
+use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::sync::{Engine, Report};
+
+type Proxy = Engine<Netfilter, AnyLayout>;
+
+/// Services with three addresses each: their fronts fill a map of 1,024.
+const FULL: u16 = 340;
+/// Two more Services need a larger one.
+const MORE: u16 = 342;
+
+fn sync(proxy: &mut Proxy, events: impl IntoIterator<Item = Event>) -> Report {
+    for event in events {
+        proxy.apply(event);
+    }
+    proxy.sync(false).expect("the kernel takes it")
+}
+
+fn programmed(layout: AnyLayout, services: u16) -> (Proxy, Report) {
+    let kernel = Netfilter::open().expect("a netlink socket");
+    let mut proxy = Engine::new(config(), layout, &Family::BOTH, kernel);
+    let cidr = service_cidr("kubernetes", &["10.96.0.0/16", "fd00:10:96::/112"]);
+    let objects = (0..services).flat_map(|n| served(n, 1));
+    let report = sync(&mut proxy, [node(None), cidr].into_iter().chain(objects).chain([Event::InitialListDone]));
+    (proxy, report)
+}
+
+/// The sizes and the numbers of elements of a map, as `nft` lists them.
+fn size_of(namespace: &Namespace, map: &str) -> (usize, usize) {
+    let text = run(namespace.command("nft").args(["-j", "list", "map", "ip", "kube-proxy", map]));
+    let listing: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let map = &listing["nftables"][1]["map"];
+    let size = map["size"].as_u64().and_then(|size| usize::try_from(size).ok()).expect("a size");
+    (size, map["elem"].as_array().map_or(0, Vec::len))
+}
+
+fn grows(layout: AnyLayout, map: &str) {
+    let namespace = Namespace::new("room");
+    let size = || size_of(&namespace, map);
+    namespace.enter(|| {
+        let (mut proxy, _) = programmed(layout, 250);
+        assert_eq!(size(), (1024, 750));
+        sync(&mut proxy, (250..FULL).flat_map(|n| served(n, 1)));
+        assert_eq!(size(), (1024, 1020), "what fits is added");
+
+        let report = sync(&mut proxy, (FULL..MORE).flat_map(|n| served(n, 1)));
+        assert_eq!(size(), (2048, 1026), "what does not fit gets a new map");
+        assert!(!report.full && report.added > 1026, "{report:?}");
+        let report = proxy.sync(false).expect("nothing to do");
+        assert_eq!(report.committed, None, "{report:?}");
+
+        let other = vec![endpoint(address(Family::V4, 245, 1))];
+        let report = sync(&mut proxy, [Event::SliceApplied(slice(7, Family::V4, other))]);
+        assert!(report.added <= 4, "changes are small again: {report:?}");
+        drop(proxy);
+        let (mut again, report) = programmed(layout, MORE);
+        // One endpoint was another one; all else is as it should be, with the room it has.
+        assert!(report.added <= 4 && report.removed <= 4 && report.full, "{report:?}");
+        assert_eq!(size(), (2048, 1026));
+
+        sync(&mut again, (20..MORE).map(|n| Event::ServiceDeleted(name(n))));
+        assert_eq!(size(), (2048, 60), "room stays");
+    });
+}
+
+#[test]
+fn a_map_that_is_full_is_made_anew_with_more_room() {
+    grows(AnyLayout::Maps, "services");
+}
+
+#[test]
+fn a_map_that_is_full_is_made_anew_in_layout_chains_too() {
+    grows(AnyLayout::Chains, "KUBE-SERVICES");
+}
+
+#[test]
+fn tables_of_a_version_without_sizes_are_taken_over_in_one_transaction() {
+    let namespace = Namespace::new("room");
+    namespace.enter(|| drop(programmed(AnyLayout::Maps, 2)));
+    let ours = list_ruleset(&namespace);
+    let sizeless = ours.lines().filter(|line| !line.trim_start().starts_with("size "));
+    load(&namespace, &sizeless.fold("flush ruleset\n".to_owned(), |text, line| text + line + "\n"));
+    assert_ne!(normalised(&list_ruleset(&namespace)), normalised(&ours));
+    namespace.enter(|| {
+        let (mut proxy, taken) = programmed(AnyLayout::Maps, 2);
+        assert!(taken.added > 0 && taken.removed == 0, "sets are made anew: {taken:?}");
+        assert_eq!(proxy.sync(false).expect("nothing to do").committed, None);
+    });
+    assert_eq!(normalised(&list_ruleset(&namespace)), normalised(&ours));
+}

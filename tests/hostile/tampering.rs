@@ -1,0 +1,193 @@
+//! Others who write to our tables: noticed at once, named, and repaired. Those who write elsewhere cost nothing.
+
+use std::net::UdpSocket;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::mixed;
+use crate::support::netns::run;
+use crate::support::nft::{list_ruleset, normalised, without_unused_chains};
+use crate::support::objects::slices;
+use crate::support::plan::Family;
+use crate::support::proxy::{Proxy, config};
+use crate::support::world::World;
+use crate::turns;
+use rustix::process::Signal;
+
+/// The repair, with room for a machine that is busy.
+const REPAIRED_WITHIN: Duration = Duration::from_secs(5);
+/// Some looks.
+const SOME_LOOKS: Duration = Duration::from_millis(3_500);
+
+fn nft(world: &World, command: &str) {
+    run(world.node.command("nft").arg(command));
+}
+
+#[test]
+fn what_others_change_is_put_back() {
+    let _turn = turns::beside_others();
+    // G10
+    let world = World::new();
+    let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let rules = || normalised(&list_ruleset(&world.node));
+    let noticed = || proxy.series("kubeproxy_nft_foreign_changes_total");
+    let ours = rules();
+    assert_eq!(noticed(), [0.0]);
+    for change in [
+        "flush ruleset",
+        "delete table ip kube-proxy",
+        "flush table ip6 kube-proxy",
+        "flush chain ip kube-proxy KUBE-SERVICES",
+        "flush map ip kube-proxy services",
+        "flush map ip6 kube-proxy endpoints",
+        "add element ip kube-proxy cluster-ips { 192.0.2.1 }",
+        "insert rule ip kube-proxy KUBE-SERVICES drop",
+        "add chain ip kube-proxy foreign { type filter hook input priority 5; policy drop; }",
+        "add set ip kube-proxy foreign { type ipv4_addr; }",
+    ] {
+        let before = noticed();
+        nft(&world, change);
+        let end = Instant::now() + REPAIRED_WITHIN;
+        // Rules that are as before were repaired only if the change was noticed; else it changed nothing.
+        while noticed() <= before || rules() != ours {
+            assert!(Instant::now() < end, "not repaired: {change}\n{}", list_ruleset(&world.node));
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    let log = proxy.log();
+    assert!(log.contains("another program changed our rules") && log.contains("nft (pid "), "{log}");
+}
+
+#[test]
+fn what_was_destroyed_while_nothing_led_to_it_is_whole_when_something_does() {
+    let _turn = turns::beside_others();
+    // F8 G10
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let rules = || without_unused_chains(normalised(&list_ruleset(&world.node)));
+    let ours = rules();
+    assert!(ours.keys().any(|name| name.ends_with("chain lb-4")));
+    proxy.apply(&slices("shop", "web", &[0, 1, 2], &mixed::WEB_PORTS));
+    let fewer = rules();
+    assert!(!fewer.keys().any(|name| name.ends_with("chain lb-4")), "nothing leads to the chain for four endpoints");
+    for family in ["ip", "ip6"] {
+        nft(&world, &format!("flush table {family} kube-proxy"));
+    }
+    let end = Instant::now() + REPAIRED_WITHIN;
+    while rules() != fewer {
+        assert!(Instant::now() < end, "not repaired: {}", list_ruleset(&world.node));
+        thread::sleep(Duration::from_millis(50));
+    }
+    proxy.apply(&slices("shop", "web", &[0, 1, 2, 3], &mixed::WEB_PORTS));
+    assert_eq!(rules(), ours);
+}
+
+/// Who answers, if somebody does.
+fn ask(socket: &UdpSocket) -> Option<String> {
+    let mut text = [0; 256];
+    socket.send(b"?").ok()?;
+    let length = socket.recv(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+}
+
+#[test]
+fn a_udp_flow_that_began_without_rules_finds_an_endpoint_after_the_repair() {
+    let _turn = turns::beside_others();
+    // J7 G10
+    let world = World::new();
+    let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    for family in Family::ALL {
+        let socket = world.client.enter(|| {
+            let socket = UdpSocket::bind((family.client(), 0)).expect("a port is free");
+            socket.connect((family.load_balancer_ip(1), 53)).expect("a UDP socket connects");
+            socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time-out can be set");
+            socket
+        });
+        let table = if family == Family::V4 { "ip" } else { "ip6" };
+        // Held up, as the repair would else come before the flow.
+        proxy.signal(Signal::STOP);
+        nft(&world, &format!("flush chain {table} kube-proxy KUBE-SERVICES"));
+        // The kernel tracks this flow as one to the load balancer itself, for as long as the client goes on.
+        assert_eq!(ask(&socket), None);
+        proxy.signal(Signal::CONT);
+        let end = Instant::now() + REPAIRED_WITHIN;
+        while ask(&socket).is_none() {
+            assert!(Instant::now() < end, "{family:?}: the flow leads nowhere for ever");
+        }
+    }
+}
+
+#[test]
+fn nobody_else_can_change_owned_tables_and_the_next_process_adopts_them() {
+    let _turn = turns::beside_others();
+    // Needs kernel 6.9; on an older one the proxy says that it watches instead.
+    let world = World::new();
+    let mut proxy = Proxy::start_with(&["--table-ownership=auto"], &world.node, &config(), &mixed::cluster());
+    let rules = || normalised(&list_ruleset(&world.node));
+    let ours = rules();
+    let refused = |command: &str| {
+        let output = world.node.command("nft").arg(command).output().expect("nft is installed");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains("Operation not permitted"), "{command}: {errors}");
+    };
+    nft(&world, "flush ruleset");
+    assert_eq!(rules(), ours, "a flush of everything leaves them");
+    refused("delete table ip kube-proxy");
+    refused("flush map ip kube-proxy services");
+    proxy.kill();
+    assert_eq!(rules(), ours, "they outlive their owner");
+    proxy.launch();
+    assert_eq!(rules(), ours, "and have not changed for the next");
+    refused("delete table ip6 kube-proxy");
+    assert_eq!(proxy.series("kubeproxy_nft_elements_added_total"), [0.0], "adopting writes no element");
+}
+
+#[test]
+fn a_table_of_everybody_becomes_owned_at_the_next_start() {
+    let _turn = turns::beside_others();
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    let rules = normalised(&list_ruleset(&world.node));
+    proxy.stop();
+    proxy.set_arguments(&["--table-ownership=auto"]);
+    proxy.launch();
+    assert_eq!(normalised(&list_ruleset(&world.node)), rules);
+    nft(&world, "flush ruleset");
+    assert_eq!(normalised(&list_ruleset(&world.node)), rules);
+}
+
+#[test]
+#[ignore = "needs a kernel before 6.9; vm-tests runs it"]
+fn where_the_kernel_cannot_keep_others_out_they_are_watched() {
+    let _turn = turns::beside_others();
+    let world = World::new();
+    let proxy = Proxy::start_with(&["--table-ownership=auto"], &world.node, &config(), &mixed::cluster());
+    let rules = || normalised(&list_ruleset(&world.node));
+    let ours = rules();
+    assert_eq!(proxy.log().matches("this kernel cannot keep others from changing our rules").count(), 1);
+    nft(&world, "flush ruleset");
+    let end = Instant::now() + REPAIRED_WITHIN;
+    while rules() != ours {
+        assert!(Instant::now() < end, "not repaired: {}", list_ruleset(&world.node));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn what_others_do_elsewhere_causes_no_sync() {
+    let _turn = turns::beside_others();
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    proxy.wait_until_quiet();
+    // A second after a sync comes one that looks again at what clients were remembered meanwhile.
+    thread::sleep(SOME_LOOKS);
+    let before = proxy.sync_times();
+    assert_eq!(before.len(), 2, "a time for each family");
+    for number in 0..5 {
+        nft(&world, &format!("add table inet firewall-{number}"));
+        nft(&world, &format!("add table ip kube-proxy-{number}"));
+    }
+    thread::sleep(SOME_LOOKS);
+    assert_eq!(proxy.sync_times(), before);
+    assert!(!proxy.log().contains("changed our rules"));
+}

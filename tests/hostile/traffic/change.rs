@@ -1,0 +1,286 @@
+//! What happens to the cluster and to the proxy while the load goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, DRAIN, rolling};
+use super::load::Load;
+use crate::support::figures::Figures;
+use crate::support::netns::run;
+use crate::support::nft::{list_ruleset, normalised, without_unused_chains};
+use crate::support::objects::{service, slices};
+use crate::support::plan::{ENDPOINTS, Family};
+use crate::support::probe::Proto;
+use crate::support::proxy::{binary, config};
+
+/// A repair that takes longer does not come.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+/// A moment and more: what a client was last remembered for has been looked at again (F8).
+const AFFINITY_SETTLED: Duration = Duration::from_millis(2_500);
+
+/// The lines of each object.
+type Rules = BTreeMap<String, Vec<String>>;
+
+/// A kind of change. Each name is a row of the figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Change {
+    /// A pod is replaced by another.
+    Roll,
+    /// The Service gets other settings, a pod is replaced under them, and all is as before again.
+    Rewrite,
+    /// SIGTERM, and the same program again.
+    Restart,
+    /// SIGKILL, just when an endpoint begins to terminate.
+    Kill,
+    /// SIGTERM, and another program.
+    Upgrade,
+    /// SIGTERM, and the same program with the other layout.
+    SwitchLayout,
+    /// Somebody changes our rules.
+    Tamper,
+    /// Somebody changes our rules while no proxy runs.
+    TamperWithTheDead,
+}
+
+impl Change {
+    /// All of them, those with variants several times.
+    pub(crate) const ROUND: [Self; 17] = [
+        Self::Roll,
+        Self::Tamper,
+        Self::Rewrite,
+        Self::Kill,
+        Self::Rewrite,
+        Self::Upgrade,
+        Self::Tamper,
+        Self::Tamper,
+        Self::SwitchLayout,
+        Self::Roll,
+        Self::Rewrite,
+        Self::Kill,
+        Self::Tamper,
+        Self::TamperWithTheDead,
+        Self::SwitchLayout,
+        Self::Restart,
+        Self::Rewrite,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Roll => "endpoints replaced",
+            Self::Rewrite => "Services rewritten, an endpoint replaced meanwhile",
+            Self::Restart => "restarts",
+            Self::Kill => "kills while an endpoint is replaced",
+            Self::Upgrade => "upgrades",
+            Self::SwitchLayout => "layouts switched",
+            Self::Tamper => "rules tampered with",
+            Self::TamperWithTheDead => "rules tampered with while no proxy runs",
+        }
+    }
+}
+
+/// Makes changes, and counts.
+pub(crate) struct Changes<'world> {
+    cluster: Cluster<'world>,
+    load: &'world Load,
+    /// The program, and another one.
+    binaries: [PathBuf; 2],
+    layout: &'static str,
+    made: BTreeMap<Change, u32>,
+    rolled: u8,
+    repairs: Vec<Duration>,
+}
+
+impl<'world> Changes<'world> {
+    /// None so far.
+    pub(crate) fn new(cluster: Cluster<'world>, load: &'world Load) -> Self {
+        let other = cluster.proxy.directory().join("kube-proxy-of-the-next-version");
+        std::fs::copy(binary(), &other).expect("a program can be copied");
+        Self {
+            cluster,
+            load,
+            binaries: [binary(), other],
+            layout: "maps",
+            made: BTreeMap::new(),
+            rolled: 0,
+            repairs: Vec::new(),
+        }
+    }
+
+    /// Makes one.
+    pub(crate) fn make(&mut self, change: Change) {
+        let count = self.made.entry(change).or_default();
+        let number = *count as usize;
+        *count += 1;
+        match change {
+            Change::Roll => self.roll(DRAIN, |_| {}),
+            Change::Rewrite => self.rewrite(number),
+            Change::Restart => self.restart(|_| {}),
+            Change::Kill => self.roll(DRAIN, kill),
+            Change::Upgrade => {
+                self.binaries.swap(0, 1);
+                let next = self.binaries[0].clone();
+                self.restart(|cluster| cluster.proxy.set_binary(&next));
+            }
+            Change::SwitchLayout => self.switch_layout(),
+            Change::Tamper => self.tamper(number),
+            Change::TamperWithTheDead => self.tamper_with_the_dead(number),
+        }
+    }
+
+    /// The longest time to a repair.
+    pub(crate) fn worst_repair(&self) -> Duration {
+        self.repairs.iter().max().copied().unwrap_or_default()
+    }
+
+    /// Adds its rows.
+    pub(crate) fn describe(&self, figures: &mut Figures) {
+        self.made.iter().for_each(|(change, count)| figures.row(change.name(), count));
+        figures.row("repairs", self.repairs.len());
+        figures.row("worst time to a repair", format!("{:.2?}", self.worst_repair()));
+    }
+
+    fn roll(&mut self, drain: Duration, meanwhile: impl FnOnce(&mut Cluster<'world>)) {
+        self.cluster.roll(self.rolled, drain, meanwhile);
+        self.rolled = (self.rolled + 1) % ENDPOINTS;
+    }
+
+    fn rewrite(&mut self, number: usize) {
+        let rewrites: [fn() -> Vec<Value>; 5] = [sticky, local, local_inside, guarded, wider];
+        let number = number % rewrites.len();
+        self.cluster.apply(&rewrites[number]());
+        // With affinity a packet on its way may have had its client remembered once more, for a second.
+        self.roll(if number == 0 { AFFINITY_SETTLED } else { DRAIN }, |_| {});
+        let neighbour = neighbour();
+        if number == 4 {
+            self.cluster.proxy.delete(&neighbour);
+        }
+        self.cluster.apply(&[rolling().json()]);
+    }
+
+    fn restart(&mut self, meanwhile: impl FnOnce(&mut Cluster<'world>)) {
+        let status = self.cluster.proxy.stop();
+        assert_eq!(status.code(), Some(0));
+        meanwhile(&mut self.cluster);
+        self.cluster.proxy.launch();
+        self.cluster.proxy.wait_until_quiet();
+    }
+
+    fn switch_layout(&mut self) {
+        self.layout = if self.layout == "maps" { "chains" } else { "maps" };
+        let mut config = config();
+        config["nftables"]["rulesetLayout"] = json!(self.layout);
+        self.restart(|cluster| cluster.proxy.configure(&config));
+        let is_chains = list_ruleset(self.cluster.node()).contains("chain KUBE-SVC-");
+        assert_eq!(is_chains, self.layout == "chains");
+    }
+
+    /// The rules, without what may differ between equal ones.
+    fn rules(&self) -> Rules {
+        without_unused_chains(normalised(&list_ruleset(self.cluster.node())))
+    }
+
+    fn nft(&self, command: &str) {
+        run(self.cluster.node().command("nft").arg(command));
+    }
+
+    fn tamper(&mut self, number: usize) {
+        let (ours, command) = (self.rules(), tampering(self.layout, number));
+        // A change that was not noticed was none, or is still there.
+        let noticed = || self.cluster.proxy.series("kubeproxy_nft_foreign_changes_total");
+        let before = noticed();
+        assert_eq!(before.len(), 1, "the proxy tells what it noticed");
+        let took = self.load.disturbed(|| {
+            self.nft(&command);
+            let start = Instant::now();
+            while let rules = self.rules()
+                && (rules != ours || noticed() <= before)
+            {
+                let difference = || difference(&ours, &rules);
+                assert!(start.elapsed() < PATIENCE, "not repaired: {command}: {:#?}", difference());
+                thread::sleep(POLL);
+            }
+            start.elapsed()
+        });
+        self.repairs.push(took);
+    }
+
+    fn tamper_with_the_dead(&mut self, number: usize) {
+        let (ours, command) = (self.rules(), tampering(self.layout, number));
+        self.cluster.proxy.kill();
+        self.load.disturbed(|| {
+            self.nft(&command);
+            assert_ne!(self.rules(), ours, "{command} did nothing");
+            self.cluster.proxy.launch();
+        });
+        let left = difference(&ours, &self.rules());
+        assert!(left.is_empty(), "not repaired by the next process: {command}: {left:#?}");
+    }
+}
+
+/// The objects that are not the same: as they were, and as they are.
+fn difference(before: &Rules, now: &Rules) -> Vec<(String, [Vec<String>; 2])> {
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let both = |name: &String| [before, now].map(|rules| rules.get(name).cloned().unwrap_or_default());
+    names.into_iter().map(|name| (name.clone(), both(name))).filter(|(_, [before, now])| before != now).collect()
+}
+
+/// Kills the proxy while it is about to learn something, and starts another.
+fn kill(cluster: &mut Cluster<'_>) {
+    thread::sleep(Duration::from_micros(rand::random::<u64>() % 60_000));
+    cluster.proxy.kill();
+    cluster.proxy.launch();
+}
+
+/// What somebody else does to our tables. The chains with hooks stay, because without these the kernel translates nothing any more,
+/// not even what it tracks.
+fn tampering(layout: &str, number: usize) -> String {
+    let family = Family::ALL[number / 2 % 2];
+    let (kind, front) = (if family == Family::V4 { "ip" } else { "ip6" }, family.cluster_ip(1));
+    let table = format!("{kind} kube-proxy");
+    let services = if layout == "maps" { "services" } else { "KUBE-SERVICES" };
+    let commands = [
+        format!("delete element {table} {services} {{ {front} . tcp . 80 }}"),
+        format!("flush map {table} {services}"),
+        format!("flush table {table}"),
+        format!("insert rule {table} KUBE-SERVICES drop"),
+        format!("flush chain {table} KUBE-SERVICES"),
+    ];
+    commands[number % commands.len()].clone()
+}
+
+/// Session affinity.
+fn sticky() -> Vec<Value> {
+    vec![rolling().client_ip_affinity(600).json()]
+}
+
+/// External traffic stays on this node, which has two endpoints.
+fn local() -> Vec<Value> {
+    vec![rolling().spec("externalTrafficPolicy", json!("Local")).json()]
+}
+
+/// The same for internal traffic.
+fn local_inside() -> Vec<Value> {
+    vec![rolling().spec("internalTrafficPolicy", json!("Local")).json()]
+}
+
+/// Only some clients may come, ours among them.
+fn guarded() -> Vec<Value> {
+    vec![rolling().spec("loadBalancerSourceRanges", json!(["203.0.113.0/24", "2001:db8:113::/48"])).json()]
+}
+
+/// A further port and external IPs; and a neighbour, with endpoints of its own.
+fn wider() -> Vec<Value> {
+    let wider = rolling().port("metrics", Proto::Tcp, 9100);
+    let wider = Family::ALL.iter().fold(wider, |wider, family| wider.external_ip(family.external_ip(1)));
+    [vec![wider.json()], neighbour()].concat()
+}
+
+fn neighbour() -> Vec<Value> {
+    let service = service("load", "neighbour").cluster_ips(3).port("http", Proto::Tcp, 80).node_port(30084);
+    [vec![service.json()], slices("load", "neighbour", &[0, 1, 2], &[("http", Proto::Tcp, 9090)])].concat()
+}

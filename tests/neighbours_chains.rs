@@ -1,4 +1,0 @@
-//! The tests of `neighbours.rs` with the rules in layout `chains` (see `support::proxy::layout`).
-
-#[path = "neighbours.rs"]
-mod neighbours;

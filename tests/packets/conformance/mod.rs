@@ -1,0 +1,10 @@
+//! The conformance cases: states of a cluster as one node sees it, each with packets and what has to happen to them.
+//!
+//! The cases are not part of this repository: they lie beside it, in `../shared/conformance/cases`, or where `$CONFORMANCE_CASES`
+//! says, and their README says what their fields mean. `make test` runs this when they are there, and the guests of `vm-tests` do. Left
+//! out are cases that are steps of a sequence (`flows`), and those about a feature gate that is gone (`gate-locked-since-1.35`).
+
+mod case;
+mod judge;
+mod network;
+mod run;

@@ -1,0 +1,18 @@
+//! Every kind of Service: which endpoints a packet reaches, with which source address, and what is refused or dropped.
+//!
+//! Each test runs in both layouts of the ruleset, unless it is about one of them, and names the rules of the contract that it checks.
+
+mod affinity;
+mod changes;
+mod claims;
+mod fronts;
+mod identity;
+mod layouts;
+mod locality;
+mod nodeports;
+mod policies;
+mod refusals;
+mod restart;
+mod surroundings;
+mod takeover;
+mod tree;

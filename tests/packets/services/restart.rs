@@ -1,0 +1,72 @@
+//! The proxy ends and starts again; traffic does not notice.
+
+use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
+use crate::support::layout::{Layout, test_in_each_layout};
+use crate::support::nft;
+use crate::support::objects::{node, service, service_cidr, slices};
+use crate::support::plan::Family;
+use crate::support::probe::{Connection, Flow, Outcome, Proto};
+use crate::support::proxy::{Proxy, config_in};
+use crate::support::world::World;
+
+const PORTS: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
+
+fn flows(family: Family) -> [Flow; 2] {
+    let to = |address, port| Flow::new(Proto::Tcp, family.client(), address, port);
+    [to(family.cluster_ip(1), 80), to(family.node(), 30080)]
+}
+
+/// New connections are served as ever, refused as ever, and those of before are alive.
+fn assert_serving(world: &World, held: &[Connection]) {
+    for family in Family::ALL {
+        for flow in flows(family) {
+            assert_reaches(&world.client, flow, &endpoints(family, &[0, 1, 2, 3], 8080), Source::Masqueraded, FEW);
+        }
+        let unserved = Flow::new(Proto::Tcp, family.client(), family.cluster_ip(2), 80);
+        assert_outcome(&world.client, unserved, &Outcome::Refused);
+    }
+    for connection in held {
+        connection.ask();
+    }
+}
+
+test_in_each_layout!(rules_and_connections_outlive_the_process);
+fn rules_and_connections_outlive_the_process(layout: Layout) {
+    // O7
+    let world = World::new();
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let empty = service("shop", "empty").cluster_ips(2).port("http", Proto::Tcp, 80);
+    let mut objects = vec![node(), service_cidr(), web.json(), empty.json()];
+    objects.extend(slices("shop", "web", &[0, 1, 2, 3], &PORTS));
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    let held: Vec<Connection> =
+        Family::ALL.into_iter().flat_map(flows).map(|flow| Connection::open(&world.client, flow).0).collect();
+    assert_serving(&world, &held);
+    let rules = || nft::normalised(&nft::list_ruleset(&world.node));
+    let before = rules();
+    proxy.stop();
+    assert_eq!(rules(), before, "SIGTERM changed the rules");
+    assert_serving(&world, &held);
+    proxy.launch();
+    assert_eq!(rules(), before, "a restart changed the rules");
+    assert_serving(&world, &held);
+    proxy.kill();
+    assert_eq!(rules(), before, "SIGKILL changed the rules");
+    assert_serving(&world, &held);
+}
+
+test_in_each_layout!(what_changed_while_nobody_looked_is_caught_up_with);
+fn what_changed_while_nobody_looked_is_caught_up_with(layout: Layout) {
+    // O7 F9
+    let world = World::new();
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80);
+    let mut objects = vec![node(), service_cidr(), web.json()];
+    objects.extend(slices("shop", "web", &[0, 1], &PORTS));
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    proxy.kill();
+    slices("shop", "web", &[1, 2, 3], &PORTS).iter().for_each(|slice| proxy.manifests().apply(slice));
+    proxy.launch();
+    for family in Family::ALL {
+        assert_reaches(&world.client, flows(family)[0], &endpoints(family, &[1, 2, 3], 8080), Source::Masqueraded, FEW);
+    }
+}

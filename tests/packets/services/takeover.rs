@@ -1,0 +1,186 @@
+//! From upstream's kube-proxy to ours and back, in the same table, under traffic.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::json;
+
+use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
+use crate::support::layout::{Layout, test_in_each_layout};
+use crate::support::nft;
+use crate::support::objects::{node, service, service_cidr, slices};
+use crate::support::plan::Family;
+use crate::support::probe::{Connection, Flow, Outcome, Proto, probe};
+use crate::support::proxy::{Proxy, config_in};
+use crate::support::world::World;
+
+/// What upstream has for Services of the test cluster; `shop/web` has the endpoints 0 and 2 there.
+const UPSTREAM: &str = include_str!("../../data/upstream.nft");
+const UPSTREAM_WEB: [u8; 2] = [0, 2];
+const OUR_WEB: [u8; 4] = [0, 1, 2, 3];
+const PORTS: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
+/// Upstream's base chains.
+const BASE_CHAINS: [(&str, &str); 8] = [
+    ("filter-prerouting-pre-dnat", "filter hook prerouting priority -110"),
+    ("filter-output-pre-dnat", "filter hook output priority -110"),
+    ("filter-input", "filter hook input priority 0"),
+    ("filter-forward", "filter hook forward priority 0"),
+    ("filter-output", "filter hook output priority 0"),
+    ("nat-prerouting", "nat hook prerouting priority -100"),
+    ("nat-output", "nat hook output priority -100"),
+    ("nat-postrouting", "nat hook postrouting priority 100"),
+];
+
+fn flows(family: Family) -> [Flow; 2] {
+    let to = |address, port| Flow::new(Proto::Tcp, family.client(), address, port);
+    [to(family.cluster_ip(1), 80), to(family.node(), 30080)]
+}
+
+fn assert_serving(world: &World, web: &[u8]) {
+    for family in Family::ALL {
+        for flow in flows(family) {
+            assert_reaches(&world.client, flow, &endpoints(family, web, 8080), Source::Masqueraded, FEW);
+        }
+        let unserved = Flow::new(Proto::Tcp, family.client(), family.cluster_ip(2), 80);
+        assert_outcome(&world.client, unserved, &Outcome::Refused);
+    }
+}
+
+fn hold(world: &World) -> Vec<Connection> {
+    Family::ALL.into_iter().flat_map(flows).map(|flow| Connection::open(&world.client, flow).0).collect()
+}
+
+fn ask(held: &[Connection]) {
+    for connection in held {
+        connection.ask();
+    }
+}
+
+/// Runs `change` while clients keep connecting, each of which must be served; gives what `change` gives.
+fn under_load<T: Send>(world: &World, change: impl FnOnce() -> T + Send) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut served = 0;
+            while !done.load(Ordering::Relaxed) {
+                for flow in Family::ALL.into_iter().flat_map(flows) {
+                    let outcome = probe(&world.client, flow);
+                    assert!(matches!(outcome, Outcome::Reached(_)), "{flow:?} after {served}: {outcome:?}");
+                    served += 1;
+                }
+            }
+            served
+        });
+        let outcome = change();
+        done.store(true, Ordering::Relaxed);
+        let served = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        assert!(served > 0, "somebody connected meanwhile");
+        outcome
+    })
+}
+
+/// What upstream sends at its start (F9): its base chains are made anew, its other objects are added, its chains flushed first.
+fn upstream_start() -> String {
+    let mut text = String::new();
+    for family in ["ip", "ip6"] {
+        text += &format!("add table {family} kube-proxy {{ comment \"rules for kube-proxy\"; }}\n");
+        for (chain, hook) in BASE_CHAINS {
+            text += &format!(
+                "add chain {family} kube-proxy {chain} {{ type {hook}; }}\ndelete chain {family} kube-proxy {chain}\n"
+            );
+        }
+    }
+    text + UPSTREAM
+}
+
+test_in_each_layout!(our_start_replaces_upstreams_table_and_upstreams_start_ours);
+fn our_start_replaces_upstreams_table_and_upstreams_start_ours(layout: Layout) {
+    // O7 F1 F2 F9
+    let world = World::new();
+    nft::load(&world.node, UPSTREAM);
+    assert_serving(&world, &UPSTREAM_WEB);
+    let mut held = hold(&world);
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let empty = service("shop", "empty").cluster_ips(2).port("http", Proto::Tcp, 80);
+    let sticky = service("shop", "sticky").cluster_ips(4).port("http", Proto::Tcp, 80).client_ip_affinity(10_800);
+    let mut objects = vec![node(), service_cidr(), web.json(), empty.json(), sticky.json()];
+    objects.extend(slices("shop", "web", &OUR_WEB, &PORTS));
+    objects.extend(slices("shop", "sticky", &[1, 3], &PORTS));
+    let mut proxy = under_load(&world, || Proxy::start(&world.node, &config_in(layout), &objects));
+    assert_serving(&world, &OUR_WEB);
+    ask(&held);
+    let after = nft::normalised(&nft::list_ruleset(&world.node));
+    let fresh = {
+        let other = World::new();
+        let _proxy = Proxy::start(&other.node, &config_in(layout), &objects);
+        nft::normalised(&nft::list_ruleset(&other.node))
+    };
+    // What the clients have taught since differs.
+    let names = |rules: &std::collections::BTreeMap<String, Vec<String>>| rules.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&after), names(&fresh), "only our program is in the tables");
+    held.extend(hold(&world));
+
+    proxy.stop();
+    under_load(&world, || nft::load(&world.node, &upstream_start()));
+    assert_serving(&world, &UPSTREAM_WEB);
+    ask(&held);
+
+    proxy.launch();
+    assert_serving(&world, &OUR_WEB);
+    ask(&held);
+    assert_eq!(names(&nft::normalised(&nft::list_ruleset(&world.node))), names(&fresh), "again only our program");
+}
+
+test_in_each_layout!(upstream_can_delete_every_set_that_it_deletes_at_its_start);
+fn upstream_can_delete_every_set_that_it_deletes_at_its_start(layout: Layout) {
+    // F4 F9: in match-all mode upstream adds and deletes its set of node addresses, which fails if a rule of ours uses that name.
+    let world = World::new();
+    let sticky = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let mut objects = vec![node(), service_cidr(), sticky.client_ip_affinity(10_800).json()];
+    objects.extend(slices("shop", "web", &OUR_WEB, &PORTS));
+    for addresses in [json!(["0.0.0.0/0", "::/0"]), json!(["primary"])] {
+        let mut config = config_in(layout);
+        config["nodePortAddresses"] = addresses;
+        Proxy::start(&world.node, &config, &objects).stop();
+        for (family, kind) in [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")] {
+            let set = format!("set {family} kube-proxy nodeport-ips");
+            nft::load(&world.node, &format!("add {set} {{ type {kind}; }}\ndelete {set}\n"));
+        }
+    }
+}
+
+test_in_each_layout!(a_table_with_the_health_checks_where_they_were_before_is_taken_over);
+fn a_table_with_the_health_checks_where_they_were_before_is_taken_over(layout: Layout) {
+    // O7
+    let world = World::new();
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let web = web.load_balancer_ip(Family::V4.load_balancer_ip(1)).spec("externalTrafficPolicy", json!("Local"));
+    let mut objects = vec![node(), service_cidr(), web.spec("healthCheckNodePort", json!(32_123)).json()];
+    objects.extend(slices("shop", "web", &OUR_WEB, &PORTS));
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    let ours = nft::list_ruleset(&world.node);
+    assert!(ours.contains("comment \"shop/web\" : 0x00000002"), "{ours}");
+    proxy.stop();
+    // As a table of a former version: no map for health checks, but a longer comment on the cluster IP.
+    let map = if layout == Layout::Maps { "services" } else { "KUBE-SERVICES" };
+    // Without /etc/protocols nft prints the number of a protocol.
+    let fronts = ["10.96.0.1 . tcp . 80", "10.96.0.1 . 6 . 80"];
+    let found = fronts
+        .iter()
+        .find_map(|front| Some((front, ours.split(&format!("{front} comment \"shop/web:http\" : ")).nth(1)?)));
+    let (front, verdict) = found.unwrap_or_else(|| panic!("the front is not there: {ours}"));
+    let verdict: String = verdict.chars().take_while(|c| !",\n}".contains(*c)).collect();
+    nft::load(
+        &world.node,
+        &format!(
+            "delete map ip kube-proxy health-check-nodeports\n\
+             delete element ip kube-proxy {map} {{ {front} }}\n\
+             add element ip kube-proxy {map} {{ {front} comment \
+             \"shop/web:http; health check on 32123, local endpoints: 9\" : {verdict} }}\n"
+        ),
+    );
+    let held = hold(&world);
+    under_load(&world, || proxy.launch());
+    ask(&held);
+    assert_eq!(nft::normalised(&nft::list_ruleset(&world.node)), nft::normalised(&ours));
+}

@@ -1,0 +1,10 @@
+//! From kube-proxy in mode iptables to ours: whatever keeps ours from serving leaves the node as it is, and the change loses no packet.
+//!
+//! The rules of mode iptables are those that iptables-nft makes. Needs root, iproute2, nft, iptables and conntrack (`make deps`).
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+mod iptables;
+mod kept;
+mod packets;
+mod swap;

@@ -1,0 +1,194 @@
+//! What the proxy asks for, and as whom.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, served};
+use crate::support::apiserver::Scheme;
+use crate::support::apiserver::fault::{Command, Ending};
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::state::Streaming;
+use crate::support::apiserver::wait_for;
+use crate::support::plan::NODE;
+use crate::support::proxy::{Proxy, config};
+
+/// Version of what plugins print.
+const CREDENTIAL: &str = "client.authentication.k8s.io/v1";
+/// A secret that is easy to find in a log.
+const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0.c2lnbmF0dXJl";
+
+// The selectors are upstream's, and the role is enough (P10).
+#[test]
+fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role() {
+    // A1 A2 B1; surface.md section 8
+    for streaming in [Streaming::On, Streaming::Refused] {
+        let cluster = Cluster::new();
+        cluster.server.settings().streaming = streaming;
+        let mut proxy = cluster.proxy();
+        cluster.server.wait_for_watches();
+        proxy.stop();
+        for request in cluster.server.requests() {
+            assert_ne!(request.answered, 403, "{request:?}");
+            assert!(request.headers["user-agent"].starts_with("kube-proxy"), "{request:?}");
+            let (label, field) = match request.path.as_str() {
+                "/api/v1/services" => ("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None".to_owned()),
+                "/apis/discovery.k8s.io/v1/endpointslices" => ("!service.kubernetes.io/headless", String::new()),
+                "/api/v1/nodes" => ("", format!("metadata.name={NODE}")),
+                _ => ("", String::new()),
+            };
+            assert_eq!(request.query.get("labelSelector"), label, "{request:?}");
+            assert_eq!(request.query.get("fieldSelector"), field, "{request:?}");
+        }
+    }
+}
+
+/// A proxy of the cluster as this user, with everything in its log.
+fn proxy<'a>(cluster: &'a Cluster, user: &Value) -> Proxy<'a> {
+    let mut config = config();
+    config["logging"] = json!({ "verbosity": 10 });
+    let mut proxy = Proxy::with_api(&cluster.node, &config, &cluster.server.kubeconfig(user));
+    proxy.launch();
+    proxy
+}
+
+/// Starts as this user, follows a change, and ends; gives the log.
+fn follows_as(cluster: &Cluster, user: &Value) -> String {
+    let mut proxy = proxy(cluster, user);
+    assert!(cluster.serves("web"));
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    proxy.stop();
+    assert!(cluster.server.requests().iter().all(|request| request.answered != 401));
+    proxy.log()
+}
+
+fn with_token(scheme: Scheme) -> Cluster {
+    let cluster = Cluster::with(scheme);
+    cluster.server.settings().tokens = Some([TOKEN.to_owned()].into());
+    cluster
+}
+
+#[test]
+fn a_token_opens_the_door_and_is_never_logged() {
+    for scheme in [Scheme::Http, Scheme::Https] {
+        let log = follows_as(&with_token(scheme), &json!({ "token": TOKEN }));
+        assert!(!log.is_empty() && !log.contains(TOKEN), "{log}");
+    }
+}
+
+#[test]
+fn a_certificate_opens_the_door() {
+    let cluster = with_token(Scheme::Https);
+    let user = cluster.server.certified_user("system:kube-proxy");
+    follows_as(&cluster, &user);
+    assert!(cluster.server.requests().iter().all(|request| !request.headers.contains_key("authorization")));
+}
+
+#[test]
+fn a_certificate_that_is_replaced_is_used_without_a_failure() {
+    // In place, and as kubelet does it: a link that leads to another file from one moment to the next.
+    for is_link in [false, true] {
+        let cluster = with_token(Scheme::Https);
+        let user = cluster.server.certified_user("system:kube-proxy");
+        let directory = cluster.server.directory();
+        let path = |name: &str| directory.join(name);
+        let link = |version: &str| {
+            for file in ["user.crt", "user.key"] {
+                let to = format!("{version}-{file}");
+                fs::rename(path(file), path(&to)).expect("a file can be renamed");
+                symlink(to, path("link")).expect("a link can be made");
+                fs::rename(path("link"), path(file)).expect("a link can be renamed");
+            }
+        };
+        if is_link {
+            link("first");
+        }
+        let mut proxy = proxy(&cluster, &user);
+        cluster.server.wait_for_watches();
+        if is_link {
+            // Over the links, not through them.
+            ["user.crt", "user.key"]
+                .iter()
+                .for_each(|file| fs::remove_file(path(file)).expect("a link can be removed"));
+        }
+        cluster.server.certified_user("system:kube-proxy");
+        if is_link {
+            link("second");
+        }
+        let before = cluster.server.requests_for(Resource::Service);
+        cluster.server.order(None, Command::Finish);
+        let after =
+            wait_for("the next watch", || cluster.server.requests_for(Resource::Service).get(before.len()).cloned());
+        assert!(after.certificate != before[0].certificate, "the old certificate is in use; by link: {is_link}");
+        cluster.server.apply(&served("api", 2));
+        cluster.wait_until_serves("api", true);
+        proxy.stop();
+        assert!(cluster.server.requests().iter().all(|request| request.answered != 401), "nothing was refused");
+    }
+}
+
+#[test]
+fn a_plugin_provides_the_token() {
+    let cluster = with_token(Scheme::Http);
+    let log = follows_as(&cluster, &plugin(&cluster));
+    assert!(!log.contains(TOKEN), "{log}");
+}
+
+/// A user whose plugin prints what the file `credential` holds, which is a token at first.
+fn plugin(cluster: &Cluster) -> Value {
+    let directory = cluster.server.directory();
+    let (plugin, file) = (directory.join("plugin"), directory.join("credential"));
+    fs::write(&file, credential(TOKEN)).expect("a credential can be written");
+    fs::write(&plugin, format!("#!/bin/sh\nexec cat {}\n", file.display())).expect("a script can be written");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("a script can be made executable");
+    json!({ "exec": { "apiVersion": CREDENTIAL, "command": plugin, "interactiveMode": "Never" } })
+}
+
+fn credential(token: &str) -> String {
+    json!({ "apiVersion": CREDENTIAL, "kind": "ExecCredential", "status": { "token": token } }).to_string()
+}
+
+#[test]
+fn a_plugin_is_asked_again_when_its_token_is_refused() {
+    let cluster = with_token(Scheme::Http);
+    let mut proxy = proxy(&cluster, &plugin(&cluster));
+    cluster.server.wait_for_watches();
+    fs::write(cluster.server.directory().join("credential"), credential("rotated")).expect("a file can be written");
+    cluster.server.settings().tokens = Some(["rotated".to_owned()].into());
+    cluster.server.order(None, Command::End(Ending::Close));
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    proxy.stop();
+}
+
+// Events reach the API server (P9).
+#[test]
+fn the_start_is_an_event_of_the_node() {
+    // O11
+    let cluster = Cluster::new();
+    let _proxy = cluster.proxy();
+    let event = wait_for("the Event", || cluster.server.events().into_iter().next());
+    let said =
+        ["reason", "action", "type", "reportingController"].map(|field| event[field].as_str().unwrap_or_default());
+    assert_eq!(said, ["Starting", "StartKubeProxy", "Normal", "kube-proxy"]);
+    assert_eq!(event["regarding"]["kind"], "Node");
+    assert_eq!(event["regarding"]["name"], NODE);
+}
+
+#[test]
+fn a_token_file_is_read_again() {
+    let cluster = with_token(Scheme::Http);
+    let file = cluster.server.directory().join("token");
+    fs::write(&file, format!("{TOKEN}\n")).expect("a token can be written");
+    let mut proxy = proxy(&cluster, &json!({ "tokenFile": file }));
+    cluster.server.wait_for_watches();
+    fs::write(&file, "rotated\n").expect("a token can be written");
+    cluster.server.settings().tokens = Some(["rotated".to_owned()].into());
+    cluster.server.order(None, Command::End(Ending::Close));
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    proxy.stop();
+    assert!(!proxy.log().contains("rotated"), "{}", proxy.log());
+}

@@ -1,0 +1,167 @@
+//! A server that forgets its objects for a moment, and one whose objects are huge.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, sent, served};
+use crate::support::apiserver::fault::Command;
+use crate::support::apiserver::resource::Resource;
+use crate::support::apiserver::wait_for;
+use crate::support::nft;
+use crate::support::proxy::Proxy;
+
+/// More than the ten objects below which a list is believed at once.
+const SERVICES: u8 = 12;
+
+fn names() -> impl Iterator<Item = String> {
+    (0..SERVICES).map(|n| format!("s{n}"))
+}
+
+fn all() -> Vec<Value> {
+    names().zip(10..).flat_map(|(name, n)| served(&name, n)).collect()
+}
+
+/// A server that lacks these Services from one list to the next, and a proxy of it.
+fn listed_without<'a>(cluster: &'a Cluster, arguments: &[&str], missing: &[String]) -> Proxy<'a> {
+    cluster.server.apply(&all());
+    let mut proxy = cluster.prepared();
+    proxy.set_arguments(arguments);
+    proxy.launch();
+    cluster.server.wait_for_watches();
+    proxy.wait_until_quiet();
+    cluster.server.close();
+    missing.iter().for_each(|name| cluster.server.delete(Resource::Service, "shop", name));
+    // Without this the watches would go on where they were, and tell of deletions.
+    cluster.server.compact();
+    cluster.server.open();
+    proxy
+}
+
+/// What is in the log when a list is not believed.
+const DOUBT: &str = "a second list confirms it";
+
+/// A proxy of a cluster, and the server at the moment at which it has listed no Service.
+fn listed_empty(cluster: &Cluster) -> Proxy<'_> {
+    let missing: Vec<String> = names().chain(["web".to_owned()]).collect();
+    let proxy = listed_without(cluster, &[], &missing);
+    wait_for("the first list", || proxy.log().contains(DOUBT).then_some(()));
+    proxy
+}
+
+#[test]
+fn a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed() {
+    // A list that takes away nearly everything needs a second one (O14).
+    let cluster = Cluster::new();
+    let before = {
+        let mut proxy = listed_empty(&cluster);
+        let before = nft::list_ruleset(&cluster.node);
+        assert!(names().all(|name| cluster.serves(&name)), "the first list is not applied");
+        cluster.server.apply(&all());
+        cluster.server.apply(&served("web", 1));
+        cluster.server.apply(&served("later", 40));
+        cluster.wait_until_serves("later", true);
+        proxy.wait_until_quiet();
+        assert!(sent(&proxy)[2] < 0.5, "something was removed: {:?}", sent(&proxy));
+        before
+    };
+    assert!(before.contains("\"shop/s11:http\""), "{before}");
+}
+
+#[test]
+fn a_cluster_that_was_emptied_is_empty_after_the_second_list() {
+    // A second list that says the same is used (O14).
+    let cluster = Cluster::new();
+    let proxy = listed_empty(&cluster);
+    names().for_each(|name| cluster.wait_until_serves(&name, false));
+    assert!(sent(&proxy)[2] > 0.5);
+}
+
+#[test]
+fn the_share_that_one_list_may_take_away_is_a_setting() {
+    // `nftables.relistRemovalLimit` is the share (O14).
+    // Of thirteen Services ten go, which is 77 %.
+    let missing: Vec<String> = names().take(10).collect();
+    for (arguments, is_doubted) in
+        [(&[][..], false), (&["--relist-removal-limit=70"], true), (&["--relist-removal-limit=100"], false)]
+    {
+        let cluster = Cluster::new();
+        let proxy = listed_without(&cluster, arguments, &missing);
+        missing.iter().for_each(|name| cluster.wait_until_serves(name, false));
+        assert_eq!(proxy.log().contains(DOUBT), is_doubted, "{arguments:?}: {}", proxy.log());
+        assert!(cluster.serves("s11") && cluster.serves("web"));
+    }
+}
+
+/// A slice of a thousand endpoints whose nodes have names of 10,000 bytes, all different.
+fn huge(round: u32) -> Value {
+    let endpoint = |n: u32| {
+        let node = format!("{round}-{n}-{}", "n".repeat(10_000 - 20));
+        json!({ "addresses": [std::net::Ipv4Addr::from(0x0ac8_0000 + n).to_string()], "nodeName": node })
+    };
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "namespace": "shop", "name": "huge", "labels": { "kubernetes.io/service-name": "web" } },
+        "ports": [{ "name": "http", "port": 8080 }], "endpoints": (0..1000).map(endpoint).collect::<Vec<_>>(),
+    })
+}
+
+#[test]
+fn memory_is_bounded_under_huge_objects() {
+    let cluster = Cluster::new();
+    let mut proxy = cluster.proxy();
+    cluster.server.wait_for_watches();
+    let mut peaks = Vec::new();
+    for round in 0..6 {
+        cluster.server.apply(&[huge(round)]);
+        // What comes after it shows that it was taken.
+        let name = format!("after{round}");
+        cluster.server.apply(&served(&name, 50 + u8::try_from(round).expect("a small number")));
+        cluster.wait_until_serves(&name, true);
+        proxy.wait_until_quiet();
+        thread::sleep(Duration::from_millis(50));
+        peaks.push(proxy.peak_memory());
+    }
+    println!("peak of memory in MiB after each huge slice: {peaks:?}");
+    assert!(peaks[5] < 200, "{peaks:?}");
+    assert!(peaks[5] - peaks[2] < 40, "it grows with each: {peaks:?}");
+}
+
+/// A slice with one endpoint, of a Service that does not exist.
+fn small(n: u32) -> Value {
+    let [_, a, b, c] = n.to_be_bytes();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "namespace": "shop", "name": format!("other-{n}"), "labels": { "kubernetes.io/service-name": format!("other-{n}") },
+        },
+        "ports": [{ "name": "http", "port": 8080 }],
+        "endpoints": [{ "addresses": [format!("10.{a}.{b}.{c}")], "nodeName": "elsewhere" }],
+    })
+}
+
+#[test]
+fn memory_is_bounded_under_a_hundred_thousand_slices() {
+    const SLICES: u32 = 100_000;
+    let cluster = Cluster::new();
+    let slices: Vec<Value> = (0..SLICES).map(small).collect();
+    let bytes: usize = slices.iter().map(|slice| slice.to_string().len()).sum();
+    cluster.server.apply(&slices);
+    let mut proxy = cluster.prepared();
+    proxy.spawn();
+    let end = Instant::now() + Duration::from_secs(120);
+    while !cluster.serves("web") {
+        assert!(proxy.is_running() && Instant::now() < end, "not in time: {}", proxy.log());
+        thread::sleep(Duration::from_millis(200));
+    }
+    let first = proxy.peak_memory();
+    // All of it once more.
+    cluster.server.wait_for_watches();
+    cluster.server.order(Some(Resource::EndpointSlice), Command::Expire);
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    let second = proxy.peak_memory();
+    println!("peak of memory with {SLICES} slices of {} MiB together: {first} MiB, {second} MiB later", bytes >> 20);
+    assert!(first < 250 && second < first + 60, "{first} MiB, {second} MiB later");
+}

@@ -1,0 +1,13 @@
+//! The whole binary against an API server: what it asks, what becomes of the answers, and what it does when there are none.
+//!
+//! Needs root, iproute2 and nft (`make deps`). The server is that of `support/apiserver`, in the node's namespace.
+
+mod access;
+mod cluster;
+mod following;
+mod hangs;
+mod kubeadm;
+mod listings;
+mod mistakes;
+mod outages;
+mod trouble;

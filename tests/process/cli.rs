@@ -1,0 +1,81 @@
+//! The binary's command line: exit codes and messages. Nothing here needs rights or namespaces.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/testdata/kubeadm.yaml");
+
+fn proxy(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kube-proxy")).args(args).output().unwrap()
+}
+
+/// Standard output of a call that succeeds.
+fn printed(args: &[&str]) -> String {
+    let output = proxy(args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Standard error of a call that ends with 1.
+fn refused(args: &[&str]) -> String {
+    let output = proxy(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn version_and_help_end_with_0() {
+    assert!(printed(&["--version"]).starts_with("Kubernetes v1.36.2"));
+    assert!(printed(&["--help"]).contains("--conntrack-max-per-core"));
+}
+
+#[test]
+fn mistakes_end_with_1_and_say_where() {
+    for (args, message) in [
+        (&["--no-such-flag"][..], "--no-such-flag"),
+        (&["stray"], "stray"),
+        (&["--config=/no/such/file"], "/no/such/file"),
+        (&["--proxy-mode=ipvs"], "has no ipvs mode"),
+        (&["--proxy-mode=nftables", "--oom-score-adj", "-1001"], "oomScoreAdj"),
+        (&["--proxy-mode=nftables", "--metrics-port=0"], "metricsBindAddress"),
+    ] {
+        let error = refused(args);
+        assert!(error.contains(message), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn the_configuration_is_written_from_kubeadms_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+    printed(&["--config", KUBEADM, "--hostname-override=node-1", "--write-config-to", first.to_str().unwrap()]);
+    let text = fs::read_to_string(&first).unwrap();
+    assert!(text.contains("\nclusterCIDR: 10.244.0.0/16\n"), "{text}");
+    printed(&["--config", first.to_str().unwrap(), "--write-config-to", second.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(&second).unwrap(), text);
+    let nowhere = dir.path().join("no/such/dir");
+    assert!(refused(&["--write-config-to", nowhere.to_str().unwrap()]).contains("no/such/dir"));
+}
+
+#[test]
+fn foreign_text_stays_in_its_place_when_the_ruleset_is_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let manifests = dir.path().join("manifests");
+    fs::create_dir(&manifests).unwrap();
+    fs::write(manifests.join("a\nFORGED\u{1b}\u{202e}.yaml"), "[").unwrap();
+    let config = dir.path().join("config.yaml");
+    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
+                hostnameOverride: here\ndetectLocalMode: BridgeInterface\n\
+                detectLocal: {bridgeInterface: \"b\\\"drop;\\e}\"}\nstrange: 1\n";
+    fs::write(&config, text).unwrap();
+    let args = ["render", "--config", config.to_str().unwrap(), "--manifests", manifests.to_str().unwrap()];
+    let output = proxy(&args);
+    assert_eq!(output.status.code(), Some(1), "the manifest is broken: {output:?}");
+    let [printed, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(printed.contains("iifname \"b'drop; }\" "), "{printed}");
+    assert!(!printed.contains("b\"drop"), "{printed}");
+    assert!(said.contains("\\nFORGED\\u{1b}\\u{202e}.yaml"), "{said:?}");
+    assert_eq!(said.lines().count(), 3, "an unknown field, a bad file, and their number: {said:?}");
+}

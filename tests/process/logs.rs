@@ -1,0 +1,306 @@
+//! The log of the binary: it keeps nothing from going on, whoever reads it, and each of its lines is one record, whatever objects hold.
+//!
+//! Runs the binary in a node's namespace (root).
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, PipeReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::objects::{node, service, service_cidr, slice};
+use crate::support::plan::Family::V4;
+use crate::support::probe::{Flow, Outcome, Proto, probe};
+use crate::support::proxy::{Proxy, config};
+use crate::support::strace;
+use crate::support::world::World;
+use rustix::fs::OFlags;
+use rustix::pipe::fcntl_setpipe_size;
+use serde_json::{Value, json};
+
+const HTTP: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
+const DROPPED: &str = "kubeproxy_nft_log_lines_dropped_total";
+const HEALTHZ: &str = "127.0.0.1:10256";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The slice of the one Service, with endpoint `n` alone.
+fn endpoint(n: u8) -> Value {
+    slice("shop", "web", "web-1", &[V4.endpoint(n)], &HTTP)
+}
+
+/// A Service on endpoint 0.
+fn cluster() -> Vec<Value> {
+    let web = service("shop", "web").cluster_ip(V4.cluster_ip(1)).port("http", Proto::Tcp, 80).json();
+    vec![node(), service_cidr(), web, endpoint(0)]
+}
+
+/// Waits until something is so.
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Replaces the Service's endpoint, and waits until a connection reaches the new one.
+fn move_to(proxy: &Proxy<'_>, world: &World, n: u8) {
+    proxy.manifests().apply(&endpoint(n));
+    let flow = || Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(1), 80);
+    wait_for(
+        &format!("a connection reaches endpoint {n}"),
+        || matches!(probe(&world.shell, flow()), Outcome::Reached(answer) if answer.endpoint == V4.endpoint(n)),
+    );
+}
+
+/// A pipe of the smallest size that there is.
+fn narrow_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    fcntl_setpipe_size(&writer, 4096).unwrap();
+    (reader, writer)
+}
+
+/// Writes into a pipe until nothing more fits. The pipe is opened anew for that: a flag of the writer that is there would be the
+/// proxy's too.
+fn fill(pipe: &PipeWriter) {
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap();
+    let mut end = OpenOptions::new().write(true).custom_flags(flags).open(path).unwrap();
+    for chunk in [&[b'x'; 512][..], b"x"] {
+        let error = std::iter::repeat_with(|| end.write_all(chunk)).find_map(Result::err);
+        assert_eq!(error.unwrap().kind(), ErrorKind::WouldBlock);
+    }
+}
+
+/// A manifest that is complained about with some 8 MiB of log: more than is kept of one that nobody reads.
+fn much_to_say(proxy: &Proxy<'_>) -> PathBuf {
+    let path = proxy.manifests().path().join("bad.yaml");
+    let bad = service("shop", &"x".repeat(40_000)).json().to_string();
+    fs::write(&path, vec![bad; 200].join("\n---\n")).unwrap();
+    path
+}
+
+fn dropped(proxy: &Proxy<'_>) -> u64 {
+    let text = proxy.get("127.0.0.1:10249", "/metrics");
+    let value = text.lines().find_map(|line| line.strip_prefix(DROPPED)).map(str::trim);
+    value.unwrap_or_else(|| panic!("no {DROPPED} in {text}")).parse().unwrap()
+}
+
+/// The number in "dropped N log lines ...".
+fn told(line: &str) -> Option<u64> {
+    line.split_once("dropped ")?.1.split_once(" log lines because nobody read them")?.0.parse().ok()
+}
+
+#[test]
+fn a_log_that_nobody_reads_keeps_nothing_from_going_on() {
+    let world = World::new();
+    let (reader, writer) = narrow_pipe();
+    let mut proxy = Proxy::prepare(&world.node, &config(), &cluster());
+    // Each sync is logged then, by its own thread.
+    proxy.set_wrapper(&["env", "RUST_LOG=debug"]);
+    proxy.set_stderr(writer.try_clone().unwrap().into());
+    proxy.launch();
+    fill(&writer);
+    for n in [1, 2, 3, 0] {
+        move_to(&proxy, &world, n);
+    }
+    assert_eq!(dropped(&proxy), 0);
+
+    let bad = much_to_say(&proxy);
+    wait_for("lines are dropped", || dropped(&proxy) > 0);
+    move_to(&proxy, &world, 1);
+    let answer = proxy.get(HEALTHZ, "/livez");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    fs::remove_file(bad).unwrap();
+    proxy.wait_until_quiet();
+
+    let count = dropped(&proxy);
+    let mut lines = BufReader::new(reader.try_clone().unwrap()).lines();
+    let number = lines.find_map(|line| told(&line.unwrap())).expect("the log says how many lines are missing");
+    assert!(number >= count, "{number} told, {count} counted before");
+    assert_eq!(number, dropped(&proxy));
+    move_to(&proxy, &world, 2);
+
+    drop(lines);
+    fill(&writer);
+    let asked = Instant::now();
+    assert!(proxy.stop().success());
+    assert!(asked.elapsed() < Duration::from_secs(5), "SIGTERM: {:?}", asked.elapsed());
+}
+
+#[test]
+fn a_start_and_an_error_at_its_end_do_not_wait_for_a_reader() {
+    let world = World::new();
+    let (reader, writer) = narrow_pipe();
+    fill(&writer);
+    let mut proxy = Proxy::prepare(&world.node, &config(), &cluster());
+    proxy.set_stderr(writer.try_clone().unwrap().into());
+    proxy.launch();
+    let mut other = config();
+    other["nftables"]["masqueradeAll"] = true.into();
+    fs::write(proxy.config_path(), other.to_string()).unwrap();
+    assert_eq!(proxy.wait_for_end().code(), Some(1));
+
+    // With a reader, the error comes out.
+    drop((reader, writer));
+    let (reader, writer) = narrow_pipe();
+    proxy.set_stderr(writer.into());
+    proxy.launch();
+    fs::write(proxy.config_path(), config().to_string()).unwrap();
+    proxy.set_stderr(fs::File::open("/dev/null").unwrap().into());
+    let read = thread::spawn(|| std::io::read_to_string(reader).unwrap());
+    assert_eq!(proxy.wait_for_end().code(), Some(1));
+    let log = read.join().unwrap();
+    assert!(log.contains("ERROR kube_proxy: content of the proxy server's configuration"), "{log}");
+}
+
+#[test]
+fn a_sync_thread_that_is_stuck_is_told_by_livez_and_healthz() {
+    let world = World::new();
+    let mut config = config();
+    config["nftables"]["syncPeriod"] = "1s".into();
+    let proxy = Proxy::start(&world.node, &config, &cluster());
+    let answers = |path| proxy.get(HEALTHZ, path);
+    wait_for("healthy at first", || answers("/healthz").starts_with("HTTP/1.1 200 OK\r\n"));
+
+    // Held in its next call to netlink for a minute, or until strace ends.
+    let mut strace = strace::hold(&thread_of(&proxy, "sync"));
+    let mut turn = 0;
+    for path in ["/livez", "/healthz"] {
+        wait_for("unhealthy", || {
+            // So that there is a call.
+            turn += 1;
+            proxy.manifests().apply(&endpoint(turn % 4));
+            answers(path).starts_with("HTTP/1.1 503 Service Unavailable\r\n")
+        });
+    }
+    let answer = answers("/livez");
+    let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!((&body["healthy"], &body["status"]["IPv4"]["healthy"]), (&json!(false), &json!(false)), "{body}");
+    assert!(body["reason"].as_str().unwrap().starts_with("the sync thread has been busy for "), "{body}");
+
+    strace.kill().unwrap();
+    strace.wait().unwrap();
+    wait_for("healthy again", || answers("/livez").starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(!answers("/livez").contains("reason"));
+}
+
+/// The id of the proxy's thread of this name.
+fn thread_of(proxy: &Proxy<'_>, name: &str) -> String {
+    let mut tasks = fs::read_dir(format!("/proc/{}/task", proxy.pid())).unwrap().map(|task| task.unwrap().path());
+    let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap().trim_end() == name;
+    let task = tasks.find(is_it).unwrap_or_else(|| panic!("no thread {name}"));
+    task.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// What a tenant would like to see in the log: lines of his own, and text that a terminal shows in another order or another place.
+const FOREIGN: &str = "x\n2026-01-01T00:00:00Z ERROR FORGED\r\u{1b}[2J\u{85}\u{2028}\u{2029}\u{202e}\u{2066}\u{9b}y";
+
+/// The same, as far as YAML takes it.
+const FOREIGN_IN_YAML: &str = "x\n2026-01-01T00:00:00Z ERROR FORGED\r\u{1b}[2Jy";
+
+/// JSON that is ASCII, as YAML has no place for control characters.
+fn ascii(value: &Value) -> String {
+    let escape = |c: char| if c.is_ascii() { c.to_string() } else { format!("\\u{:04x}", u32::from(c)) };
+    value.to_string().chars().map(escape).collect()
+}
+
+/// Manifests with foreign text in a name, a field's name, values, and the name of the file itself.
+fn write_foreign(proxy: &Proxy<'_>) {
+    let mut objects: Vec<Value> = (0..5).map(|_| cluster().swap_remove(2)).collect();
+    objects[0]["metadata"]["name"] = FOREIGN.into();
+    objects[1]["spec"][FOREIGN] = 1.into();
+    objects[2]["spec"]["ports"][0]["protocol"] = FOREIGN.into();
+    objects[3]["spec"]["ports"][0]["port"] = FOREIGN.into();
+    objects[4]["spec"]["externalIPs"] = json!([FOREIGN]);
+    for (number, object) in objects.iter().enumerate() {
+        fs::write(proxy.manifests().path().join(format!("foreign-{number}.json")), ascii(object)).unwrap();
+    }
+    fs::write(proxy.manifests().path().join(format!("foreign {FOREIGN}.json").replace('/', "")), "{").unwrap();
+    fs::write(proxy.manifests().path().join("last.json"), "{").unwrap();
+}
+
+/// A configuration whose errors are several lines with foreign text.
+fn write_bad_configuration(proxy: &Proxy<'_>) {
+    let mut bad = config();
+    bad["mode"] = FOREIGN_IN_YAML.into();
+    bad["clusterCIDR"] = FOREIGN_IN_YAML.into();
+    fs::write(proxy.config_path(), bad.to_string()).unwrap();
+}
+
+/// The log of a proxy that met foreign text.
+fn log_of_foreign_text(format: &str) -> String {
+    let world = World::new();
+    let mut config = config();
+    config["logging"] = json!({ "format": format });
+    config["nftables"][FOREIGN_IN_YAML] = 1.into();
+    let mut proxy = Proxy::start(&world.node, &config, &cluster());
+    write_foreign(&proxy);
+    wait_for("the last file is complained about", || proxy.log().contains("last.json"));
+    write_bad_configuration(&proxy);
+    wait_for("the configuration is refused", || proxy.log().contains("not valid and not used"));
+    proxy.stop();
+    let log = proxy.log();
+    assert!(log.matches("FORGED").count() >= 7, "{log:?}");
+    log
+}
+
+/// Whether text has what moves a cursor, ends a line or turns the direction of writing.
+fn has_controls(line: &str) -> bool {
+    let turns =
+        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    line.contains(|c: char| c.is_control() || turns(c))
+}
+
+#[test]
+fn each_line_of_the_text_log_is_one_record() {
+    for line in log_of_foreign_text("text").split_terminator('\n') {
+        let mut words = line.split_whitespace();
+        let (time, level) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let is_record = time.ends_with('Z') && ["INFO", "WARN", "ERROR"].contains(&level) && !level.contains("FORGED");
+        let is_ours = words.next().is_some_and(|target| target.starts_with("kube_proxy"));
+        assert!(is_record && is_ours && !has_controls(line), "no record of ours: {line:?}");
+    }
+}
+
+#[test]
+fn each_line_of_the_json_log_is_one_record() {
+    let log = log_of_foreign_text("json");
+    for line in log.split_terminator('\n') {
+        let record: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        let is_ours = record["target"].as_str().is_some_and(|target| target.starts_with("kube_proxy"));
+        assert!(is_ours && !has_controls(line), "no record of ours: {line:?}");
+    }
+    let says = |text: &str| log.lines().any(|line| line.contains(text));
+    assert!(says("\\u202e"), "{log}");
+}
+
+#[test]
+fn a_panic_is_one_record_of_the_log() {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "child_that_panics", "--nocapture"])
+        .stdout(Stdio::null())
+        .output()
+        .unwrap();
+    let log = String::from_utf8(child.stderr).unwrap();
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let message = lines.iter().find_map(|line| line["fields"]["message"].as_str()).unwrap_or_default();
+    assert!(message.starts_with("thread \"worker\" panicked at tests/process/logs.rs:"), "{log}");
+    assert!(message.ends_with(":\nfirst line\nsecond line"), "{log}");
+    assert_eq!(log.lines().count(), lines.len(), "{log}");
+}
+
+#[test]
+#[ignore = "run by a_panic_is_one_record_of_the_log, as a process of its own"]
+fn child_that_panics() {
+    use kube_proxy::config::{LogFormat, LoggingConfig};
+    let _ending = kube_proxy::logging::Ending;
+    kube_proxy::logging::init(&LoggingConfig { format: LogFormat::Json, verbosity: 0 });
+    let worker = thread::Builder::new().name("worker".to_owned()).spawn(|| panic!("first line\nsecond line")).unwrap();
+    worker.join().unwrap_err();
+}

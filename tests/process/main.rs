@@ -1,0 +1,20 @@
+//! The program as a process: its command line, start and end, its HTTP pages and log, and what it does with its input.
+//!
+//! Needs root and the packages of `make deps`: most tests run the program in a network namespace.
+
+#![forbid(unsafe_code)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod api;
+mod bad_input;
+mod budget;
+mod cli;
+mod death;
+mod http;
+mod logs;
+mod render;
+mod startup;
+mod syscalls;
+mod twins;

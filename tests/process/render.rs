@@ -1,0 +1,210 @@
+//! `kube-proxy render`: it needs the manifests and nothing else, says by its exit code whether all of them were good, and, like every
+//! other output of the program, ends quietly when its reader goes away.
+//!
+//! Root and bubblewrap, for hosts that differ in all but the files.
+
+use std::fs::{self, File};
+use std::io::{self, PipeWriter};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::netns::{Namespace, run};
+use crate::support::objects::{node, service, slices};
+use crate::support::plan::Family;
+use crate::support::probe::Proto;
+use crate::support::proxy::binary;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// What a shell shows for a program that SIGPIPE ended.
+const READER_GONE: i32 = 141;
+
+/// An address of the machine that no manifest knows.
+const OF_THE_MACHINE: &str = "203.0.113.9";
+
+/// A node and a Service whose node port remembers clients: its rules hold the addresses that accept node ports.
+fn cluster() -> Vec<Value> {
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30_080);
+    let mut objects = vec![node(), web.client_ip_affinity(60).json()];
+    objects.extend(slices("shop", "web", &[0, 2], &[("http", Proto::Tcp, 8080)]));
+    objects
+}
+
+fn renamed(mut node: Value, name: &str) -> Value {
+    node["metadata"]["name"] = json!(name);
+    node
+}
+
+/// Manifests, one file an object.
+fn directory(objects: &[Value]) -> TempDir {
+    let directory = TempDir::new().expect("a temporary directory can be made");
+    for (n, object) in objects.iter().enumerate() {
+        let path = directory.path().join(format!("{n}.json"));
+        fs::write(path, object.to_string()).expect("a manifest can be written");
+    }
+    directory
+}
+
+/// `kube-proxy render --manifests DIR`, without a name for the node.
+fn render(manifests: &TempDir) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["render", "--proxy-mode=nftables", "--manifests"]).arg(manifests.path());
+    command
+}
+
+fn outcome(command: &mut Command) -> Output {
+    command.output().expect("the binary can be run")
+}
+
+fn stdout(output: &Output) -> &str {
+    str::from_utf8(&output.stdout).expect("text")
+}
+
+fn stderr(output: &Output) -> &str {
+    str::from_utf8(&output.stderr).expect("text")
+}
+
+/// A pipe whose reader has gone.
+fn closed_pipe() -> PipeWriter {
+    io::pipe().expect("a pipe can be made").1
+}
+
+#[test]
+fn nothing_but_the_files_decides_what_is_rendered() {
+    // A machine with an address of its own, and one without devices, processes, settings or network.
+    let manifests = directory(&cluster());
+    let machine = Namespace::new("render");
+    machine.ip(&[format!("addr add {OF_THE_MACHINE}/32 dev lo")]);
+    let program = binary();
+    let arguments = ["render", "--proxy-mode=nftables", "--flowtable=auto", "--manifests"];
+    let there = run(machine.command(&program).args(arguments).arg(manifests.path()));
+    let mut bare = Command::new("bwrap");
+    bare.args(["--unshare-all", "--die-with-parent"]);
+    for library in ["/lib", "/lib64", "/usr/lib"].into_iter().filter(|folder| Path::new(folder).exists()) {
+        bare.args(["--ro-bind", library, library]);
+    }
+    bare.arg("--ro-bind").args([&program, Path::new("/kube-proxy")]);
+    bare.arg("--ro-bind").args([manifests.path(), Path::new("/manifests")]);
+    let here = run(bare.arg("/kube-proxy").args(arguments).arg("/manifests"));
+    assert!(!there.contains(OF_THE_MACHINE), "an address of this machine is in {there}");
+    for family in Family::ALL {
+        assert!(there.contains(&family.node().to_string()), "the Node's {family:?} address is not in {there}");
+    }
+    assert_eq!(here, there);
+}
+
+#[test]
+fn render_opens_no_socket_and_does_not_ask_for_the_machines_name() {
+    let manifests = directory(&cluster());
+    let directory = TempDir::new().expect("a temporary directory can be made");
+    let trace = directory.path().join("trace");
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-o"]).arg(&trace).arg(binary());
+    run(traced.args(["render", "--proxy-mode=nftables", "--flowtable=auto", "--manifests"]).arg(manifests.path()));
+    let calls = fs::read_to_string(&trace).expect("strace wrote it");
+    assert!(calls.contains("openat("), "strace saw no file being opened: {calls}");
+    for call in ["socket(", "uname(", "kernel/hostname", "/proc/sys", "/sys/class"] {
+        let found: Vec<&str> = calls.lines().filter(|line| line.contains(call)).collect();
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
+
+#[test]
+fn without_a_name_the_only_node_is_the_one_to_render_for() {
+    let of = |objects: &[Value], arguments: &[&str]| outcome(render(&directory(objects)).args(arguments));
+    let mut objects = cluster();
+    let [v4, v6] = Family::ALL.map(|family| format!("{}, ", family.node()));
+    let mentions = |text: &str| text.contains(v4.trim_end_matches(", ")) && text.contains(v6.trim_end_matches(", "));
+
+    let one = of(&objects, &[]);
+    assert!(one.status.success() && mentions(stdout(&one)), "{one:?}");
+    assert_eq!(stderr(&one), "");
+
+    let mut other = renamed(node(), "another");
+    other["status"]["addresses"] = json!([{ "type": "InternalIP", "address": "192.0.2.77" }]);
+    objects.push(other);
+    let two = of(&objects, &[]);
+    assert_eq!(two.status.code(), Some(1), "{two:?}");
+    assert!(two.stdout.is_empty(), "{two:?}");
+    let node_name = objects[0]["metadata"]["name"].as_str().expect("a name").to_owned();
+    for part in ["2 Nodes", "another", &node_name, "--hostname-override"] {
+        assert!(stderr(&two).contains(part), "{part}: {two:?}");
+    }
+    let chosen = of(&objects, &["--hostname-override=another"]);
+    assert!(chosen.status.success() && stdout(&chosen).contains("192.0.2.77"), "{chosen:?}");
+    assert!(!mentions(stdout(&chosen)), "{chosen:?}");
+
+    let none = of(&objects[1..objects.len() - 1], &[]);
+    assert!(none.status.success() && stdout(&none).contains("shop/web:http"), "{none:?}");
+    assert!(!mentions(stdout(&none)), "{none:?}");
+}
+
+#[test]
+fn a_problem_in_a_manifest_ends_render_with_1_after_the_rest() {
+    let manifests = directory(&cluster());
+    let good = outcome(&mut render(&manifests));
+    assert_eq!((good.status.code(), stderr(&good)), (Some(0), ""), "{good:?}");
+    for (content, says) in [
+        ("{ \"apiVersion\": ", "bad.json, document 1"),
+        (
+            r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "a", "name": "b"}, "spec": {"x": 1}}"#,
+            "spec.x",
+        ),
+    ] {
+        fs::write(manifests.path().join("bad.json"), content).expect("a manifest can be written");
+        let bad = outcome(&mut render(&manifests));
+        assert_eq!(bad.status.code(), Some(1), "{says}: {bad:?}");
+        assert_eq!(stdout(&bad), stdout(&good), "{says}: what the other manifests ask for");
+        assert!(stderr(&bad).contains(says), "{says}: {bad:?}");
+        assert!(stderr(&bad).contains("1 problem in the manifests"), "{says}: {bad:?}");
+    }
+}
+
+/// The command lines that print something, and the same to a file that is standard output.
+fn printing(manifests: &TempDir) -> Vec<Vec<String>> {
+    let path = manifests.path().to_str().expect("a temporary path is text").to_owned();
+    let lines: [&[&str]; 5] = [
+        &["--help"],
+        &["render", "--help"],
+        &["--version"],
+        &["--proxy-mode=nftables", "--hostname-override=n", "--write-config-to=/dev/stdout"],
+        &["render", "--proxy-mode=nftables", "--manifests", &path],
+    ];
+    lines.map(|line| line.iter().map(ToString::to_string).collect()).to_vec()
+}
+
+#[test]
+fn an_output_whose_reader_has_gone_ends_without_a_word() {
+    let manifests = directory(&cluster());
+    for arguments in printing(&manifests) {
+        let output = outcome(Command::new(binary()).args(&arguments).stdout(closed_pipe()));
+        assert_eq!((output.status.code(), stderr(&output)), (Some(READER_GONE), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_an_error() {
+    let manifests = directory(&cluster());
+    for arguments in printing(&manifests) {
+        let full = File::options().write(true).open("/dev/full").expect("/dev/full is there");
+        let output = outcome(Command::new(binary()).args(&arguments).stdout(full));
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains("No space left on device"), "{arguments:?}: {output:?}");
+        assert!(!stderr(&output).contains("panicked"), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn messages_that_nobody_reads_change_no_exit_code() {
+    let manifests = directory(&cluster());
+    let status = |command: &mut Command| {
+        command.stdout(Stdio::null()).stderr(closed_pipe()).status().expect("the binary can be run").code()
+    };
+    assert_eq!(status(Command::new(binary()).arg("--no-such-flag")), Some(1));
+    assert_eq!(status(&mut render(&manifests)), Some(0));
+    fs::write(manifests.path().join("bad.json"), "{").expect("a manifest can be written");
+    assert_eq!(status(&mut render(&manifests)), Some(1));
+    // The log goes there as well; with this verbosity it begins with the flags.
+    let node = Namespace::new("messages");
+    assert_eq!(status(node.command(binary()).args(["--cleanup", "--hostname-override=n", "--v=1"])), Some(0));
+}

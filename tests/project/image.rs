@@ -1,0 +1,303 @@
+//! The image: what is in it, and that it runs as the DaemonSet runs it, from a read-only root with one capability.
+//!
+//! Takes the file system that `deploy/image-root` lays out around the test binary; needs root and bubblewrap. No container engine.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::netns::{Namespace, run};
+use crate::support::proxy::{binary, config};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// CAP_NET_ADMIN and nothing else, as `/proc/PID/status` writes it.
+const NET_ADMIN_ONLY: &str = "CapEff:\t0000000000001000";
+
+fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn image_root() -> (TempDir, PathBuf) {
+    let directory = TempDir::new().unwrap();
+    let root = directory.path().join("root");
+    run(Command::new(project().join("deploy/image-root")).arg("--binary").arg(binary()).arg("--out").arg(&root));
+    (directory, root)
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+fn documents(file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(project().join("deploy/base").join(file)).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap()
+}
+
+#[test]
+fn the_image_holds_the_binary_its_libraries_and_their_licences() {
+    let (_directory, root) = image_root();
+    let names: BTreeSet<String> =
+        files(&root).iter().map(|file| file.strip_prefix(&root).unwrap().display().to_string()).collect();
+    let is_library = |name: &&String| name.starts_with("lib") && name.contains(".so");
+    let libraries: Vec<_> = names.iter().filter(is_library).collect();
+    let licences = names.iter().filter(|name| name.starts_with("usr/share/doc/")).count();
+    assert!(names.contains("usr/local/bin/kube-proxy"));
+    for needed in ["libc.so.6", "libmnl.so.0", "libnftnl.so.11", "ld-linux"] {
+        assert!(libraries.iter().any(|name| name.contains(needed)), "{needed} is not in {libraries:?}");
+    }
+    assert_eq!(names.len(), 1 + libraries.len() + licences, "nothing else: {names:?}");
+    assert!(names.contains("usr/share/doc/libnftnl11/copyright"));
+}
+
+/// The proxy of an image, in a namespace; killed when dropped.
+struct Container(Child);
+
+impl Container {
+    /// Starts `kube-proxy ARGS` from the root, read-only, with CAP_NET_ADMIN only and no way to more, and a folder with its files.
+    fn start(node: &Namespace, root: &Path, mounted: &Path, args: &[&str]) -> Self {
+        let mut command = node.command("bwrap");
+        command.args(["--die-with-parent", "--unshare-pid", "--as-pid-1", "--cap-drop", "ALL"]);
+        command.args(["--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(root).args(["/", "--proc", "/proc", "--ro-bind"]);
+        command.arg(mounted).args(["/var/lib/kube-proxy", "/usr/local/bin/kube-proxy"]).args(args);
+        Self(command.spawn().unwrap())
+    }
+
+    /// The status file of the process that is the proxy: the last of the chain from `ip netns exec` through bwrap.
+    fn status(&self) -> String {
+        let mut pid = self.0.id();
+        loop {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            match children.split_whitespace().next() {
+                Some(child) => pid = child.parse().unwrap(),
+                None => return fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
+            }
+        }
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // It may have ended on its own; then there is nobody to kill.
+        let _ended = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn it_runs_from_the_image_root_with_one_capability() {
+    let (directory, root) = image_root();
+    let mounted = directory.path().join("mounted");
+    fs::create_dir_all(mounted.join("manifests")).unwrap();
+    fs::write(mounted.join("config.conf"), config().to_string()).unwrap();
+    for example in fs::read_dir(project().join("examples")).unwrap().map(|entry| entry.unwrap().path()) {
+        if example.extension().is_some_and(|extension| extension == "yaml") {
+            fs::copy(&example, mounted.join("manifests").join(example.file_name().unwrap())).unwrap();
+        }
+    }
+    let node = Namespace::new("image");
+    let flags = ["--config=/var/lib/kube-proxy/config.conf", "--manifests=/var/lib/kube-proxy/manifests"];
+    let container = Container::start(&node, &root, &mounted, &flags);
+    let end = Instant::now() + PATIENCE;
+    let services = || run(node.command("nft").args(["list", "ruleset"]));
+    while !services().contains("map services {") {
+        assert!(Instant::now() < end, "no rules; the proxy: {}", container.status());
+        thread::sleep(Duration::from_millis(50));
+    }
+    let status = container.status();
+    assert!(status.contains(NET_ADMIN_ONLY), "{status}");
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+}
+
+#[test]
+fn the_daemon_set_gives_what_the_image_test_gives() {
+    let set = &documents("daemonset.yaml")[0];
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["command"][0], "/usr/local/bin/kube-proxy");
+    let context = &container["securityContext"];
+    assert_eq!(context["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
+    assert_eq!(context["readOnlyRootFilesystem"], true);
+    assert_eq!(context["allowPrivilegeEscalation"], false);
+    assert_eq!(pod["hostNetwork"], true);
+    let init = &pod["initContainers"][0];
+    assert_eq!(init["args"], json!(["--init-only"]));
+    assert_eq!(init["command"], container["command"]);
+    assert_eq!(init["image"], container["image"]);
+}
+
+#[test]
+fn for_a_rolling_update_with_surge_two_pods_of_a_node_share_no_host_port() {
+    let mut set = documents("daemonset.yaml").remove(0);
+    let text = fs::read_to_string(project().join("deploy/surge/kustomization.yaml")).unwrap();
+    let overlay: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(overlay["patches"][0]["target"], json!({"kind": set["kind"], "name": set["metadata"]["name"]}));
+    let patch: Vec<Value> = serde_saphyr::from_str(overlay["patches"][0]["patch"].as_str().unwrap()).unwrap();
+    for change in &patch {
+        let path = change["path"].as_str().unwrap();
+        let present = set.pointer_mut(path).unwrap_or_else(|| panic!("the DaemonSet has no {path}"));
+        match change["op"].as_str() {
+            Some("replace") => *present = change["value"].clone(),
+            Some("remove") => *present = Value::Null,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(set["spec"]["updateStrategy"]["rollingUpdate"], json!({"maxSurge": "10%", "maxUnavailable": 0}));
+    let containers = set["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    assert!(containers.iter().all(|container| container["ports"].is_null()));
+}
+
+/// What kubeadm makes, as an API server would give it to a merge.
+fn kubeadms_daemon_set() -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": { "name": "kube-proxy", "namespace": "kube-system", "labels": { "k8s-app": "kube-proxy" } },
+        "spec": {
+            "selector": { "matchLabels": { "k8s-app": "kube-proxy" } },
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } },
+            "template": {
+                "metadata": { "labels": { "k8s-app": "kube-proxy" } },
+                "spec": {
+                    "priorityClassName": "system-node-critical", "hostNetwork": true, "serviceAccountName": "kube-proxy",
+                    "dnsPolicy": "ClusterFirst", "terminationGracePeriodSeconds": 30, "securityContext": {},
+                    "nodeSelector": { "kubernetes.io/os": "linux" }, "tolerations": [{ "operator": "Exists" }],
+                    "containers": [{
+                        "name": "kube-proxy", "image": "registry.k8s.io/kube-proxy:v1.36.2",
+                        "command": [
+                            "/usr/local/bin/kube-proxy", "--config=/var/lib/kube-proxy/config.conf",
+                            "--hostname-override=$(NODE_NAME)",
+                        ],
+                        "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
+                        "securityContext": { "privileged": true },
+                        "volumeMounts": [
+                            { "name": "kube-proxy", "mountPath": "/var/lib/kube-proxy" },
+                            { "name": "xtables-lock", "mountPath": "/run/xtables.lock" },
+                            { "name": "lib-modules", "mountPath": "/lib/modules", "readOnly": true },
+                        ],
+                    }],
+                    "volumes": [
+                        { "name": "kube-proxy", "configMap": { "name": "kube-proxy" } },
+                        { "name": "xtables-lock", "hostPath": { "path": "/run/xtables.lock", "type": "FileOrCreate" } },
+                        { "name": "lib-modules", "hostPath": { "path": "/lib/modules" } },
+                    ],
+                },
+            },
+        },
+    })
+}
+
+/// The fields by which entries of a list are told apart when they are merged; other lists are replaced as a whole.
+fn merge_keys(list: &str) -> Option<&'static [&'static str]> {
+    match list {
+        "containers" | "initContainers" | "volumes" | "env" => Some(&["name"]),
+        "volumeMounts" => Some(&["mountPath"]),
+        "ports" => Some(&["containerPort", "protocol"]),
+        _ => None,
+    }
+}
+
+/// Lays an object over another one, as server-side apply and strategic merge patches do: what is not named stays.
+fn merge(name: &str, present: &mut Value, wanted: &Value) {
+    match (present, wanted) {
+        (Value::Object(present), Value::Object(wanted)) => {
+            for (field, value) in wanted {
+                merge(field, present.entry(field).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(present), Value::Array(wanted)) if merge_keys(name).is_some() => {
+            let same = |a: &Value, b: &Value| merge_keys(name).unwrap().iter().all(|key| a[key] == b[key]);
+            for entry in wanted {
+                match present.iter_mut().find(|other| same(other, entry)) {
+                    Some(_) if entry["$patch"] == "delete" => present.retain(|other| !same(other, entry)),
+                    Some(other) => merge("", other, entry),
+                    None => present.push(entry.clone()),
+                }
+            }
+        }
+        (present, wanted) => *present = wanted.clone(),
+    }
+}
+
+/// What an API server refuses in the pods of a DaemonSet, as far as a merge can bring it about.
+fn refusals(pod: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let containers = [list(&pod["initContainers"]), list(&pod["containers"])].concat();
+    let volumes: BTreeSet<String> = list(&pod["volumes"]).iter().map(|volume| volume["name"].to_string()).collect();
+    let mut found = Vec::new();
+    for container in containers {
+        let (name, context) = (&container["name"], &container["securityContext"]);
+        if context["privileged"] == true && context["allowPrivilegeEscalation"] == false {
+            found.push(format!("{name}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true"));
+        }
+        let mounts = list(&container["volumeMounts"]);
+        let unknown = mounts.iter().filter(|mount| !volumes.contains(&mount["name"].to_string()));
+        found.extend(unknown.map(|mount| format!("{name}: no volume {}", mount["name"])));
+    }
+    found
+}
+
+#[test]
+fn laid_over_kubeadms_daemon_set_it_is_accepted_and_has_the_least_privileges() {
+    let mut set = kubeadms_daemon_set();
+    merge("", &mut set, &documents("daemonset.yaml")[0]);
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(refusals(pod), [""; 0]);
+    let container = &pod["containers"][0];
+    assert_eq!(container["securityContext"]["privileged"], false);
+    assert_eq!(container["volumeMounts"][0]["name"], "config", "our configuration, not kubeadm's: {container}");
+    assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1));
+
+    // The page takes away what is left of kubeadm's.
+    let page = fs::read_to_string(project().join("deploy/README.md")).unwrap();
+    let patch = page.split('\'').find(|text| text.contains("$patch")).expect("the page has a patch");
+    merge("", &mut set, &serde_json::from_str(patch).unwrap());
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(refusals(pod), [""; 0]);
+    let base = &documents("daemonset.yaml")[0]["spec"]["template"]["spec"];
+    assert_eq!(pod["volumes"], base["volumes"]);
+    assert_eq!(pod["containers"][0]["volumeMounts"], base["containers"][0]["volumeMounts"]);
+}
+
+#[test]
+fn the_daemon_set_tells_kubelet_and_prometheus_what_they_need() {
+    let pod = &documents("daemonset.yaml")[0]["spec"]["template"]["spec"];
+    for container in [&pod["initContainers"][0], &pod["containers"][0]] {
+        for what in ["cpu", "memory"] {
+            assert!(container["resources"]["requests"][what].is_string(), "{what} of {container}");
+        }
+    }
+    let probe = &pod["containers"][0]["livenessProbe"];
+    assert_eq!(probe["httpGet"], json!({ "path": "/livez", "port": 10256 }));
+    let patience = ["periodSeconds", "failureThreshold"].map(|field| probe[field].as_u64().unwrap());
+    assert!(patience[0] * patience[1] >= 30, "a proxy that is busy for a moment is not ended: {probe}");
+    assert_eq!(
+        pod["containers"][0]["ports"],
+        json!([{ "name": "metrics", "containerPort": 10249, "protocol": "TCP" }])
+    );
+}
+
+#[test]
+fn each_probe_asks_the_page_that_is_for_it() {
+    let container = &documents("daemonset.yaml")[0]["spec"]["template"]["spec"]["containers"][0];
+    for (probe, path) in [("startupProbe", "/readyz"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
+        assert_eq!(container[probe]["httpGet"], serde_json::json!({ "path": path, "port": 10256 }), "{probe}");
+    }
+    // An API server may be away for long while a node boots, and a restart does not bring it back.
+    let patience =
+        ["periodSeconds", "failureThreshold"].map(|field| container["startupProbe"][field].as_u64().unwrap());
+    assert!(patience[0] * patience[1] >= 1800, "{patience:?}");
+}
+
+#[test]
+fn the_role_is_the_one_that_every_cluster_has() {
+    let binding = &documents("rbac.yaml")[1];
+    assert_eq!(binding["kind"], "ClusterRoleBinding");
+    assert_eq!(binding["roleRef"]["name"], "system:node-proxier");
+    assert_eq!(binding["subjects"][0]["name"], documents("rbac.yaml")[0]["metadata"]["name"]);
+}

@@ -1,0 +1,18 @@
+//! What the repository promises about itself: its sources, pages, scripts, kept rulesets and inputs, its image, and its tests' own tools.
+
+#![forbid(unsafe_code)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod corpora;
+mod coverage;
+mod golden;
+mod image;
+mod kernels;
+mod pages;
+mod scripts;
+mod supply_chain;
+mod tools;
+mod walk;
+mod walls;

@@ -1,0 +1,174 @@
+//! The scripts of the repository: each says at once which program is missing, and what brings it.
+//!
+//! Runs every script with a `PATH` that lacks one program. In the place of cargo and make stand programs that only note that they were
+//! called, so that a script that begins its work before it has looked is found out, and nothing is built.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use tempfile::TempDir;
+
+/// A script with the flags that lead to its work, a program that it needs, and what its message names.
+struct Case {
+    script: &'static str,
+    arguments: &'static [&'static str],
+    program: &'static str,
+    named: &'static [&'static str],
+}
+
+const fn case(script: &'static str, program: &'static str, named: &'static [&'static str]) -> Case {
+    Case { script, arguments: &[], program, named }
+}
+
+const CASES: &[Case] = &[
+    case(".ci/run", "make", &["Debian package make"]),
+    case("deploy/audit", "cargo-deny", &["make audit"]),
+    case("deploy/image-root", "dpkg-query", &["Debian package dpkg"]),
+    case("deploy/release", "pkg-config", &["Debian package pkg-config", "make deps"]),
+    case("deploy/release", "cargo", &["rustup.rs", "make deps"]),
+    case("deploy/release", "cc", &["Debian package gcc", "make deps"]),
+    case("deploy/reproduce", "strings", &["Debian package binutils", "make reproduce"]),
+    case("deploy/reproduce", "rustc", &["rustup.rs"]),
+    case("deploy/sbom", "cargo-cyclonedx", &["make sbom"]),
+    case("deploy/sbom", "python3", &["Debian package python3", "make sbom"]),
+    case("examples/demo", "make", &["Debian package make"]),
+    case("tests/fuzz/run", "c++", &["Debian package g++", "make fuzz"]),
+    case("vm-tests/run", "cpio", &["Debian package cpio", "make vm-deps"]),
+    case("vm-tests/run", "depmod", &["Debian package kmod", "make vm-deps"]),
+    case("vm-tests/run", "conntrack", &["Debian package conntrack", "make vm-deps"]),
+    Case {
+        script: "vm-tests/run",
+        arguments: &["--binary", "/nowhere", "bookworm"],
+        program: "xz",
+        named: &["Debian package xz-utils", "make vm-deps"],
+    },
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A folder with all programs of this machine's `PATH`, in which some are replaced.
+struct Programs {
+    folder: TempDir,
+    called: PathBuf,
+}
+
+impl Programs {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a temporary directory can be made");
+        let called = folder.path().join("called");
+        let path = env::var_os("PATH").expect("there is a PATH");
+        let present = env::split_paths(&path).filter_map(|folder| fs::read_dir(folder).ok());
+        for program in present.flatten().map(|entry| entry.expect("a folder can be listed")) {
+            let link = folder.path().join(program.file_name());
+            // The first of a name counts, as in a PATH.
+            if fs::symlink_metadata(&link).is_err() {
+                symlink(program.path(), link).expect("a link can be made");
+            }
+        }
+        let programs = Self { folder, called };
+        let note = format!("#!/bin/sh\necho \"$0 $*\" >>{}\nexit 1\n", programs.called.display());
+        // Those that this machine may lack are there as well: then only what a case takes away is missing.
+        let others = CASES.iter().map(|case| case.program).filter(|program| !programs.path(program).exists());
+        for program in ["cargo", "make", "apt-get"].into_iter().chain(others.collect::<Vec<_>>()) {
+            programs.put(program, &note);
+        }
+        programs
+    }
+
+    fn path(&self, program: &str) -> PathBuf {
+        self.folder.path().join(program)
+    }
+
+    fn put(&self, program: &str, script: &str) {
+        self.take(program);
+        fs::write(self.path(program), script).expect("a file can be written");
+        fs::set_permissions(self.path(program), fs::Permissions::from_mode(0o755)).expect("it can be made executable");
+    }
+
+    fn take(&self, program: &str) {
+        if fs::symlink_metadata(self.path(program)).is_ok() {
+            fs::remove_file(self.path(program)).expect("a link can be removed");
+        }
+    }
+
+    /// Does some work while a program is not there.
+    fn without<T>(&self, program: &str, work: impl FnOnce() -> T) -> T {
+        let aside = self.folder.path().join("aside");
+        fs::rename(self.path(program), &aside).expect("a link can be renamed");
+        let outcome = work();
+        fs::rename(&aside, self.path(program)).expect("a link can be renamed");
+        outcome
+    }
+
+    /// The exit code and standard error of a script.
+    fn run(&self, script: &str, arguments: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(root().join(script));
+        command.args(arguments).env("PATH", self.folder.path());
+        // What it makes once it has begun goes where it is thrown away.
+        command.env("VM_WORK", self.folder.path().join("work"));
+        let output = command.output().expect("a script can be run");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// What was called of that which only notes it; forgotten then.
+    fn calls(&self) -> String {
+        let calls = fs::read_to_string(&self.called).unwrap_or_default();
+        fs::write(&self.called, "").expect("a file can be written");
+        calls
+    }
+}
+
+#[test]
+fn a_script_that_lacks_a_program_says_so_before_it_does_anything() {
+    let programs = Programs::new();
+    let mut wrong = String::new();
+    for Case { script, arguments, program, named } in CASES {
+        let (code, message) = programs.without(program, || programs.run(script, arguments));
+        let calls = programs.calls();
+        let says_all = [&[*script, program], *named].concat().iter().all(|named| message.contains(named));
+        if code != Some(1) || !says_all || !calls.is_empty() {
+            wrong += &format!("{script} without {program} ended with {code:?}, called {calls:?} and said: {message}\n");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn with_its_programs_a_script_begins_its_work() {
+    // Without this, a script that always complains would pass the other test.
+    let programs = Programs::new();
+    let needed = ["conntrack", "cpio", "depmod", "modprobe", "strip", "xz", "zstd", "rustc", "cc", "c++", "strings"];
+    for program in needed.into_iter().filter(|program| !programs.path(program).exists()) {
+        programs.put(program, "#!/bin/sh\nexit 0\n");
+    }
+    programs.put("pkg-config", "#!/bin/sh\nexit 0\n");
+    let elsewhere = programs.folder.path().join("reproduce");
+    for script in CASES.iter().map(|case| case.script).collect::<BTreeSet<_>>() {
+        let folder = [elsewhere.to_str().expect("a temporary path is text")];
+        let (_, message) = programs.run(script, if script == "deploy/reproduce" { &folder } else { &[] });
+        // The keys of Debian's archive are no program; a machine without them is told of those, after all programs.
+        let began = !programs.calls().is_empty() || message.contains("debian-archive-keyring");
+        assert!(began && !message.contains("not on this machine"), "{script} did not begin its work: {message}");
+    }
+}
+
+#[test]
+fn every_script_is_tried() {
+    let mut git = Command::new("git");
+    git.arg("-c").arg(format!("safe.directory={}", root().display())).current_dir(root());
+    let output = git.args(["ls-files", "-z"]).output().expect("git can be started");
+    let names = String::from_utf8(output.stdout).expect("names are text");
+    let is_script = |name: &&str| {
+        let path = root().join(name);
+        let executable = fs::metadata(&path).is_ok_and(|meta| meta.permissions().mode() & 0o100 != 0);
+        // What a guest runs has what vm-tests/run put there; Python says itself what it lacks.
+        executable && !name.starts_with("vm-tests/guest/") && !name.ends_with(".py")
+    };
+    let scripts: BTreeSet<&str> = names.split_terminator('\0').filter(is_script).collect();
+    assert_eq!(CASES.iter().map(|case| case.script).collect::<BTreeSet<_>>(), scripts);
+}
