@@ -54,7 +54,7 @@ impl Monitor {
     /// Subscribes in the calling thread's network namespace.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn open() -> io::Result<Self> {
         let monitor = Self { socket: Socket::open(Bus::Netfilter)?, open: BTreeSet::new() };
         // In another user namespace old kernels refuse this. Then the buffer overflows earlier, which `Writes::lost` reports.
@@ -66,7 +66,7 @@ impl Monitor {
     /// Ends the subscription until [`Self::resume`].
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn pause(&self) -> io::Result<()> {
         self.socket.leave(GROUP)
     }
@@ -74,7 +74,7 @@ impl Monitor {
     /// Subscribes again.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn resume(&self) -> io::Result<()> {
         self.socket.join(GROUP)
     }
@@ -90,7 +90,7 @@ impl Monitor {
     /// The transactions since the last call, without waiting. Transactions beyond the first `most` count as lost.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn writes(&mut self, most: usize) -> io::Result<Writes> {
         let mut writes = Writes::default();
         loop {
@@ -127,7 +127,7 @@ impl TableWatch {
     /// Watches a table in the calling thread's network namespace.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub(crate) fn open(table: &TableName) -> io::Result<Self> {
         Ok(Self { monitor: Monitor::open()?, table: table.clone(), changed: false })
     }

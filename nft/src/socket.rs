@@ -43,7 +43,7 @@ impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn open(bus: Bus) -> io::Result<Self> {
         let inner = mnl::Socket::open(match bus {
             Bus::Netfilter => mnl::Bus::Netfilter,
@@ -60,7 +60,7 @@ impl Socket {
     /// Subscribes to a multicast group.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn join(&self, group: u32) -> io::Result<()> {
         const ADD_MEMBERSHIP: c_int = 1;
         self.set_option(libc::SOL_NETLINK, ADD_MEMBERSHIP, group.cast_signed())
@@ -69,7 +69,7 @@ impl Socket {
     /// Ends a subscription.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn leave(&self, group: u32) -> io::Result<()> {
         const DROP_MEMBERSHIP: c_int = 2;
         self.set_option(libc::SOL_NETLINK, DROP_MEMBERSHIP, group.cast_signed())
@@ -94,7 +94,7 @@ impl Socket {
     /// Sends one message.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
         self.inner.send(message).map(|_| ())
     }

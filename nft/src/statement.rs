@@ -134,23 +134,10 @@ impl Statement {
             ],
             Self::CtBit(bit) => {
                 let (key, bit) = bit.parts();
-                let mut exprs = vec![Expr::Ct { key, dreg: FIRST }];
-                exprs.extend(test_bits(bit, true));
-                exprs
+                test_bits(Expr::Ct { key, dreg: FIRST }, bit, true)
             }
-            Self::CtPacketsOver(number) => {
-                let data = Data::from_bytes(&number.to_be_bytes()).expect("eight bytes");
-                vec![
-                    Expr::Ct { key: CtKey::Packets, dreg: FIRST },
-                    Expr::HostToNetwork { sreg: FIRST, dreg: FIRST, len: 8 },
-                    Expr::Cmp { op: CmpOp::Gt, sreg: FIRST, data },
-                ]
-            }
-            Self::MarkBits { mask, set } => {
-                let mut exprs = vec![Expr::MetaLoad { key: MetaKey::Mark, dreg: FIRST }];
-                exprs.extend(test_bits(*mask, *set));
-                exprs
-            }
+            Self::CtPacketsOver(number) => lower_packets_over(*number),
+            Self::MarkBits { mask, set } => test_bits(Expr::MetaLoad { key: MetaKey::Mark, dreg: FIRST }, *mask, *set),
             Self::SetMarkBits(bits) => change_mark(!*bits, *bits),
             Self::ClearMarkBits(bits) => change_mark(!*bits, 0),
             Self::Vmap(fields, map) => lookup(fields, map, LookupResult::Verdict),
@@ -159,15 +146,7 @@ impl Statement {
                 exprs.push(dnat(family, address_len(family)));
                 exprs
             }
-            Self::DnatToMapAndPort(fields, map, port) => {
-                let mut exprs = lookup(fields, map, LookupResult::Load(FIRST));
-                // nft puts the port into this register, whatever the length of the address.
-                let behind = FIRST.after(address_len(Family::Ip6));
-                exprs.push(Expr::Immediate { dreg: behind, data: (*port).into() });
-                let family = if address_len(family) == 16 { Family::Ip6 } else { Family::Ip };
-                exprs.push(Expr::Nat { family, address: FIRST, port: behind });
-                exprs
-            }
+            Self::DnatToMapAndPort(fields, map, port) => lower_dnat_to_map_and_port(family, fields, map, *port),
             Self::Dnat(to) => {
                 let address = Data::from(to.ip());
                 vec![
@@ -233,12 +212,22 @@ fn compare_prefix(op: CmpOp, ip: IpAddr, len: u8) -> Vec<Expr> {
     exprs
 }
 
-/// `register & mask != 0` when `set`, else `== 0`.
-fn test_bits(mask: u32, set: bool) -> [Expr; 2] {
+/// Loads bits and matches when `bits & mask != 0` if `set`, else when `bits & mask == 0`.
+fn test_bits(load: Expr, mask: u32, set: bool) -> Vec<Expr> {
     let op = if set { CmpOp::Ne } else { CmpOp::Eq };
-    [
+    vec![
+        load,
         Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask: mask.into(), xor: 0_u32.into() },
         Expr::Cmp { op, sreg: FIRST, data: 0_u32.into() },
+    ]
+}
+
+fn lower_packets_over(number: u64) -> Vec<Expr> {
+    let data = Data::from_bytes(&number.to_be_bytes()).expect("eight bytes");
+    vec![
+        Expr::Ct { key: CtKey::Packets, dreg: FIRST },
+        Expr::HostToNetwork { sreg: FIRST, dreg: FIRST, len: 8 },
+        Expr::Cmp { op: CmpOp::Gt, sreg: FIRST, data },
     ]
 }
 
@@ -271,6 +260,16 @@ fn dnat(family: Family, address_len: usize) -> Expr {
         _ => family,
     };
     Expr::Nat { family, address: FIRST, port: FIRST.after(address_len) }
+}
+
+fn lower_dnat_to_map_and_port(family: Family, fields: &[Field], map: &Arc<str>, port: u16) -> Vec<Expr> {
+    let mut exprs = lookup(fields, map, LookupResult::Load(FIRST));
+    // nft puts the port into this register, whatever the length of the address.
+    let behind = FIRST.after(address_len(Family::Ip6));
+    exprs.push(Expr::Immediate { dreg: behind, data: port.into() });
+    let family = if address_len(family) == 16 { Family::Ip6 } else { Family::Ip };
+    exprs.push(Expr::Nat { family, address: FIRST, port: behind });
+    exprs
 }
 
 const fn port_unreachable(family: Family) -> RejectWith {

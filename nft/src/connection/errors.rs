@@ -22,11 +22,11 @@ pub enum CommitError {
     #[error("netlink socket: {0}")]
     Socket(io::Error),
     /// The kernel does not accept a batch of this size, because of its limit or because it has no memory for the batch now.
-    #[error("the kernel does not accept a batch of {bytes} bytes: {error}")]
+    #[error("the kernel does not take a batch of {bytes} bytes: {error}")]
     TooLarge {
         /// The number of bytes of its messages.
         bytes: usize,
-        /// What the kernel answered.
+        /// The error that the kernel answered.
         error: io::Error,
     },
     /// The kernel refused some of the commands, and therefore carried out none.

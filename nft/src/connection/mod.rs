@@ -42,7 +42,7 @@ impl Connection {
     /// Connects to nf_tables of the calling thread's network namespace.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn open() -> io::Result<Self> {
         Ok(Self { socket: Socket::open(Bus::Netfilter)?, watch: None })
     }

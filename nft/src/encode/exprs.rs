@@ -7,7 +7,8 @@ use nftnl::expr::Expression;
 use nftnl::nftnl_sys as sys;
 
 use crate::data::{Data, Verdict};
-use crate::expr::{CtKey, Expr, FibAddress, LookupResult, RejectWith};
+use crate::expr::{CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, PayloadBase, Register, RejectWith};
+use crate::table::Family;
 
 /// The value of an attribute.
 enum Attribute {
@@ -91,87 +92,22 @@ impl Built {
     /// # Errors
     /// When a name contains a zero byte.
     pub(super) fn new(expr: &Expr) -> Result<Self, NulError> {
-        use Attribute::U32;
         let (name, attributes) = match expr {
-            Expr::Payload { base, offset, len, dreg } => (
-                c"payload",
-                vec![
-                    (sys::NFTNL_EXPR_PAYLOAD_DREG, U32(dreg.to_wire())),
-                    (sys::NFTNL_EXPR_PAYLOAD_BASE, U32(base.number())),
-                    (sys::NFTNL_EXPR_PAYLOAD_OFFSET, U32(*offset)),
-                    (sys::NFTNL_EXPR_PAYLOAD_LEN, U32(*len)),
-                ],
-            ),
-            Expr::MetaLoad { key, dreg } => (
-                c"meta",
-                vec![(sys::NFTNL_EXPR_META_KEY, U32(key.number())), (sys::NFTNL_EXPR_META_DREG, U32(dreg.to_wire()))],
-            ),
-            Expr::MetaSet { key, sreg } => (
-                c"meta",
-                vec![(sys::NFTNL_EXPR_META_KEY, U32(key.number())), (sys::NFTNL_EXPR_META_SREG, U32(sreg.to_wire()))],
-            ),
-            Expr::Ct { key, dreg } => (c"ct", ct(*key, dreg.to_wire())),
-            Expr::Fib { address, dreg } => (c"fib", fib(*address, dreg.to_wire())),
-            Expr::Cmp { op, sreg, data } => (
-                c"cmp",
-                vec![
-                    (sys::NFTNL_EXPR_CMP_SREG, U32(sreg.to_wire())),
-                    (sys::NFTNL_EXPR_CMP_OP, U32(op.number())),
-                    (sys::NFTNL_EXPR_CMP_DATA, Attribute::Data(*data)),
-                ],
-            ),
-            Expr::Bitwise { sreg, dreg, mask, xor } => (
-                c"bitwise",
-                vec![
-                    (sys::NFTNL_EXPR_BITWISE_SREG, U32(sreg.to_wire())),
-                    (sys::NFTNL_EXPR_BITWISE_DREG, U32(dreg.to_wire())),
-                    (sys::NFTNL_EXPR_BITWISE_LEN, U32(length(mask))),
-                    (sys::NFTNL_EXPR_BITWISE_MASK, Attribute::Data(*mask)),
-                    (sys::NFTNL_EXPR_BITWISE_XOR, Attribute::Data(*xor)),
-                ],
-            ),
-            Expr::HostToNetwork { sreg, dreg, len } => {
-                (c"byteorder", host_to_network(sreg.to_wire(), dreg.to_wire(), *len))
-            }
-            Expr::Immediate { dreg, data } => (
-                c"immediate",
-                vec![
-                    (sys::NFTNL_EXPR_IMM_DREG, U32(dreg.to_wire())),
-                    (sys::NFTNL_EXPR_IMM_DATA, Attribute::Data(*data)),
-                ],
-            ),
+            Expr::Payload { base, offset, len, dreg } => (c"payload", payload(*base, *offset, *len, *dreg)),
+            Expr::MetaLoad { key, dreg } => (c"meta", meta(*key, sys::NFTNL_EXPR_META_DREG, *dreg)),
+            Expr::MetaSet { key, sreg } => (c"meta", meta(*key, sys::NFTNL_EXPR_META_SREG, *sreg)),
+            Expr::Ct { key, dreg } => (c"ct", ct(*key, *dreg)),
+            Expr::Fib { address, dreg } => (c"fib", fib(*address, *dreg)),
+            Expr::Cmp { op, sreg, data } => (c"cmp", cmp(*op, *sreg, data)),
+            Expr::Bitwise { sreg, dreg, mask, xor } => (c"bitwise", bitwise(*sreg, *dreg, mask, xor)),
+            Expr::HostToNetwork { sreg, dreg, len } => (c"byteorder", host_to_network(*sreg, *dreg, *len)),
+            Expr::Immediate { dreg, data } => (c"immediate", immediate(*dreg, data)),
             Expr::ImmediateVerdict(verdict) => (c"immediate", immediate_verdict(verdict)?),
-            Expr::Lookup { set, sreg, result } => (c"lookup", lookup(set, sreg.to_wire(), *result)?),
-            Expr::Numgen { dreg, modulus } => (
-                c"numgen",
-                vec![
-                    (sys::NFTNL_EXPR_NG_DREG, U32(dreg.to_wire())),
-                    (sys::NFTNL_EXPR_NG_MODULUS, U32(*modulus)),
-                    (sys::NFTNL_EXPR_NG_TYPE, U32(NUMGEN_RANDOM)),
-                ],
-            ),
-            Expr::Dynset { set, key, data, timeout_ms } => {
-                let mut list = vec![
-                    (sys::NFTNL_EXPR_DYNSET_OP, U32(DYNSET_UPDATE)),
-                    (sys::NFTNL_EXPR_DYNSET_SET_NAME, Attribute::Str(CString::new(&**set)?)),
-                    (sys::NFTNL_EXPR_DYNSET_SREG_KEY, U32(key.to_wire())),
-                ];
-                list.extend(timeout_ms.map(|ms| (sys::NFTNL_EXPR_DYNSET_TIMEOUT, Attribute::U64(ms))));
-                list.extend(data.map(|register| (sys::NFTNL_EXPR_DYNSET_SREG_DATA, U32(register.to_wire()))));
-                (c"dynset", list)
-            }
-            Expr::Nat { family, address, port } => (
-                c"nat",
-                vec![
-                    (sys::NFTNL_EXPR_NAT_TYPE, U32(NAT_DESTINATION)),
-                    (sys::NFTNL_EXPR_NAT_FAMILY, U32(u32::from(family.number()))),
-                    (sys::NFTNL_EXPR_NAT_REG_ADDR_MIN, U32(address.to_wire())),
-                    (sys::NFTNL_EXPR_NAT_REG_PROTO_MIN, U32(port.to_wire())),
-                ],
-            ),
-            Expr::Masquerade { flags } => {
-                (c"masq", Vec::from_iter((*flags != 0).then_some((sys::NFTNL_EXPR_MASQ_FLAGS, U32(*flags)))))
-            }
+            Expr::Lookup { set, sreg, result } => (c"lookup", lookup(set, *sreg, *result)?),
+            Expr::Numgen { dreg, modulus } => (c"numgen", numgen(*dreg, *modulus)),
+            Expr::Dynset { set, key, data, timeout_ms } => (c"dynset", dynset(set, *key, *data, *timeout_ms)?),
+            Expr::Nat { family, address, port } => (c"nat", nat(*family, *address, *port)),
+            Expr::Masquerade { flags } => (c"masq", masquerade(*flags)),
             Expr::Reject(with) => (c"reject", reject(*with)),
             Expr::Counter => (c"counter", vec![]),
             Expr::FlowOffload(flowtable) => (c"flow_offload", flow_offload(flowtable)?),
@@ -183,34 +119,116 @@ impl Built {
 
 type Attributes = Vec<(u32, Attribute)>;
 
-fn length(data: &Data) -> u32 {
-    u32::try_from(data.len()).expect("at most Data::MAX_LEN")
+fn number(attribute: u32, number: u32) -> (u32, Attribute) {
+    (attribute, Attribute::U32(number))
 }
 
-fn host_to_network(sreg: u32, dreg: u32, len: u32) -> Attributes {
+fn register(attribute: u32, register: Register) -> (u32, Attribute) {
+    number(attribute, register.to_wire())
+}
+
+fn data(attribute: u32, data: &Data) -> (u32, Attribute) {
+    (attribute, Attribute::Data(*data))
+}
+
+/// # Errors
+/// When the text contains a zero byte.
+fn text(attribute: u32, text: &str) -> Result<(u32, Attribute), NulError> {
+    Ok((attribute, Attribute::Str(CString::new(text)?)))
+}
+
+fn payload(base: PayloadBase, offset: u32, len: u32, dreg: Register) -> Attributes {
     vec![
-        (sys::NFTNL_EXPR_BYTEORDER_SREG, Attribute::U32(sreg)),
-        (sys::NFTNL_EXPR_BYTEORDER_DREG, Attribute::U32(dreg)),
-        (sys::NFTNL_EXPR_BYTEORDER_OP, Attribute::U32(HTON)),
-        (sys::NFTNL_EXPR_BYTEORDER_LEN, Attribute::U32(len)),
-        (sys::NFTNL_EXPR_BYTEORDER_SIZE, Attribute::U32(len)),
+        register(sys::NFTNL_EXPR_PAYLOAD_DREG, dreg),
+        number(sys::NFTNL_EXPR_PAYLOAD_BASE, base.number()),
+        number(sys::NFTNL_EXPR_PAYLOAD_OFFSET, offset),
+        number(sys::NFTNL_EXPR_PAYLOAD_LEN, len),
     ]
 }
 
-fn flow_offload(flowtable: &str) -> Result<Attributes, NulError> {
-    Ok(vec![(sys::NFTNL_EXPR_FLOW_TABLE_NAME, Attribute::Str(CString::new(flowtable)?))])
+/// Loads into, or sets from, the register of this attribute.
+fn meta(key: MetaKey, attribute: u32, value: Register) -> Attributes {
+    vec![number(sys::NFTNL_EXPR_META_KEY, key.number()), register(attribute, value)]
 }
 
-fn ct(key: CtKey, dreg: u32) -> Attributes {
+fn cmp(op: CmpOp, sreg: Register, value: &Data) -> Attributes {
+    vec![
+        register(sys::NFTNL_EXPR_CMP_SREG, sreg),
+        number(sys::NFTNL_EXPR_CMP_OP, op.number()),
+        data(sys::NFTNL_EXPR_CMP_DATA, value),
+    ]
+}
+
+fn bitwise(sreg: Register, dreg: Register, mask: &Data, xor: &Data) -> Attributes {
+    let len = u32::try_from(mask.len()).expect("at most Data::MAX_LEN");
+    vec![
+        register(sys::NFTNL_EXPR_BITWISE_SREG, sreg),
+        register(sys::NFTNL_EXPR_BITWISE_DREG, dreg),
+        number(sys::NFTNL_EXPR_BITWISE_LEN, len),
+        data(sys::NFTNL_EXPR_BITWISE_MASK, mask),
+        data(sys::NFTNL_EXPR_BITWISE_XOR, xor),
+    ]
+}
+
+fn host_to_network(sreg: Register, dreg: Register, len: u32) -> Attributes {
+    vec![
+        register(sys::NFTNL_EXPR_BYTEORDER_SREG, sreg),
+        register(sys::NFTNL_EXPR_BYTEORDER_DREG, dreg),
+        number(sys::NFTNL_EXPR_BYTEORDER_OP, HTON),
+        number(sys::NFTNL_EXPR_BYTEORDER_LEN, len),
+        number(sys::NFTNL_EXPR_BYTEORDER_SIZE, len),
+    ]
+}
+
+fn immediate(dreg: Register, value: &Data) -> Attributes {
+    vec![register(sys::NFTNL_EXPR_IMM_DREG, dreg), data(sys::NFTNL_EXPR_IMM_DATA, value)]
+}
+
+fn numgen(dreg: Register, modulus: u32) -> Attributes {
+    vec![
+        register(sys::NFTNL_EXPR_NG_DREG, dreg),
+        number(sys::NFTNL_EXPR_NG_MODULUS, modulus),
+        number(sys::NFTNL_EXPR_NG_TYPE, NUMGEN_RANDOM),
+    ]
+}
+
+fn dynset(set: &str, key: Register, value: Option<Register>, timeout_ms: Option<u64>) -> Result<Attributes, NulError> {
+    let mut list = vec![
+        number(sys::NFTNL_EXPR_DYNSET_OP, DYNSET_UPDATE),
+        text(sys::NFTNL_EXPR_DYNSET_SET_NAME, set)?,
+        register(sys::NFTNL_EXPR_DYNSET_SREG_KEY, key),
+    ];
+    list.extend(timeout_ms.map(|ms| (sys::NFTNL_EXPR_DYNSET_TIMEOUT, Attribute::U64(ms))));
+    list.extend(value.map(|value| register(sys::NFTNL_EXPR_DYNSET_SREG_DATA, value)));
+    Ok(list)
+}
+
+fn nat(family: Family, address: Register, port: Register) -> Attributes {
+    vec![
+        number(sys::NFTNL_EXPR_NAT_TYPE, NAT_DESTINATION),
+        number(sys::NFTNL_EXPR_NAT_FAMILY, u32::from(family.number())),
+        register(sys::NFTNL_EXPR_NAT_REG_ADDR_MIN, address),
+        register(sys::NFTNL_EXPR_NAT_REG_PROTO_MIN, port),
+    ]
+}
+
+fn masquerade(flags: u32) -> Attributes {
+    Vec::from_iter((flags != 0).then_some(number(sys::NFTNL_EXPR_MASQ_FLAGS, flags)))
+}
+
+fn flow_offload(flowtable: &str) -> Result<Attributes, NulError> {
+    Ok(vec![text(sys::NFTNL_EXPR_FLOW_TABLE_NAME, flowtable)?])
+}
+
+fn ct(key: CtKey, dreg: Register) -> Attributes {
     const ORIGINAL: u8 = 0;
-    let (number, directed) = key.number();
-    let mut list =
-        vec![(sys::NFTNL_EXPR_CT_KEY, Attribute::U32(number)), (sys::NFTNL_EXPR_CT_DREG, Attribute::U32(dreg))];
+    let (key, directed) = key.number();
+    let mut list = vec![number(sys::NFTNL_EXPR_CT_KEY, key), register(sys::NFTNL_EXPR_CT_DREG, dreg)];
     list.extend(directed.then_some((sys::NFTNL_EXPR_CT_DIR, Attribute::U8(ORIGINAL))));
     list
 }
 
-fn fib(address: FibAddress, dreg: u32) -> Attributes {
+fn fib(address: FibAddress, dreg: Register) -> Attributes {
     /// `NFT_FIB_RESULT_ADDRTYPE`.
     const ADDRESS_TYPE: u32 = 3;
     // `NFTA_FIB_F_SADDR`, `NFTA_FIB_F_DADDR`.
@@ -219,22 +237,19 @@ fn fib(address: FibAddress, dreg: u32) -> Attributes {
         FibAddress::Destination => 2,
     };
     vec![
-        (sys::NFTNL_EXPR_FIB_DREG, Attribute::U32(dreg)),
-        (sys::NFTNL_EXPR_FIB_RESULT, Attribute::U32(ADDRESS_TYPE)),
-        (sys::NFTNL_EXPR_FIB_FLAGS, Attribute::U32(flags)),
+        register(sys::NFTNL_EXPR_FIB_DREG, dreg),
+        number(sys::NFTNL_EXPR_FIB_RESULT, ADDRESS_TYPE),
+        number(sys::NFTNL_EXPR_FIB_FLAGS, flags),
     ]
 }
 
-fn lookup(set: &str, sreg: u32, result: LookupResult) -> Result<Attributes, NulError> {
-    let mut list = vec![
-        (sys::NFTNL_EXPR_LOOKUP_SREG, Attribute::U32(sreg)),
-        (sys::NFTNL_EXPR_LOOKUP_SET, Attribute::Str(CString::new(set)?)),
-    ];
+fn lookup(set: &str, sreg: Register, result: LookupResult) -> Result<Attributes, NulError> {
+    let mut list = vec![register(sys::NFTNL_EXPR_LOOKUP_SREG, sreg), text(sys::NFTNL_EXPR_LOOKUP_SET, set)?];
     list.extend(match result {
         LookupResult::Member => None,
-        LookupResult::NotMember => Some((sys::NFTNL_EXPR_LOOKUP_FLAGS, Attribute::U32(LOOKUP_INVERTED))),
-        LookupResult::Verdict => Some((sys::NFTNL_EXPR_LOOKUP_DREG, Attribute::U32(REG_VERDICT))),
-        LookupResult::Load(register) => Some((sys::NFTNL_EXPR_LOOKUP_DREG, Attribute::U32(register.to_wire()))),
+        LookupResult::NotMember => Some(number(sys::NFTNL_EXPR_LOOKUP_FLAGS, LOOKUP_INVERTED)),
+        LookupResult::Verdict => Some(number(sys::NFTNL_EXPR_LOOKUP_DREG, REG_VERDICT)),
+        LookupResult::Load(dreg) => Some(register(sys::NFTNL_EXPR_LOOKUP_DREG, dreg)),
     });
     Ok(list)
 }
@@ -245,16 +260,14 @@ fn reject(with: RejectWith) -> Attributes {
         RejectWith::Icmp(code) => (0, code),
         RejectWith::Icmpx(code) => (2, code),
     };
-    vec![(sys::NFTNL_EXPR_REJECT_TYPE, Attribute::U32(kind)), (sys::NFTNL_EXPR_REJECT_CODE, Attribute::U8(code))]
+    vec![number(sys::NFTNL_EXPR_REJECT_TYPE, kind), (sys::NFTNL_EXPR_REJECT_CODE, Attribute::U8(code))]
 }
 
 fn immediate_verdict(verdict: &Verdict) -> Result<Attributes, NulError> {
-    let mut list = vec![
-        (sys::NFTNL_EXPR_IMM_DREG, Attribute::U32(REG_VERDICT)),
-        (sys::NFTNL_EXPR_IMM_VERDICT, Attribute::U32(verdict.number())),
-    ];
+    let mut list =
+        vec![number(sys::NFTNL_EXPR_IMM_DREG, REG_VERDICT), number(sys::NFTNL_EXPR_IMM_VERDICT, verdict.number())];
     if let Some(chain) = verdict.chain() {
-        list.push((sys::NFTNL_EXPR_IMM_CHAIN, Attribute::Str(CString::new(&**chain)?)));
+        list.push(text(sys::NFTNL_EXPR_IMM_CHAIN, chain)?);
     }
     Ok(list)
 }

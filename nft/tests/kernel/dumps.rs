@@ -171,7 +171,7 @@ fn everything_loaded_is_dumped_as_it_was() {
     });
 }
 
-/// nft gives values registers of their own, where this crate puts them right behind the key.
+/// nft loads values into other registers than this crate, which uses those right behind the key.
 #[test]
 fn values_in_other_registers_are_decoded_as_they_are() {
     in_namespace(|| {
@@ -217,11 +217,11 @@ fn elements_over_several_messages_are_paired() {
 }
 
 #[test]
-fn foreign_rules_and_sets_decode_to_what_never_equals_ours() {
+fn rules_and_sets_that_this_crate_cannot_express_are_recognised() {
     in_namespace(|| {
         load(
             "table ip t { set l { type ether_addr; }\n set m { typeof tcp dport; }\n chain c {\n log prefix \"x\"\n \
-             meta length > 5\n ip saddr 1.1.1.1-1.1.1.5\n jhash ip saddr mod 2 0\n meta mark set meta mark << 2\n snat to 10.0.0.1-10.0.0.9\n }\n \
+             meta length > 5\n ip saddr 1.1.1.1-1.1.1.5\n jhash ip saddr mod 2 0\n ip saddr { 1.1.1.1, 2.2.2.2 }\n meta mark set meta mark << 2\n snat to 10.0.0.1-10.0.0.9\n }\n \
              chain d { type filter hook input priority 0; policy drop; }\n }",
         );
         let rules = dump_rules(&TableName::new(Family::Ip, "t"));
@@ -236,6 +236,8 @@ fn foreign_rules_and_sets_decode_to_what_never_equals_ours() {
         assert_eq!((error.object, error.name.as_deref(), error.attribute), ("set", Some("l"), "key type"));
         let Some(Ok(Decoded::Set { set, .. })) = sets.next() else { panic!("a typeof of an unknown field") };
         assert_eq!(set.key, nft::Types::Named(vec![nft::DataType::InetService]));
+        let Some(Ok(Decoded::Set { set, .. })) = sets.next() else { panic!("the set of a rule") };
+        assert!(set.flags.anonymous && set.flags.constant, "{set:?}");
         let chains = ask(&request(GET_CHAIN, DUMP, Family::Ip, &[]));
         let error = decode::message(&chains[1]).expect_err("a policy that this crate has not");
         assert_eq!(error.to_string(), "chain d: policy is missing, malformed or unknown");
