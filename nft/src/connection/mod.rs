@@ -117,13 +117,19 @@ impl Connection {
         Ok(raw)
     }
 
-    /// The elements of one set; none when there is no such set.
+    /// The elements of one set; none when there is no such set. The time-out of an element in a set that rules fill is the time that it
+    /// still has to live.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub fn read_set(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
         match self.read_elements(table, &set.name, &mut Vec::new()) {
-            Ok(raw) => Ok(decode::pair(set, raw)),
+            Ok(mut raw) => {
+                if set.flags.dynamic {
+                    raw.iter_mut().for_each(|raw| raw.element.timeout = raw.expires.or(raw.element.timeout));
+                }
+                Ok(decode::pair(set, raw))
+            }
             Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
             Err(error) => Err(error),
         }

@@ -70,6 +70,8 @@ pub struct RawElement {
     pub element: Element,
     /// Whether the key is the first one behind a range, in an interval set of one field.
     pub interval_end: bool,
+    /// The time that the element still has to live; `None` when it does not expire.
+    pub expires: Option<Duration>,
 }
 
 /// A message or object that this crate cannot express.

@@ -22,6 +22,7 @@ fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
     const DATA: u16 = 2;
     const FLAGS: u16 = 3;
     const TIMEOUT: u16 = 4;
+    const EXPIRATION: u16 = 5;
     const USERDATA: u16 = 6;
     const KEY_END: u16 = 10;
     const INTERVAL_END: u32 = 1;
@@ -36,7 +37,7 @@ fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
         timeout: milliseconds(object.find(TIMEOUT)),
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    Ok(RawElement { element, interval_end: flags & INTERVAL_END != 0 })
+    Ok(RawElement { element, interval_end: flags & INTERVAL_END != 0, expires: milliseconds(object.find(EXPIRATION)) })
 }
 
 fn data(attr: Attr<'_>) -> Option<Data> {

@@ -1,6 +1,7 @@
 //! Dumps of tables that nft loaded are decoded to the values that were loaded.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nft::decode::{self, Decoded, Messages, RawElement};
 use nft::{
@@ -193,6 +194,17 @@ fn values_in_other_registers_are_decoded_as_they_are() {
             "[ meta load l4proto => reg 1 ] [ cmp eq reg 1 0x00000006 ] [ immediate reg 1 0x0100000a ] \
              [ immediate reg 2 0x00005000 ] [ nat dnat ip addr_min reg 1 proto_min reg 2 ]"
         );
+    });
+}
+
+#[test]
+fn elements_are_decoded_with_the_time_that_they_have_to_live() {
+    in_namespace(|| {
+        load(&Ruleset { tables: tables() }.to_string());
+        let raw = dump_raw_elements(&TableName::new(Family::Ip, "kube-proxy"), "leases");
+        let lease = raw.iter().find(|raw| raw.element.comment.is_some()).expect("the commented element");
+        let expires = lease.expires.expect("it expires");
+        assert!(expires <= lease.element.timeout.expect("its own") && expires > Duration::from_secs(93_000));
     });
 }
 
