@@ -1,8 +1,12 @@
-//! Reading a table while another program writes: to its own table, which must not matter, and to this one, which must be noticed.
+//! Reading a table while another program changes tables. Changes of its own tables must not slow the reader down or confuse it; changes
+//! of the table that is read must make it start again.
 //!
-//! Each test runs again as a child in a fresh network namespace. Needs the privilege for that; fails without it.
+//! A program of its own, because it compares the processor time of readings, and other tests beside it would change that. Each test
+//! runs again as a child in a network namespace, as those of `kernel`.
 
-mod kernel;
+#[path = "kernel/support.rs"]
+#[allow(dead_code, reason = "this program uses a part")]
+mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -15,7 +19,7 @@ use nft::{
     ValueType, Verdict,
 };
 
-use kernel::{commit, connect, in_namespace};
+use support::{commit, connect, in_namespace, nft};
 
 /// Endpoints of 10,000 Services x 10.
 const MANY: u32 = 100_000;
@@ -23,7 +27,7 @@ const MANY: u32 = 100_000;
 const SMALLER: u32 = 20_000;
 /// Time between two transactions of the other program.
 const PERIOD: Duration = Duration::from_millis(20);
-/// Tries of which the best counts: other tests may use the processor.
+/// The number of readings of which the fastest counts, because other tests may use the processor.
 const TRIES: usize = 3;
 
 fn table(name: &str) -> TableName {
@@ -56,7 +60,7 @@ fn maps() -> Vec<Command> {
     filled(MANY)
 }
 
-/// A table with a map of so many elements.
+/// A table with a map of `count` elements.
 fn filled(count: u32) -> Vec<Command> {
     let elements = (0..count).map(|n| element(n, 0)).collect();
     vec![
@@ -78,7 +82,7 @@ fn chains() -> Vec<Command> {
     commands
 }
 
-/// Runs `work` while another program goes on with its own transactions, one each [`PERIOD`]; gives their number too.
+/// Runs `work` while another program commits a transaction each [`PERIOD`]. Gives the number of these transactions, too.
 fn beside<T>(mut transaction: impl FnMut(u32) -> Vec<Command> + Send, work: impl FnOnce() -> T) -> (T, u32) {
     let (stop, count) = (AtomicBool::new(false), AtomicU32::new(0));
     let outcome = thread::scope(|scope| {
@@ -103,15 +107,15 @@ fn read() -> TableDump {
     connect().read_table(&table("ours")).expect("readable").expect("there is the table")
 }
 
-/// How long a reading took.
+/// The time that a reading took.
 #[derive(Clone, Copy, Debug)]
 struct Took {
-    /// Processor time, the kernel's for listing included; waiting is not.
+    /// Processor time, including the kernel's for listing, without the time of waiting.
     busy: Duration,
     all: Duration,
 }
 
-/// The shortest of several readings, and what was read last.
+/// The shortest times of several readings, and the table of the last.
 fn best() -> (Took, TableDump) {
     let mut best = Took { busy: Duration::MAX, all: Duration::MAX };
     let mut last = None;
@@ -129,8 +133,8 @@ fn busy() -> Duration {
     Duration::from_nanos(text.split(' ').next().and_then(|number| number.parse().ok()).expect("nanoseconds"))
 }
 
-/// What another program does in tables of its own, among them one that the kernel lists before ours: rules, elements, and chains
-/// that come and go, so that the list of all chains moves.
+/// The transactions of another program on its own table, which the kernel lists before ours: it adds and deletes chains, which shifts
+/// the list of all chains.
 fn neighbour(number: u32) -> Vec<Command> {
     let chains = |make: fn(&str) -> Command| (0..40).map(move |n| make(&format!("c{n}"))).collect::<Vec<_>>();
     if number.is_multiple_of(2) {
@@ -140,38 +144,39 @@ fn neighbour(number: u32) -> Vec<Command> {
     }
 }
 
-/// Reads a table that these commands make, alone and beside a busy neighbour, which may cost so many times as much.
+/// Reads a table that these commands make, first alone and then beside the other program, which may take `factor` times as much
+/// processor time.
 fn reads_alike(name: &str, commands: fn() -> Vec<Command>, factor: u32) {
-    in_namespace(name, || {
+    in_namespace(|| {
         commit(&[add_table("neighbour")]);
         commit(&commands());
         let (alone, expected) = best();
         let ((beside, dump), transactions) = beside(neighbour, best);
         println!("{name}: {alone:?} alone, {beside:?} beside {transactions} transactions of another program");
-        // Not `assert_eq!`: what it would print is the whole table, twice.
-        assert!(dump == expected, "what is read beside a neighbour is not what is read alone");
+        // Not `assert_eq!`, which would print the whole table twice.
+        assert!(dump == expected, "another table is read beside the other program than alone");
         assert!(transactions > 1);
-        assert!(beside.busy <= factor * alone.busy + PERIOD, "{beside:?} beside a neighbour, {alone:?} alone");
-        // The clock runs on while other tests have the processor.
-        assert!(beside.all <= 4 * alone.all + 50 * PERIOD, "{beside:?} beside a neighbour, {alone:?} alone");
+        assert!(beside.busy <= factor * alone.busy + PERIOD, "{beside:?} beside the other program, {alone:?} alone");
+        // The elapsed time includes the time in which other tests have the processor, so its limit is wide.
+        assert!(beside.all <= 4 * alone.all + 50 * PERIOD, "{beside:?} beside the other program, {alone:?} alone");
     });
 }
 
 #[test]
 fn many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second() {
-    reads_alike("many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second", maps, 2);
+    reads_alike("elements", maps, 2);
 }
 
 #[test]
 fn many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go() {
-    // The list of all chains is taken again when it moved meanwhile.
-    reads_alike("many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go", chains, 4);
+    // The reader takes the list of all chains again when it shifted meanwhile.
+    reads_alike("chains", chains, 4);
 }
 
 #[test]
 fn a_table_that_is_changed_while_it_is_read_is_read_again() {
-    in_namespace("a_table_that_is_changed_while_it_is_read_is_read_again", || {
-        /// Elements that each transaction changes together, far apart in the walk.
+    in_namespace(|| {
+        /// The number of elements that each transaction changes together; they are far apart in the list of elements.
         const STAMPS: u32 = 100;
         commit(&filled(SMALLER));
         let (alone, _) = best();
@@ -185,7 +190,7 @@ fn a_table_that_is_changed_while_it_is_read_is_read_again() {
                 Command::AddElements(table("ours"), endpoints(), stamps(now)),
             ]
         };
-        // Long enough between two changes for a reading to fit in, short enough to disturb many.
+        // The pause between two changes is long enough for one reading, and short enough to disturb many readings.
         let paced = |number| {
             thread::sleep(3 * alone.all);
             change(number)
@@ -199,7 +204,7 @@ fn a_table_that_is_changed_while_it_is_read_is_read_again() {
     });
 }
 
-/// The number that all stamped elements of a reading carry.
+/// The port that all changed elements of a reading have.
 fn stamp_of(dump: &TableDump, stamps: u32) -> u16 {
     let (_, elements) = &dump.sets["endpoints"];
     assert_eq!(elements.len(), usize::try_from(SMALLER).expect("it fits"));
@@ -215,12 +220,12 @@ fn stamp_of(dump: &TableDump, stamps: u32) -> u16 {
 }
 
 #[test]
-fn what_is_read_of_a_table_includes_flags_and_objects() {
-    in_namespace("what_is_read_of_a_table_includes_flags_and_objects", || {
+fn a_table_is_read_with_its_flags_and_named_objects() {
+    in_namespace(|| {
         assert_eq!(connect().read_table(&table("ours")).expect("readable"), None);
         let script = "table ip ours {\n flags dormant;\n counter a { packets 1 bytes 2\n }\n quota a { over 10 mbytes\n }\n \
                       chain c { counter name \"a\"; }\n set s { type ipv4_addr; }\n}";
-        kernel::nft(&["-f", "-"], script);
+        nft(&["-f", "-"], script);
         let dump = read();
         assert!(dump.dormant);
         let objects: Vec<_> = dump.objects.iter().map(|object| (object.to_string(), object.in_use)).collect();

@@ -154,6 +154,13 @@ fn a_start_takes_away_the_other_modes_but_not_our_table() {
     }
 }
 
+/// Drops all capabilities of the calling thread. Call it in [`Namespace::enter`], whose thread ends with its closure.
+fn drop_capabilities() {
+    let empty = rustix::thread::CapabilitySet::empty();
+    let none = rustix::thread::CapabilitySets { effective: empty, permitted: empty, inheritable: empty };
+    rustix::thread::set_capabilities(None, none).unwrap_or_else(|error| panic!("cannot drop capabilities: {error}"));
+}
+
 #[test]
 fn what_failed_and_only_that_is_tried_again() {
     let (node, before) = node_of_others();
@@ -161,13 +168,7 @@ fn what_failed_and_only_that_is_tried_again() {
     let mut clean_up = CleanUp::of_other_modes(false);
     // Without the privilege every table fails.
     let without = node.enter(|| {
-        let none = rustix::thread::CapabilitySets {
-            effective: rustix::thread::CapabilitySet::empty(),
-            permitted: rustix::thread::CapabilitySet::empty(),
-            inheritable: rustix::thread::CapabilitySet::empty(),
-        };
-        rustix::thread::set_capabilities(None, none)
-            .unwrap_or_else(|error| panic!("cannot drop capabilities: {error}"));
+        drop_capabilities();
         std::iter::from_fn(|| clean_up.step()).flat_map(|report| report.errors).count()
     });
     assert_eq!(without, 6, "three tables of two families");
@@ -227,14 +228,7 @@ fn the_probe_names_the_missing_capability() {
     // O3
     let node = Namespace::new("probe");
     let outcome = node.enter(|| {
-        let none = rustix::thread::CapabilitySets {
-            effective: rustix::thread::CapabilitySet::empty(),
-            permitted: rustix::thread::CapabilitySet::empty(),
-            inheritable: rustix::thread::CapabilitySet::empty(),
-        };
-        // Of this thread only, which ends with the closure.
-        rustix::thread::set_capabilities(None, none)
-            .unwrap_or_else(|error| panic!("cannot drop capabilities: {error}"));
+        drop_capabilities();
         probe(Family::V4)
     });
     assert!(matches!(outcome, Err(ProbeError::NotPermitted)), "{outcome:?}");
