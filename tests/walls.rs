@@ -43,7 +43,7 @@ const GUARDED: &[&str] = &[
 const WALLS: &[Wall] = &[
     Wall {
         module: "source",
-        modules: &["source", "model", "supervise"],
+        modules: &["source", "model", "supervise", "inotify", "logging"],
         words: &[
             "k8s_openapi",
             "kube::",
@@ -71,7 +71,8 @@ const WALLS: &[Wall] = &[
         words: &["nft::", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
-    Wall { module: "config", modules: &["config"], words: &["clap", "rustix", "std::fs"] },
+    Wall { module: "config", modules: &["config", "inotify"], words: &["clap", "rustix", "std::fs"] },
+    Wall { module: "inotify", modules: &["inotify"], words: &["rustix"] },
     Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix", "Instant::now"] },
     Wall {
         module: "metrics",
@@ -110,7 +111,7 @@ const WALLS: &[Wall] = &[
         ],
         words: &["tokio", "std::fs", "std::env", "std::process", "std::thread", "Instant::now"],
     },
-    Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "ruleset"], words: &["nft::"] },
+    Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall {
         module: "serving",
