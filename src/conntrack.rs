@@ -31,7 +31,7 @@ pub struct Flow {
 /// The flows to delete: those to an address and port of one of the Services whose endpoint does not serve that port.
 ///
 /// `node_addresses` are the addresses of this node.
-pub fn stale<'a>(
+pub(crate) fn stale<'a>(
     state: &State,
     services: impl IntoIterator<Item = &'a ObjectName>,
     node_addresses: &[IpAddr],
@@ -99,7 +99,7 @@ fn serving(backends: &[Backend<'_>]) -> HashSet<SocketAddr> {
 
 /// Whether a Service has UDP endpoints (B15).
 #[must_use]
-pub fn has_udp_endpoints(state: &State, service: &ObjectName) -> bool {
+pub(crate) fn has_udp_endpoints(state: &State, service: &ObjectName) -> bool {
     state.slices_of(service).flat_map(|slice| &slice.ports).any(|port| port.protocol == Protocol::Udp)
 }
 

@@ -17,12 +17,12 @@ use crate::logging::once::Once;
 use crate::ruleset::fastpath;
 
 /// The time between two reconciliations, as for the addresses of node ports.
-pub const INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 const ENOENT: i32 = 2;
 
 /// Reconciles the table.
-pub struct Reconciler<K> {
+pub(crate) struct Reconciler<K> {
     wanted: Wanted,
     kernel: K,
     /// The kernel's generation and the interfaces when the table was last as it should be.
@@ -32,7 +32,7 @@ pub struct Reconciler<K> {
 
 /// The outcome of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The table is as it should be, or a failure was logged; reconcile again after [`INTERVAL`].
     Done,
     /// This kernel has no flowtables; there is nothing to reconcile.
@@ -52,12 +52,12 @@ enum Error {
 
 impl<K: FlowtableKernel> Reconciler<K> {
     /// Reads nothing yet.
-    pub fn new(wanted: Wanted, kernel: K) -> Self {
+    pub(crate) fn new(wanted: Wanted, kernel: K) -> Self {
         Self { wanted, kernel, reconciled: None, logged: Once::default() }
     }
 
     /// Makes the table what it should be. A failure is logged once while it lasts; the next call tries again.
-    pub fn reconcile(&mut self) -> Outcome {
+    pub(crate) fn reconcile(&mut self) -> Outcome {
         let Err(error) = self.try_reconcile() else {
             self.logged.reset();
             return Outcome::Done;
@@ -84,7 +84,7 @@ impl<K: FlowtableKernel> Reconciler<K> {
         }
         let present = match self.kernel.read(&fastpath::table()) {
             Ok(present) => present,
-            // Another program put a flowtable into our table that has attributes which ours never have.
+            // Another program put a flowtable with unknown attributes into our table.
             Err(ReadError::Decode(_)) => Some(unreadable()),
             Err(error) => return Err(Error::Read(error)),
         };
@@ -124,7 +124,7 @@ impl<K: FlowtableKernel> Reconciler<K> {
 
 /// The table by the configuration alone: with the interfaces that it names, as if all of them existed. `None` without a fast path.
 #[must_use]
-pub fn table(wanted: &Wanted) -> Option<TableContent> {
+pub(crate) fn table(wanted: &Wanted) -> Option<TableContent> {
     let named: BTreeSet<Arc<str>> = match wanted {
         Wanted::Off => return None,
         Wanted::Auto => BTreeSet::new(),

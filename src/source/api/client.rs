@@ -30,11 +30,11 @@ const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
 
 /// How to reach the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClientOptions {
+pub(crate) struct ClientOptions {
     /// A kubeconfig file; its current context counts.
-    pub kubeconfig: Option<PathBuf>,
+    pub(crate) kubeconfig: Option<PathBuf>,
     /// The server's URL, in place of the kubeconfig's (`--master`). Without a kubeconfig no credentials are used.
-    pub master: Option<String>,
+    pub(crate) master: Option<String>,
 }
 
 /// The API server as the configuration describes it.
@@ -52,7 +52,7 @@ pub(super) struct Server {
 ///
 /// # Errors
 /// What cannot be read, or used; see [`client`].
-pub fn check(options: &ClientOptions) -> Result<()> {
+pub(crate) fn check(options: &ClientOptions) -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
     runtime.block_on(Server::without_plugin(options)).map(drop)
 }
@@ -147,7 +147,7 @@ fn build(mut config: Config, url: &str) -> Result<kube::Client> {
 ///
 /// # Errors
 /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
-pub async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
+pub(crate) async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
     let Server { client, url, .. } = Server::new(options).await?;
     Ok((client.context("no client")?, url))
 }
@@ -218,7 +218,7 @@ fn trim_token(config: &mut Config) -> Result<()> {
 
 /// Whether a kubeconfig may have programs run: then some user has an exec plugin. One that cannot be read has none.
 #[must_use]
-pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
+pub(crate) fn runs_programs(kubeconfig: Option<&Path>) -> bool {
     let users = kubeconfig.and_then(|file| Kubeconfig::read_from(file).ok()).map(|config| config.auth_infos);
     users.into_iter().flatten().any(|user| user.auth_info.is_some_and(|auth| auth.exec.is_some()))
 }

@@ -1,6 +1,8 @@
 //! Requests to the API server and their answers, with a limit to every wait.
 //!
-//! Takes what to list or watch, gives the answer's bytes or an [`Error`]. The only file here that talks to the network.
+//! Takes what to list or watch, gives the answer's bytes, or lines of them, or an [`Error`]. The only file here that talks to the network.
+//!
+//! Invariant: a line needs memory for its limit plus one chunk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +22,14 @@ use super::error::{Error, chain};
 
 /// How long the body of a failure may take to arrive. Only its message is used.
 const FAILURE_BODY: Duration = Duration::from_secs(5);
-/// How long before their end credentials are renewed.
+/// How long before their expiry credentials are renewed.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// How often the files of the credentials are checked while the server refuses them.
 const FILE_CHECK: Duration = Duration::from_secs(1);
 /// The largest body of a failure that is read, in bytes.
 const MAX_FAILURE_BODY: usize = 64 << 10;
+/// Memory that an idle line buffer may keep, in bytes.
+const KEEP: usize = 256 << 10;
 
 /// A request.
 #[derive(Debug)]
@@ -69,7 +73,7 @@ impl Connection {
     /// Reads the configuration. Sends nothing, and runs no credential plugin.
     ///
     /// # Errors
-    /// As for [`client`].
+    /// The configuration cannot be read, or there is none.
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
         let server = Server::without_plugin(&options).await?;
         let url = server.url.clone();
@@ -81,7 +85,7 @@ impl Connection {
     /// the last request of this one.
     ///
     /// # Errors
-    /// As for [`client`]; the old configuration stays in use.
+    /// As for [`Server::new`]; the old configuration stays in use.
     pub(super) async fn renew(&mut self) -> anyhow::Result<()> {
         let mut shared = self.shared.lock().await;
         if shared.made == self.used.0 {
@@ -223,5 +227,110 @@ impl Response {
                 return Err(Error::Malformed(format!("an answer of more than {limit} bytes")));
             }
         }
+    }
+}
+
+/// A line is longer than the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LineTooLong;
+
+/// Cuts chunks of bytes, as the network delivers them, into lines.
+#[derive(Debug)]
+pub(super) struct LineBuffer {
+    bytes: Vec<u8>,
+    /// Where the next line starts.
+    start: usize,
+    /// Up to where the end of a line was searched for and not found.
+    searched: usize,
+    limit: usize,
+}
+
+impl LineBuffer {
+    /// An empty buffer. `limit` is the longest line, in bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { bytes: Vec::new(), start: 0, searched: 0, limit }
+    }
+
+    /// Adds a chunk.
+    pub(super) fn push(&mut self, chunk: &[u8]) {
+        self.bytes.drain(..self.start);
+        self.searched -= self.start;
+        self.start = 0;
+        if self.bytes.is_empty() {
+            self.bytes.shrink_to(KEEP);
+        }
+        self.bytes.extend_from_slice(chunk);
+    }
+
+    /// The next whole line without its end; `None` if more bytes are needed.
+    ///
+    /// # Errors
+    /// The line is too long, whether its end is there or not.
+    pub(super) fn next(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
+        let Some(length) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.bytes.len();
+            return if self.searched - self.start > self.limit { Err(LineTooLong) } else { Ok(None) };
+        };
+        let (start, end) = (self.start, self.searched + length);
+        if end - start > self.limit {
+            return Err(LineTooLong);
+        }
+        self.start = end + 1;
+        self.searched = self.start;
+        Ok(Some(&self.bytes[start..end]))
+    }
+
+    /// Bytes of a line whose end is missing.
+    pub(super) fn pending(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All lines of a text that comes in chunks of a size.
+    fn cut(text: &[u8], size: usize) -> Vec<Vec<u8>> {
+        let mut lines = LineBuffer::new(100);
+        let mut found = Vec::new();
+        for chunk in text.chunks(size) {
+            lines.push(chunk);
+            while let Some(line) = lines.next().unwrap() {
+                found.push(line.to_vec());
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn chunks_may_end_anywhere_in_a_line() {
+        let text = "{\"a\":1}\n\n{\"ö\":2}\nunfinished".as_bytes();
+        for size in 1..=text.len() {
+            assert_eq!(cut(text, size), [&b"{\"a\":1}"[..], b"", "{\"ö\":2}".as_bytes()], "{size}");
+        }
+    }
+
+    #[test]
+    fn a_line_has_a_limit_whether_it_ends_or_not() {
+        let mut lines = LineBuffer::new(4);
+        lines.push(b"1234\n12345");
+        assert_eq!(lines.next(), Ok(Some(&b"1234"[..])));
+        assert_eq!(lines.next(), Err(LineTooLong));
+        let mut lines = LineBuffer::new(4);
+        lines.push(b"12345\n");
+        assert_eq!(lines.next(), Err(LineTooLong));
+    }
+
+    #[test]
+    fn the_memory_of_a_long_line_is_released() {
+        let mut lines = LineBuffer::new(8 << 20);
+        lines.push(&vec![b'x'; 4 << 20]);
+        assert_eq!(lines.next(), Ok(None));
+        assert_eq!(lines.pending(), 4 << 20);
+        lines.push(b"\n");
+        assert!(lines.next().unwrap().is_some());
+        lines.push(b"y");
+        assert!(lines.bytes.capacity() <= KEEP, "{}", lines.bytes.capacity());
     }
 }

@@ -3,7 +3,7 @@
 //! Takes bytes as JSON, gives events with their objects converted. Pure. An object is decoded in one pass over its text; only when that
 //! fails, a second pass finds out which object it is and which field is wrong, so that a broken object loses only itself.
 //!
-//! Invariants: memory is bounded by the limit for a line plus one chunk; an answer that is no list is an error and no empty list.
+//! Invariant: an answer that is no list is an error and no empty list.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::connection::LineBuffer;
 use super::resource::Resource;
 use crate::model::Event;
 use crate::source::convert::{ConvertOptions, Converted, Converter};
@@ -23,8 +24,6 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// How much is kept of the body of a failure that is no Status, in characters.
 const MAX_TEXT: usize = 200;
 const UNUSABLE_DELETION: &str = "a deletion of an object without a name, or of another kind";
-/// Memory that an idle line buffer may keep, in bytes.
-const KEEP: usize = 256 << 10;
 
 /// An object that decoded.
 #[derive(Debug)]
@@ -231,7 +230,7 @@ impl Decoder {
         kind.is_empty() || kind == self.resource.name()
     }
 
-    /// An object of another kind. It may have the name of one of ours, which is not touched.
+    /// An object of another kind. It does not touch an object of our kind that has the same name.
     fn of_other_kind(&self, kind: &str, metadata: &Metadata) -> Undecodable {
         let text = format!("the server sent a {kind:?}; it is not used");
         Undecodable {
@@ -344,64 +343,8 @@ fn bookmark(object: &RawValue) -> serde_json::Result<WatchEvent> {
     Ok(WatchEvent::Bookmark { version: metadata.resource_version, ends_list })
 }
 
-/// A line is longer than the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LineTooLong;
-
-/// Cuts chunks of bytes, as the network delivers them, into lines.
-#[derive(Debug)]
-pub(super) struct LineBuffer {
-    bytes: Vec<u8>,
-    /// Where the next line starts.
-    start: usize,
-    /// Up to where there is no end of a line.
-    searched: usize,
-    limit: usize,
-}
-
-impl LineBuffer {
-    /// An empty buffer. `limit` is the longest line, in bytes.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { bytes: Vec::new(), start: 0, searched: 0, limit }
-    }
-
-    /// Adds a chunk.
-    pub(super) fn push(&mut self, chunk: &[u8]) {
-        self.bytes.drain(..self.start);
-        self.searched -= self.start;
-        self.start = 0;
-        if self.bytes.is_empty() {
-            self.bytes.shrink_to(KEEP);
-        }
-        self.bytes.extend_from_slice(chunk);
-    }
-
-    /// The next whole line without its end; `None` if more bytes are needed.
-    ///
-    /// # Errors
-    /// The line is too long, whether its end is there or not.
-    pub(super) fn next(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
-        let Some(length) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
-            self.searched = self.bytes.len();
-            return if self.searched - self.start > self.limit { Err(LineTooLong) } else { Ok(None) };
-        };
-        let (start, end) = (self.start, self.searched + length);
-        if end - start > self.limit {
-            return Err(LineTooLong);
-        }
-        self.start = end + 1;
-        self.searched = self.start;
-        Ok(Some(&self.bytes[start..end]))
-    }
-
-    /// Bytes of a line whose end is missing.
-    pub(super) fn pending(&self) -> usize {
-        self.bytes.len() - self.start
-    }
-}
-
 /// Reads the answer to a watch that arrives in chunks of a size, with lines of at most `limit` bytes; for fuzzing. `kind` is an index,
-/// 0 to 3: Node, Service, EndpointSlice, ServiceCIDR. Gives the events, and in words what would be logged and where the answer fails.
+/// 0 to 3: Node, Service, EndpointSlice, ServiceCIDR. Gives the events, and as text what would be logged and where the answer fails.
 #[doc(hidden)]
 #[must_use]
 pub fn watch_bytes(kind: usize, bytes: &[u8], chunk: usize, limit: usize) -> (Vec<Event>, Vec<String>) {
@@ -610,49 +553,5 @@ mod tests {
             assert_eq!(Key::of(&object.converted.event.unwrap()), Some(key));
             assert_eq!(version.as_deref(), Some("3"));
         }
-    }
-
-    /// All lines of a text that comes in chunks of a size.
-    fn cut(text: &[u8], size: usize) -> Vec<Vec<u8>> {
-        let mut lines = LineBuffer::new(100);
-        let mut found = Vec::new();
-        for chunk in text.chunks(size) {
-            lines.push(chunk);
-            while let Some(line) = lines.next().unwrap() {
-                found.push(line.to_vec());
-            }
-        }
-        found
-    }
-
-    #[test]
-    fn chunks_may_end_anywhere_in_a_line() {
-        let text = "{\"a\":1}\n\n{\"ö\":2}\nunfinished".as_bytes();
-        for size in 1..=text.len() {
-            assert_eq!(cut(text, size), [&b"{\"a\":1}"[..], b"", "{\"ö\":2}".as_bytes()], "{size}");
-        }
-    }
-
-    #[test]
-    fn a_line_has_a_limit_whether_it_ends_or_not() {
-        let mut lines = LineBuffer::new(4);
-        lines.push(b"1234\n12345");
-        assert_eq!(lines.next(), Ok(Some(&b"1234"[..])));
-        assert_eq!(lines.next(), Err(LineTooLong));
-        let mut lines = LineBuffer::new(4);
-        lines.push(b"12345\n");
-        assert_eq!(lines.next(), Err(LineTooLong));
-    }
-
-    #[test]
-    fn the_memory_of_a_long_line_is_released() {
-        let mut lines = LineBuffer::new(8 << 20);
-        lines.push(&vec![b'x'; 4 << 20]);
-        assert_eq!(lines.next(), Ok(None));
-        assert_eq!(lines.pending(), 4 << 20);
-        lines.push(b"\n");
-        assert!(lines.next().unwrap().is_some());
-        lines.push(b"y");
-        assert!(lines.bytes.capacity() <= KEEP, "{}", lines.bytes.capacity());
     }
 }

@@ -1,4 +1,4 @@
-//! Why a list or a watch ended, in words for the operator of the cluster.
+//! Why a list or a watch ended, explained to the operator of the cluster.
 //!
 //! Takes an error of the client, a Status of the server or what the reflector found; gives one line: what happened, then what to check.
 //! Pure.

@@ -31,8 +31,8 @@ impl KnownObjects {
         self.before = self.objects.len();
     }
 
-    /// The number of objects that the list, now complete, removes, if that is a larger share of those before than `limit` percent. It is
-    /// then taken for a mistake of the server until a second list confirms it; a cluster that was emptied on purpose is empty a second
+    /// The number of objects that the list, now complete, removes, if that is a larger share of those before than `limit` percent. That
+    /// may be a mistake of the server until a second list confirms it; a cluster that was emptied on purpose is empty a second
     /// or two later.
     pub(super) fn excessive_removal(&self, limit: u8) -> Option<usize> {
         let missing = self.objects.values().filter(|seen| **seen != self.list).count();

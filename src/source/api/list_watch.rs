@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Observer;
-use super::connection::{Chunk, Request, Response};
-use super::decode::{LineBuffer, LineTooLong, WatchEvent};
+use super::connection::{Chunk, LineBuffer, LineTooLong, Request, Response};
+use super::decode::WatchEvent;
 use super::error::Error;
 use super::reflector::Reflector;
 
@@ -24,8 +24,8 @@ const MAX_LINE: usize = 16 << 20;
 const MAX_PAGE: usize = 256 << 20;
 /// A resumed watch counts as working after so long without a failure, because it may have no news for a minute.
 const RESUMED: Duration = Duration::from_millis(200);
-/// How long a server that ignores the wish for a streaming list gets no such request: each one costs a wait for an end that does not
-/// come.
+/// How long a server that ignores the parameter for a streaming list gets no such request: each one costs a wait for an end that does
+/// not come.
 const IGNORED: Duration = Duration::from_secs(600);
 
 impl<O: Observer> Reflector<'_, O> {

@@ -44,7 +44,7 @@ use reflector::{Reflector, Shared, Timing};
 use resource::Resource;
 use startup::Progress;
 
-pub use client::{ClientOptions, check, client, runs_programs};
+pub(crate) use client::{ClientOptions, check, client, runs_programs};
 #[doc(hidden)]
 pub use decode::{list_bytes, watch_bytes};
 
@@ -53,21 +53,21 @@ const QUEUE_FULL: Duration = Duration::from_millis(1);
 
 /// What to list and watch, and where.
 #[derive(Clone, Debug)]
-pub struct ApiOptions {
+pub(crate) struct ApiOptions {
     /// How to reach the server.
-    pub client: ClientOptions,
+    pub(crate) client: ClientOptions,
     /// Name of the own Node (M1).
-    pub node_name: String,
+    pub(crate) node_name: String,
     /// How objects are read.
-    pub convert: ConvertOptions,
+    pub(crate) convert: ConvertOptions,
     /// Whether the start fails when the Node gets no pod CIDRs: detectLocalMode NodeCIDR (M3).
-    pub needs_pod_cidrs: bool,
+    pub(crate) needs_pod_cidrs: bool,
     /// A list that removes a larger share of a kind's objects, in percent, has to be confirmed by a second list.
-    pub removal_limit: u8,
+    pub(crate) removal_limit: u8,
 }
 
 /// Receives what is counted in metrics or shown on `/readyz`. Called on the source's thread; must not block.
-pub trait Observer: Send + 'static {
+pub(crate) trait Observer: Send + 'static {
     /// Whether the server serves a kind at present: `false` at the start and from a failure on.
     fn connected(&self, kind: &'static str, is: bool);
     /// The server sent something about a kind: objects, changes or a bookmark. Called for each piece of an answer.
@@ -80,18 +80,9 @@ pub trait Observer: Send + 'static {
     fn waiting_for(&self, missing: &[&str]);
 }
 
-/// Counts nothing.
-impl Observer for () {
-    fn connected(&self, _: &'static str, _: bool) {}
-    fn received(&self, _: &'static str, _: SystemTime) {}
-    fn reconnected(&self, _: &'static str) {}
-    fn rejected(&self, _: &'static str) {}
-    fn waiting_for(&self, _: &[&str]) {}
-}
-
 /// A running source. Dropping it stops the source, without waiting for its thread.
 #[derive(Debug)]
-pub struct Handle {
+pub(crate) struct Handle {
     /// Closed when it is dropped.
     _stop: oneshot::Sender<()>,
 }
@@ -103,7 +94,7 @@ pub struct Handle {
 ///
 /// # Errors
 /// The system has no thread or no descriptors.
-pub fn spawn(
+pub(crate) fn spawn(
     options: ApiOptions,
     events: SyncSender<Event>,
     observer: impl Observer,

@@ -10,7 +10,7 @@
 //! are kube's.
 //!
 //! Invariants: an event is sent before its version counts as seen; a list that breaks off deletes nothing; a failure leads to another
-//! attempt after the back-off, and is logged as [`Outage`] says.
+//! attempt after the back-off, and [`Outage`] decides when it is logged.
 
 use std::time::{Duration, SystemTime};
 
@@ -283,7 +283,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.log_problems(key.clone(), converted.problems);
         let Some(key) = key else { return Ok(()) };
         match &event {
-            // The object exists, but this proxy does not handle it; the model hears of it only if it had the object before.
+            // The object exists, but this proxy does not handle it; the model gets a deletion if it had the object.
             Event::ServiceDeleted(_) | Event::SliceDeleted(_) if !self.known.deleted(&key) => return Ok(()),
             Event::ServiceDeleted(_) | Event::SliceDeleted(_) => {}
             Event::NodeApplied(node) if *node.name != *self.shared.node_name => return Ok(()),

@@ -91,9 +91,9 @@ pub(super) async fn run(
     if let Err(error) = listed {
         return error;
     }
-    // Before the event, because from then on the sync loop reports to the same place.
+    // Before the event: after it the sync loop reports on `/readyz` what is missing.
     observer.waiting_for(&[]);
-    // Without a receiver the reflectors end, and with them this.
+    // Fails when the receiver is gone; then the reflectors end, and this future is dropped.
     let _ = events.send(Event::InitialListDone).await;
     pending().await
 }
@@ -127,7 +127,7 @@ async fn report_missing(mut progress: Receiver<Progress>, patience: Patience, ob
     loop {
         observer.waiting_for(&progress.borrow_and_update().missing(patience.pod_cidrs.is_some()));
         if progress.changed().await.is_err() {
-            // The reflectors have ended, and with them this.
+            // The reflectors have ended, so this future is about to be dropped.
             pending::<()>().await;
         }
     }

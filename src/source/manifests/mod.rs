@@ -29,7 +29,7 @@ use anyhow::bail;
 use super::convert::{ConvertOptions, Converter};
 use crate::model::Event;
 
-pub use thread::{Handle, OnRejected, check, spawn};
+pub(crate) use thread::{Handle, check, spawn};
 
 /// How much is lost by a [`ManifestProblem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct ManifestProblem {
 
 impl ManifestProblem {
     /// The kind of a document whose kind cannot be read.
-    pub const NO_KIND: &'static str = "unknown";
+    const NO_KIND: &'static str = "unknown";
 
     /// A problem of a whole file or directory.
     fn of_file(file: &Arc<Path>, text: impl Into<String>) -> Self {
@@ -89,7 +89,7 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
 ///
 /// # Errors
 /// The directory itself cannot be read.
-pub fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
+pub(crate) fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
     let mut update = directory::Directory::new(dir, options).rescan(&mut |_| {}, &|| true);
     if update.unreadable {
         match update.problems.first() {

@@ -1,9 +1,9 @@
-//! Which file provides which object, and what a change of a file changes.
+//! Which file defines which object, and what a change of a file changes.
 //!
 //! Takes the objects of files, gives the events that lead from the former objects to the present ones. Pure.
 //!
 //! Invariants: of an object in several places the first counts (smallest path, then first in the file); equal content gives
-//! no event; a broken file loses no object that it provided before.
+//! no event; a broken file loses no object that it defined before.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -33,7 +33,8 @@ pub(super) struct Store {
 #[derive(Clone, Debug)]
 struct Definition {
     place: Place,
-    event: Event,
+    /// Shared with the state before a change, so that it is compared but not copied.
+    event: Arc<Event>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +62,7 @@ impl Store {
         }
         for (index, object) in objects.into_iter().enumerate() {
             let place = Place { file: Arc::clone(file), document: object.document, index };
-            self.define(object.key, Definition { place, event: object.event });
+            self.define(object.key, Definition { place, event: Arc::new(object.event) });
         }
         let keys = if broken { &old | &new } else { new };
         self.files.insert(Arc::clone(file), keys);
@@ -95,7 +96,7 @@ impl Store {
             return Effective::default();
         };
         Effective {
-            event: Some(first.event.clone()).filter(|event| *event != key.deletion()),
+            event: Some(Arc::clone(&first.event)).filter(|event| **event != key.deletion()),
             duplicates: others.iter().map(|other| (first.place.clone(), other.place.clone())).collect(),
         }
     }
@@ -105,7 +106,7 @@ impl Store {
         for (key, before) in before {
             let now = self.effective(&key);
             if now.event != before.event {
-                changes.events.push(now.event.unwrap_or_else(|| key.deletion()));
+                changes.events.push(now.event.map_or_else(|| key.deletion(), |event| Event::clone(&event)));
             }
             let new = now.duplicates.into_iter().filter(|pair| !before.duplicates.contains(pair));
             changes.duplicates.extend(new.map(|(winner, loser)| duplicate(&key, &winner, loser)));
@@ -118,7 +119,7 @@ impl Store {
 #[derive(Default)]
 struct Effective {
     /// Its event; `None` if there is no such object for the proxy.
-    event: Option<Event>,
+    event: Option<Arc<Event>>,
     /// Its place with that of each other definition.
     duplicates: Vec<(Place, Place)>,
 }

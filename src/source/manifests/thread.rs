@@ -37,19 +37,19 @@ const QUEUE_FULL: Duration = Duration::from_millis(1);
 
 /// A running source. Dropping it stops the source, without waiting for its thread.
 #[derive(Debug)]
-pub struct Handle {
+pub(crate) struct Handle {
     /// Closed when it is dropped, which wakes the thread.
     _stop: PipeWriter,
 }
 
 /// Called for each new problem with the content of an object, with the object's kind ([`ManifestProblem::kind`]).
-pub type OnRejected = Box<dyn Fn(&'static str) + Send>;
+pub(crate) type OnRejected = Box<dyn Fn(&'static str) + Send>;
 
 /// Whether a directory can be read.
 ///
 /// # Errors
 /// Why it cannot.
-pub fn check(dir: &Path) -> anyhow::Result<()> {
+pub(crate) fn check(dir: &Path) -> anyhow::Result<()> {
     fs::read_dir(dir).map(drop).with_context(|| format!("manifest directory {}", dir.display()))
 }
 
@@ -58,7 +58,7 @@ pub fn check(dir: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The directory cannot be read, or the system has no thread or no descriptors.
-pub fn spawn(
+pub(crate) fn spawn(
     dir: PathBuf,
     options: ConvertOptions,
     events: SyncSender<Event>,
