@@ -1,7 +1,7 @@
 //! A drop-in kube-proxy for Linux nodes that programs Services into nf_tables over netlink.
 //!
 //! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `health`, `metrics`,
-//! `http` under these two, `inotify`, `events`, `fastpath`, `logging`, `privileges`, `supervise`, and `serving`, which joins some of them.
+//! `http` under these two, `events`, `fastpath`, `logging`, `privileges`, `supervise`, and `serving`, which joins some of them.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
@@ -27,7 +27,6 @@ pub mod events;
 pub mod fastpath;
 pub mod health;
 pub mod http;
-mod inotify;
 pub mod logging;
 pub mod metrics;
 pub mod privileges;

@@ -43,7 +43,7 @@ const GUARDED: &[&str] = &[
 const WALLS: &[Wall] = &[
     Wall {
         module: "source",
-        modules: &["source", "model", "supervise", "inotify", "logging"],
+        modules: &["source", "model", "supervise", "logging"],
         words: &[
             "k8s_openapi",
             "kube::",
@@ -71,8 +71,7 @@ const WALLS: &[Wall] = &[
         words: &["nft::", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
-    Wall { module: "config", modules: &["config", "inotify"], words: &["clap", "rustix", "std::fs"] },
-    Wall { module: "inotify", modules: &["inotify"], words: &["rustix"] },
+    Wall { module: "config", modules: &["config"], words: &["clap", "rustix", "std::fs"] },
     Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix", "Instant::now"] },
     Wall {
         module: "metrics",

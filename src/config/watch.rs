@@ -5,23 +5,27 @@
 //! what inotify cannot see, such as a symlink into another directory. Invariant: only the content counts, not times or names.
 
 use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use crate::inotify::Inotify;
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::io::Errno;
 
 /// The file is looked at as often as this even if nothing is reported.
 const POLL_SECONDS: i64 = 30;
 /// Writers get this long to finish after the first report.
 const SETTLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// Bytes of events taken from the kernel at once.
+const BUFFER_BYTES: usize = 4 << 10;
 
 /// A file and what it held when it was last looked at.
 #[derive(Debug)]
 pub struct Watcher {
     path: PathBuf,
     content: Vec<u8>,
-    notifier: Option<Inotify>,
+    notifier: Option<OwnedFd>,
 }
 
 impl Watcher {
@@ -51,25 +55,30 @@ impl Watcher {
 }
 
 /// A watch on the directory of the file; without one the poll has to do.
-fn watch(path: &Path) -> Option<Inotify> {
+fn watch(path: &Path) -> Option<OwnedFd> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let notifier = Inotify::new().ok()?;
-    notifier.watch(directory).ok()?;
+    let notifier = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+    let flags = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
+    inotify::add_watch(&notifier, directory, flags).ok()?;
     Some(notifier)
 }
 
 /// Waits until something happened in the directory and had time to settle, or for the poll's turn.
-fn wait(notifier: Option<&Inotify>) {
+fn wait(notifier: Option<&OwnedFd>) {
     let turn = Timespec { tv_sec: POLL_SECONDS, tv_nsec: 0 };
     let mut ready: Vec<_> = notifier.iter().map(|notifier| PollFd::new(*notifier, PollFlags::IN)).collect();
     if poll(&mut ready, Some(&turn)).is_ok_and(|count| count > 0) {
         // Without descriptors this is a sleep.
         let _ = poll(&mut [], Some(&SETTLE));
-        if let Some(notifier) = notifier {
-            // The file is read after this, so no change is lost. Without reports the poll finds what changed.
-            let _ = notifier.read(|_, _, _| ());
-        }
+        notifier.into_iter().for_each(drain);
     }
+}
+
+/// Takes the reports away; the file is read after that, so none of its changes is lost.
+fn drain(notifier: &OwnedFd) {
+    let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
+    let mut reader = Reader::new(notifier, &mut buffer);
+    while matches!(reader.next(), Ok(_) | Err(Errno::INTR)) {}
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which files of a manifest directory changed.
+//! Which files of a manifest directory changed, by inotify.
 //!
 //! Takes the directories that a scan visits, gives [`Changed`]. A write shows when the writer closes the file, so half-written files are
 //! not read; whatever changes the set of directories or symlinks asks for a rescan, which sets up a new [`Monitor`].
@@ -7,15 +7,19 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
 use super::walk::{Visit, is_hidden, is_manifest};
-use crate::inotify::{Inotify, ReadFlags};
+
+/// Bytes of reports that are taken from the kernel at once; room for some hundred.
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// What changed since the last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +35,7 @@ pub(super) struct Changed {
 /// Monitors directories.
 #[derive(Debug)]
 pub(super) struct Monitor {
-    inotify: Inotify,
+    inotify: OwnedFd,
     directories: HashMap<i32, Role>,
     /// The first directory that could not be watched, and why.
     failure: Option<(PathBuf, Errno)>,
@@ -54,7 +58,8 @@ impl Monitor {
     /// # Errors
     /// The kernel gives no inotify instance.
     pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self { inotify: Inotify::new()?, directories: HashMap::new(), failure: None })
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        Ok(Self { inotify, directories: HashMap::new(), failure: None })
     }
 
     /// Monitors a directory from now on.
@@ -64,7 +69,16 @@ impl Monitor {
             Visit::Target(path) => (path, Role::Target),
             Visit::Root(path, name) => (path, Role::Root(name.into())),
         };
-        match self.inotify.watch(path) {
+        let flags = WatchFlags::CLOSE_WRITE
+            | WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        match inotify::add_watch(&self.inotify, path, flags) {
             Ok(number) => match self.directories.entry(number) {
                 // A directory can have several roles; that of one with manifests covers the others.
                 Entry::Occupied(mut other) if matches!(role, Role::Manifests(_)) => {
@@ -94,7 +108,20 @@ impl Monitor {
     /// The kernel's refusal; the monitor is of no more use.
     pub(super) fn changed(&self) -> Result<Changed, Errno> {
         let mut changed = Changed::default();
-        self.inotify.read(|number, event, name| note(self.directories.get(&number), event, name, &mut changed))?;
+        let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
+        let mut reader = Reader::new(&self.inotify, &mut buffer);
+        loop {
+            match reader.next() {
+                Ok(report) => {
+                    let name = report.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+                    let role = self.directories.get(&report.wd());
+                    note(role, report.events(), name.unwrap_or_default(), &mut changed);
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
         // A symlink to a directory that was deleted looks like a file in the report.
         changed.all |= self.directories.values().any(|role| match role {
             Role::Manifests(path) => changed.files.contains(path),
