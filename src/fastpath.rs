@@ -1,7 +1,8 @@
-//! Keeps the table of the fast path as the configuration wants it: its interfaces come and go with those of the node.
+//! Reconciles the table of the fast path (`--flowtable`) with the node's interfaces: packets of established connections go past the
+//! rules, through a flowtable.
 //!
-//! Takes what `--flowtable` says, looks at the node's interfaces and at the kernel's table once in a while, and changes what differs.
-//! A kernel that has no flowtables ends it, and nothing else: connections then go on through all rules.
+//! Takes the configuration, the node's interfaces and the kernel's table, and changes the table where it differs. A kernel without
+//! flowtables ends this, and nothing else: connections then go on through all rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,35 +13,35 @@ use tracing::{info, warn};
 
 use crate::config::file::Flowtable as Wanted;
 use crate::kernel::FlowtableKernel;
+use crate::logging::once::Once;
 use crate::ruleset::fastpath;
 
-/// How often the interfaces and the table are looked at, as the addresses of node ports are.
-pub const MOMENT: Duration = Duration::from_secs(1);
+/// The time between two reconciliations, as for the addresses of node ports.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 const ENOENT: i32 = 2;
 
-/// Keeps the table.
-pub struct Keeper<K> {
+/// Reconciles the table.
+pub(crate) struct Reconciler<K> {
     wanted: Wanted,
     kernel: K,
-    /// The generation and the interfaces as of the last look that left nothing to do.
-    kept: Option<(u32, Vec<Arc<str>>)>,
-    /// The last failure that was logged; each is told once.
-    told: Option<String>,
+    /// The kernel's generation and the interfaces when the table was last as it should be.
+    reconciled: Option<(u32, Vec<Arc<str>>)>,
+    logged: Once<String>,
 }
 
-/// What came of a look.
+/// The outcome of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// Look again in a moment.
-    Again,
-    /// This kernel has no flowtables; no further look is of use.
+pub(crate) enum Outcome {
+    /// The table is as it should be, or a failure was logged; reconcile again after [`INTERVAL`].
+    Done,
+    /// This kernel has no flowtables; there is nothing to reconcile.
     Unsupported,
 }
 
 /// Why the table is not as it should be.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum Error {
     #[error("cannot list the interfaces: {0}")]
     Interfaces(std::io::Error),
     #[error("cannot read the table: {0}")]
@@ -49,55 +50,50 @@ enum Failure {
     Commit(#[from] CommitError),
 }
 
-impl<K: FlowtableKernel> Keeper<K> {
-    /// Knows nothing of the kernel yet.
-    pub fn new(wanted: Wanted, kernel: K) -> Self {
-        Self { wanted, kernel, kept: None, told: None }
+impl<K: FlowtableKernel> Reconciler<K> {
+    /// Reads nothing yet.
+    pub(crate) fn new(wanted: Wanted, kernel: K) -> Self {
+        Self { wanted, kernel, reconciled: None, logged: Once::default() }
     }
 
-    /// Makes the table what it should be. A failure is logged, once, and tried again by the next look.
-    pub fn look(&mut self) -> Look {
-        let failure = match self.keep() {
-            Ok(()) => {
-                self.told = None;
-                return Look::Again;
-            }
-            Err(failure) => failure,
+    /// Makes the table what it should be. A failure is logged once while it lasts; the next call tries again.
+    pub(crate) fn reconcile(&mut self) -> Outcome {
+        let Err(error) = self.try_reconcile() else {
+            self.logged.reset();
+            return Outcome::Done;
         };
-        if self.is_unsupported(&failure) {
+        if self.is_unsupported(&error) {
             info!(
                 "--flowtable={}: this kernel has no flowtables, so established connections go through all rules as without \
-                 it; load or build nf_flow_table, nf_flow_table_inet and nft_flow_offload ({failure})",
+                 it; load or build nf_flow_table, nf_flow_table_inet and nft_flow_offload ({error})",
                 self.wanted
             );
-            return Look::Unsupported;
+            return Outcome::Unsupported;
         }
-        let text = failure.to_string();
-        if self.told.as_ref() != Some(&text) {
-            warn!("fast path: {text}; the Services' rules are not concerned");
-            self.told = Some(text);
+        if self.logged.is_new(error.to_string()) {
+            warn!("fast path: {error}; the rules of the Services work without it");
         }
-        Look::Again
+        Outcome::Done
     }
 
-    fn keep(&mut self) -> Result<(), Failure> {
-        let devices = self.devices().map_err(Failure::Interfaces)?;
-        let generation = self.kernel.generation().map_err(Failure::Read)?;
-        if self.kept.as_ref().is_some_and(|(then, had)| *then == generation && *had == devices) {
+    fn try_reconcile(&mut self) -> Result<(), Error> {
+        let devices = self.devices().map_err(Error::Interfaces)?;
+        let generation = self.kernel.generation().map_err(Error::Read)?;
+        if self.reconciled.as_ref().is_some_and(|(then, had)| *then == generation && *had == devices) {
             return Ok(());
         }
         let present = match self.kernel.read(&fastpath::table()) {
             Ok(present) => present,
-            // Somebody's flowtable in our table, of a kind that we do not make.
+            // Another program put a flowtable with unknown attributes into our table.
             Err(ReadError::Decode(_)) => Some(unreadable()),
-            Err(error) => return Err(Failure::Read(error)),
+            Err(error) => return Err(Error::Read(error)),
         };
         let commands = changes(present.as_ref(), &fastpath::content(devices.clone()));
         if !commands.is_empty() {
             self.kernel.commit(&commands)?;
             info!("fast path: established connections between {} interfaces go past the rules", devices.len());
         }
-        self.kept = Some((self.kernel.generation().map_err(Failure::Read)?, devices));
+        self.reconciled = Some((self.kernel.generation().map_err(Error::Read)?, devices));
         Ok(())
     }
 
@@ -106,29 +102,29 @@ impl<K: FlowtableKernel> Keeper<K> {
         Ok(chosen(&self.wanted, self.kernel.interfaces()?))
     }
 
-    /// Whether the kernel refuses because it has no flowtables. It says the same of an interface that went away in this moment.
-    fn is_unsupported(&mut self, failure: &Failure) -> bool {
-        let Failure::Commit(CommitError::Refused(refusals)) = failure else { return false };
+    /// Whether the kernel refuses because it has no flowtables. It gives the same error for an interface that was just deleted, so the
+    /// table is tried without interfaces.
+    fn is_unsupported(&mut self, error: &Error) -> bool {
+        let Error::Commit(CommitError::Refused(refusals)) = error else { return false };
         let lacking = refusals.iter().all(|refusal| refusal.is_unsupported() || refusal.errno == ENOENT);
-        if self.kept.is_some() || !lacking {
+        if self.reconciled.is_some() || !lacking {
             return false;
         }
         let empty = fastpath::content(Vec::new());
-        // Whatever is there by that name goes first: a second try must not add the rules twice.
+        // A table of that name is deleted first: a second attempt must not add the rules twice.
         let mut commands = vec![Command::AddTable(empty.table.clone()), Command::DeleteTable(empty.table.name.clone())];
         commands.extend(changes(None, &empty));
         match self.kernel.commit(&commands) {
             Err(CommitError::Refused(_)) => true,
-            // The table without interfaces is there now; the next look adds them.
+            // The table without interfaces is there now; the next call adds them.
             Ok(()) | Err(_) => false,
         }
     }
 }
 
-/// The table as far as the configuration alone says it: with the interfaces that are named, as if all of them existed. `None` when
-/// there shall be no fast path.
+/// The table by the configuration alone: with the interfaces that it names, as if all of them existed. `None` without a fast path.
 #[must_use]
-pub fn table(wanted: &Wanted) -> Option<TableContent> {
+pub(crate) fn table(wanted: &Wanted) -> Option<TableContent> {
     let named: BTreeSet<Arc<str>> = match wanted {
         Wanted::Off => return None,
         Wanted::Auto => BTreeSet::new(),
@@ -137,7 +133,7 @@ pub fn table(wanted: &Wanted) -> Option<TableContent> {
     Some(fastpath::content(named.into_iter().collect()))
 }
 
-/// Those of the interfaces that take part.
+/// Those of the node's interfaces that belong into the flowtable.
 fn chosen(wanted: &Wanted, mut present: Vec<Arc<str>>) -> Vec<Arc<str>> {
     match wanted {
         Wanted::Off => present.clear(),
@@ -147,19 +143,19 @@ fn chosen(wanted: &Wanted, mut present: Vec<Arc<str>>) -> Vec<Arc<str>> {
     present
 }
 
-/// What is in our table but cannot be read: something that differs from everything wanted.
+/// Stands for a table that cannot be decoded: it differs from every wanted one.
 fn unreadable() -> (TableDump, Vec<Flowtable>) {
     let table = fastpath::content(Vec::new()).table;
     (TableDump::empty(table), Vec::new())
 }
 
-/// The commands from what is present to what is wanted. Interfaces are added to a flowtable that is there; for everything else the
-/// table is made anew, which costs the flows in it one packet each through the rules.
+/// The commands that lead from the present table to the wanted one. Interfaces are added to an existing flowtable; for every other
+/// change the table is deleted and created again, after which one packet of each flow goes through the rules.
 fn changes(present: Option<&(TableDump, Vec<Flowtable>)>, wanted: &TableContent) -> Vec<Command> {
     let name = &wanted.table.name;
     let [flowtable] = &wanted.flowtables[..] else { return Vec::new() };
     if let Some((dump, flowtables)) = present
-        && is_as(dump, wanted)
+        && has_wanted_rules(dump, wanted)
         && let [there] = &flowtables[..]
         && (&there.name, there.priority) == (&flowtable.name, flowtable.priority)
     {
@@ -183,8 +179,8 @@ fn changes(present: Option<&(TableDump, Vec<Flowtable>)>, wanted: &TableContent)
     commands
 }
 
-/// Whether the table is the wanted one, but for its flowtables.
-fn is_as(dump: &TableDump, wanted: &TableContent) -> bool {
+/// Whether the table is the wanted one, apart from its flowtables.
+fn has_wanted_rules(dump: &TableDump, wanted: &TableContent) -> bool {
     let same = |(chain, rules): &(nft::Chain, Vec<nft::Rule>)| {
         let rules: Vec<_> = rules.iter().map(|rule| rule.to_dump(wanted.table.name.family)).collect();
         dump.chains.get(&chain.name) == Some(&(chain.clone(), rules))
@@ -200,4 +196,183 @@ fn is_as(dump: &TableDump, wanted: &TableContent) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::io;
+
+    use nft::{Ownership, Refusal, TableName};
+
+    use super::*;
+
+    /// A kernel with one table. It can lack flowtables, or refuse an interface as if it had just been deleted.
+    #[derive(Default)]
+    struct Kernel {
+        interfaces: Vec<Arc<str>>,
+        table: Option<(TableDump, Vec<Flowtable>)>,
+        generation: u32,
+        commits: Vec<Vec<Command>>,
+        reads: usize,
+        lacks_flowtables: bool,
+        vanishing: Option<Arc<str>>,
+    }
+
+    impl Kernel {
+        fn apply(&mut self, command: &Command) {
+            match command {
+                Command::DeleteTable(_) => self.table = None,
+                Command::AddTable(table) => {
+                    let (mut dump, _) = unreadable();
+                    dump.table = table.clone();
+                    self.table.get_or_insert((dump, Vec::new()));
+                }
+                Command::AddFlowtable(_, flowtable) => match &mut self.table.as_mut().unwrap().1[..] {
+                    [there] => there.devices.extend(flowtable.devices.iter().cloned()),
+                    _ => self.table.as_mut().unwrap().1.push(flowtable.clone()),
+                },
+                Command::AddChain(_, chain) => {
+                    let chains = &mut self.table.as_mut().unwrap().0.chains;
+                    chains.insert(chain.name.clone(), (chain.clone(), Vec::new()));
+                }
+                Command::AddRule(table, chain, rule) => {
+                    let chains = &mut self.table.as_mut().unwrap().0.chains;
+                    chains.get_mut(chain).unwrap().1.push(rule.to_dump(table.family));
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+
+    fn refusal(command: usize, errno: i32) -> CommitError {
+        let object = "add flowtable".to_owned();
+        CommitError::Refused(vec![Refusal { command: Some(command), element: None, object, errno, message: None }])
+    }
+
+    impl FlowtableKernel for &mut Kernel {
+        fn interfaces(&mut self) -> io::Result<Vec<Arc<str>>> {
+            Ok(self.interfaces.clone())
+        }
+
+        fn generation(&mut self) -> Result<u32, ReadError> {
+            Ok(self.generation)
+        }
+
+        fn read(&mut self, _: &TableName) -> Result<Option<(TableDump, Vec<Flowtable>)>, ReadError> {
+            self.reads += 1;
+            Ok(self.table.clone())
+        }
+
+        fn commit(&mut self, commands: &[Command]) -> Result<(), CommitError> {
+            let has = |device: &Arc<str>| {
+                commands
+                    .iter()
+                    .any(|command| matches!(command, Command::AddFlowtable(_, f) if f.devices.contains(device)))
+            };
+            if self.lacks_flowtables {
+                return Err(refusal(1, ENOENT));
+            }
+            if self.vanishing.as_ref().is_some_and(has) {
+                return Err(refusal(1, ENOENT));
+            }
+            commands.iter().for_each(|command| self.apply(command));
+            self.commits.push(commands.to_vec());
+            self.generation += 1;
+            Ok(())
+        }
+    }
+
+    fn names(names: &[&str]) -> Vec<Arc<str>> {
+        names.iter().map(|name| Arc::from(*name)).collect()
+    }
+
+    fn on(interfaces: &[&str]) -> Kernel {
+        Kernel { interfaces: names(interfaces), ..Kernel::default() }
+    }
+
+    fn devices(kernel: &Kernel) -> Vec<Arc<str>> {
+        kernel.table.as_ref().unwrap().1[0].devices.clone()
+    }
+
+    #[test]
+    fn an_unchanged_table_is_not_read_again() {
+        let mut kernel = on(&["eth0"]);
+        let mut reconciler = Reconciler::new(Wanted::Auto, &mut kernel);
+        for _ in 0..5 {
+            assert_eq!(reconciler.reconcile(), Outcome::Done);
+        }
+        assert_eq!((kernel.commits.len(), kernel.reads), (1, 1));
+        let mut reconciler = Reconciler::new(Wanted::Auto, &mut kernel);
+        reconciler.reconcile();
+        assert_eq!((kernel.commits.len(), kernel.reads), (1, 2), "a restart finds what it wants");
+    }
+
+    #[test]
+    fn new_interfaces_are_added_and_unwanted_ones_replace_the_table() {
+        let mut kernel = on(&["eth0"]);
+        Reconciler::new(Wanted::Auto, &mut kernel).reconcile();
+        kernel.interfaces = names(&["eth0", "veth1"]);
+        Reconciler::new(Wanted::Auto, &mut kernel).reconcile();
+        assert_eq!(devices(&kernel), names(&["eth0", "veth1"]));
+        let added = Command::AddFlowtable(fastpath::table(), fastpath::flowtable(names(&["veth1"])));
+        assert_eq!(kernel.commits[1], [added]);
+        Reconciler::new(Wanted::Interfaces(vec!["veth1".into(), "cni0".into()]), &mut kernel).reconcile();
+        assert_eq!(devices(&kernel), names(&["veth1"]), "a named interface that is missing is waited for");
+        assert_eq!(kernel.commits[2][0], Command::DeleteTable(fastpath::table()));
+    }
+
+    #[test]
+    fn changes_of_the_table_by_other_programs_are_repaired() {
+        let mut kernel = on(&["eth0"]);
+        Reconciler::new(Wanted::Auto, &mut kernel).reconcile();
+        let was = kernel.table.clone();
+        for spoil in [
+            (|kernel: &mut Kernel| kernel.table = None) as fn(&mut Kernel),
+            |kernel| kernel.table.as_mut().unwrap().1.clear(),
+            |kernel| kernel.table.as_mut().unwrap().1[0].priority = 7,
+            |kernel| kernel.table.as_mut().unwrap().0.chains.clear(),
+            |kernel| kernel.table.as_mut().unwrap().0.chains.values_mut().for_each(|(_, rules)| rules.truncate(1)),
+        ] {
+            spoil(&mut kernel);
+            assert_ne!(kernel.table, was);
+            Reconciler::new(Wanted::Auto, &mut kernel).reconcile();
+            assert_eq!(kernel.table, was);
+        }
+    }
+
+    #[test]
+    fn a_new_generation_makes_it_read_the_table() {
+        let mut kernel = on(&["eth0"]);
+        let mut reconciler = Reconciler::new(Wanted::Auto, &mut kernel);
+        reconciler.reconcile();
+        reconciler.kernel.generation += 1;
+        reconciler.kernel.table = None;
+        reconciler.reconcile();
+        assert_eq!(devices(&kernel), names(&["eth0"]));
+    }
+
+    #[test]
+    fn a_kernel_without_flowtables_is_reported_as_unsupported() {
+        let mut kernel = Kernel { lacks_flowtables: true, ..on(&["eth0"]) };
+        assert_eq!(Reconciler::new(Wanted::Auto, &mut kernel).reconcile(), Outcome::Unsupported);
+    }
+
+    #[test]
+    fn an_interface_that_is_deleted_meanwhile_is_not_taken_for_a_kernel_without_flowtables() {
+        let mut kernel = Kernel { vanishing: Some("veth1".into()), ..on(&["eth0", "veth1"]) };
+        let mut reconciler = Reconciler::new(Wanted::Auto, &mut kernel);
+        assert_eq!(reconciler.reconcile(), Outcome::Done);
+        assert_eq!(reconciler.reconcile(), Outcome::Done, "the list may have it for some time");
+        let chains = &reconciler.kernel.table.as_ref().unwrap().0.chains;
+        assert!(chains.values().all(|(_, rules)| rules.len() == 2), "no rule is there twice");
+        reconciler.kernel.interfaces = names(&["eth0"]);
+        assert_eq!(reconciler.reconcile(), Outcome::Done);
+        assert_eq!(devices(&kernel), names(&["eth0"]));
+    }
+
+    #[test]
+    fn a_tables_owner_does_not_matter() {
+        let mut kernel = on(&["eth0"]);
+        Reconciler::new(Wanted::Auto, &mut kernel).reconcile();
+        kernel.table.as_mut().unwrap().0.ownership = Ownership::Of { port: 7 };
+        Reconciler::new(Wanted::Auto, &mut kernel).reconcile();
+        assert_eq!(kernel.commits.len(), 1);
+    }
+}

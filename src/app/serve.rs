@@ -17,7 +17,7 @@ use crate::config::file::Flowtable;
 use crate::config::watch::Watcher;
 use crate::config::{self, Config};
 use crate::events::{self, Happening, Recorder};
-use crate::fastpath::{self, Keeper, Look};
+use crate::fastpath::{self, Outcome, Reconciler};
 use crate::health::{self, Listen, Reporter};
 use crate::http::{self, Places};
 use crate::kernel::leftovers::CleanUp;
@@ -71,7 +71,7 @@ pub(super) async fn serve(
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let sender = Arc::new(sender);
-    let mut source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone(), reporter.clone())?;
+    let source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone(), reporter.clone(), &supervisor)?;
     let synced = spawn_fast_path(&config, lock.held(), &supervisor)?;
     let (teller, wake) = (recorder.clone(), waker(&sender));
     let body = move || sync(config, lock, metrics, reporter, teller, synced, wake, &events);
@@ -79,7 +79,6 @@ pub(super) async fn serve(
     let failure = tokio::select! {
         Ok(()) = asked_to_end => None,
         error = failures.next() => Some(error),
-        error = source.failed() => Some(error),
     };
     if let Some(error) = failure {
         recorder.flush(LAST_WORDS).await;
@@ -204,9 +203,9 @@ fn spawn_fast_path(config: &Config, lock: Held, supervisor: &Supervisor) -> Resu
         }
         match Flowtables::open() {
             Ok(kernel) => {
-                let mut keeper = Keeper::new(wanted, kernel);
-                while !lock.get() || keeper.look() == Look::Again {
-                    thread::sleep(fastpath::MOMENT);
+                let mut reconciler = Reconciler::new(wanted, kernel);
+                while !lock.get() || reconciler.reconcile() == Outcome::Done {
+                    thread::sleep(fastpath::INTERVAL);
                 }
             }
             Err(error) => warn!(%error, "no fast path: cannot open a netfilter netlink socket"),

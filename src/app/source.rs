@@ -10,23 +10,32 @@ use crate::health::Reporter;
 use crate::metrics::Metrics;
 use crate::model::Event;
 use crate::source::{ConvertOptions, api, manifests};
+use crate::supervise::Supervisor;
 
 /// A running source. Dropping it ends the events, as soon as its thread notices.
 pub(super) enum Source {
     /// A directory.
-    Manifests(manifests::Handle),
+    Manifests { _handle: manifests::Handle },
     /// An API server.
-    Api(api::Handle),
+    Api { _handle: api::Handle },
 }
 
 impl Source {
     /// Starts the source that the configuration asks for.
     /// Until all objects have been sent, `/readyz` says what is missing.
-    pub(super) fn spawn(config: &Config, sink: SyncSender<Event>, metrics: Metrics, health: Reporter) -> Result<Self> {
+    pub(super) fn spawn(
+        config: &Config,
+        sink: SyncSender<Event>,
+        metrics: Metrics,
+        health: Reporter,
+        supervisor: &Supervisor,
+    ) -> Result<Self> {
         if let Some(dir) = config.manifests.clone() {
             health.not_ready(format!("waiting for the manifests of {} to be read", dir.display()));
             let on_rejected = Box::new(move |kind| metrics.object_rejected(kind));
-            return Ok(Self::Manifests(manifests::spawn(dir, options(config), sink, on_rejected)?));
+            return Ok(Self::Manifests {
+                _handle: manifests::spawn(dir, options(config), sink, on_rejected, supervisor)?,
+            });
         }
         let options = api::ApiOptions {
             client: client(config),
@@ -35,15 +44,7 @@ impl Source {
             needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
             removal_limit: config.relist_removal_limit,
         };
-        Ok(Self::Api(api::spawn(options, sink, Counted(metrics, health))?))
-    }
-
-    /// Waits for an error after which the process cannot go on.
-    pub(super) async fn failed(&mut self) -> anyhow::Error {
-        match self {
-            Self::Manifests(handle) => handle.failed().await,
-            Self::Api(handle) => handle.failed().await,
-        }
+        Ok(Self::Api { _handle: api::spawn(options, sink, Counted(metrics, health), supervisor)? })
     }
 }
 
@@ -76,7 +77,7 @@ impl api::Observer for Counted {
         self.0.source_connected(kind, is);
     }
 
-    fn heard(&self, kind: &'static str, at: SystemTime) {
+    fn received(&self, kind: &'static str, at: SystemTime) {
         self.0.source_received(kind, at);
     }
 

@@ -7,6 +7,7 @@
 //! too. Nothing else in a running process may write to standard error, because that would wait.
 
 mod escape;
+pub(crate) mod once;
 mod queue;
 
 use std::backtrace::{Backtrace, BacktraceStatus};

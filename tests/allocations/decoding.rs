@@ -63,7 +63,7 @@ fn an_endpoint_costs_few_bytes() {
     let mut state = State::new("node-0.example.internal");
     for slice in slices {
         let converted = converter.endpoint_slice(&slice);
-        assert!(converted.notices.is_empty(), "{:?}", converted.notices);
+        assert!(converted.problems.is_empty(), "{:?}", converted.problems);
         state.apply(converted.event.unwrap());
     }
     state.apply(Event::InitialListDone);

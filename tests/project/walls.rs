@@ -43,7 +43,7 @@ const GUARDED: &[&str] = &[
 const WALLS: &[Wall] = &[
     Wall {
         module: "source",
-        modules: &["source", "model", "supervise"],
+        modules: &["source", "model", "supervise", "logging"],
         words: &[
             "k8s_openapi",
             "kube::",
@@ -110,7 +110,7 @@ const WALLS: &[Wall] = &[
         ],
         words: &["tokio", "std::fs", "std::env", "std::process", "std::thread", "Instant::now"],
     },
-    Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "ruleset"], words: &["nft::"] },
+    Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall {
         module: "serving",

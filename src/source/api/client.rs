@@ -1,50 +1,58 @@
-//! The way to the API server.
+//! The client of the API server, and the server's address.
 //!
-//! Takes a kubeconfig, a URL or what a pod finds in its environment; gives a [`Server`] with a [`kube::Client`], which reads
-//! token files and a CA bundle again by itself. `plugin` runs credential plugins for it.
+//! Takes a kubeconfig, a URL or a pod's environment; gives a [`Server`] with a [`kube::Client`], which reads token files and a CA bundle
+//! again by itself, and an [`Event::ApiServerAt`] whenever the server's addresses change: no Service may take the connections to them
+//! by an external IP. `plugin` runs credential plugins.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use tokio::net::lookup_host;
 use tokio::runtime::Builder;
+use tokio::time::sleep;
+use tracing::debug;
 
-use super::explain::{self, chain};
-use super::plugin;
+use super::error::{chain, explain};
+use super::{EventSender, plugin};
+use crate::model::Event;
 
-/// How long a connection may take to come about.
-const CONNECT: Duration = Duration::from_secs(10);
-/// What we call ourselves.
+/// How long a connection may take to be made, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the name of the server is looked up: a load balancer in front of it may get other addresses.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
+/// The header of all requests.
 const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
 
-/// Where the API server is and who we are to it.
+/// How to reach the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClientOptions {
+pub(crate) struct ClientOptions {
     /// A kubeconfig file; its current context counts.
-    pub kubeconfig: Option<PathBuf>,
+    pub(crate) kubeconfig: Option<PathBuf>,
     /// The server's URL, in place of the kubeconfig's (`--master`). Without a kubeconfig no credentials are used.
-    pub master: Option<String>,
+    pub(crate) master: Option<String>,
 }
 
-/// A server that can be asked.
-#[derive(Clone)]
+/// The API server as the configuration describes it.
 pub(super) struct Server {
-    /// Sends requests; none before a credential plugin has run.
+    /// `None` until a credential plugin has run.
     pub(super) client: Option<kube::Client>,
     /// Its URL, for messages; holds no credentials.
     pub(super) url: String,
-    files: Files,
+    /// The files that hold the configuration and the credentials.
+    pub(super) files: Files,
 }
 
-/// Reads everything that a client is made of, and forgets it: the kubeconfig and the files that it names, or what a pod finds. Asks
-/// nobody, runs no credential plugin and leaves no thread behind.
+/// Reads everything that a client is made of, to report errors early: the kubeconfig and the files that it names, or a pod's
+/// environment. Sends nothing, runs no credential plugin and leaves no thread behind.
 ///
 /// # Errors
 /// What cannot be read, or used; see [`client`].
-pub fn check(options: &ClientOptions) -> Result<()> {
+pub(crate) fn check(options: &ClientOptions) -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
     runtime.block_on(Server::without_plugin(options)).map(drop)
 }
@@ -52,10 +60,10 @@ pub fn check(options: &ClientOptions) -> Result<()> {
 /// The files that a client was made from, to notice that one of them was replaced: in place, by a rename, or behind a link.
 ///
 /// A client reads a certificate and its key once, and a new one has to be in use before the old one expires.
-#[derive(Clone, Debug, Default)]
-struct Files(Vec<(PathBuf, Option<Stamp>)>);
+#[derive(Debug)]
+pub(super) struct Files(Vec<(PathBuf, Option<Stamp>)>);
 
-/// What tells a file from another one under its name: device, inode, length in bytes, time of the last change.
+/// By which a file differs from one that replaces it: device, inode, length in bytes, time of the last change.
 type Stamp = (u64, u64, u64, Option<SystemTime>);
 
 impl Files {
@@ -74,19 +82,19 @@ impl Files {
         )
     }
 
-    /// Whether one of them is another one than it was.
-    fn differ(&self) -> bool {
+    /// Whether one of them was replaced since [`Self::take_change`] was called last.
+    pub(super) fn differ(&self) -> bool {
         self.0.iter().any(|(file, known)| stamp(file) != *known)
     }
 
-    /// Whether one of them changed since this was last asked.
-    fn have_changed(&mut self) -> bool {
-        let look = |(file, known): &mut (PathBuf, Option<Stamp>)| {
+    /// Whether one of them was replaced since this was called last.
+    pub(super) fn take_change(&mut self) -> bool {
+        let changed = |(file, known): &mut (PathBuf, Option<Stamp>)| {
             let now = stamp(file);
             std::mem::replace(known, now) != now
         };
-        // All of them, so that several changes are one.
-        self.0.iter_mut().map(look).fold(false, |any, changed| any | changed)
+        // No short-circuit: several replacements at once count as one.
+        self.0.iter_mut().map(changed).fold(false, |any, changed| any | changed)
     }
 }
 
@@ -103,45 +111,35 @@ impl Server {
     /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
     pub(super) async fn new(options: &ClientOptions) -> Result<Self> {
         let mut config = configuration(options).await?;
-        let (url, files) = facts(options, &config);
+        let (url, files) = url_and_files(options, &config);
         let valid_until = plugin::resolve(&mut config.auth_info).await?;
         let client = build(config, &url)?.with_valid_until(valid_until);
         Ok(Self { client: Some(client), url, files })
     }
 
-    /// As far as it can be had without waiting: without a client if that takes a plugin.
+    /// Without waiting: without a client if the credentials come from a plugin.
     ///
     /// # Errors
     /// As for [`Server::new`].
     pub(super) async fn without_plugin(options: &ClientOptions) -> Result<Self> {
         let config = configuration(options).await?;
-        let (url, files) = facts(options, &config);
-        let client = if plugin::counts(&config.auth_info) { None } else { Some(build(config, &url)?) };
+        let (url, files) = url_and_files(options, &config);
+        let client = if plugin::is_used(&config.auth_info) { None } else { Some(build(config, &url)?) };
         Ok(Self { client, url, files })
-    }
-
-    /// Whether one of the files that hold the configuration and the credentials is another one than it was.
-    pub(super) fn is_outdated(&self) -> bool {
-        self.files.differ()
-    }
-
-    /// Whether one of these files changed since this was last asked.
-    pub(super) fn take_change(&mut self) -> bool {
-        self.files.have_changed()
     }
 }
 
-fn facts(options: &ClientOptions, config: &Config) -> (String, Files) {
-    (location(&config.cluster_url.to_string()), Files::of(options.kubeconfig.as_deref(), config))
+fn url_and_files(options: &ClientOptions, config: &Config) -> (String, Files) {
+    (without_secrets(&config.cluster_url.to_string()), Files::of(options.kubeconfig.as_deref(), config))
 }
 
 fn build(mut config: Config, url: &str) -> Result<kube::Client> {
-    config.connect_timeout = Some(CONNECT);
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
     trim_token(&mut config)?;
-    // Our own back-off is the only one.
+    // The reflectors have a back-off of their own.
     config.default_retry = false;
     config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
-    kube::Client::try_from(config).map_err(|error| anyhow!("client of {url}: {}", explain::request(&error)))
+    kube::Client::try_from(config).map_err(|error| anyhow!("client of {url}: {}", explain(&error)))
 }
 
 /// A client, and the server's URL for messages. Connects to nothing yet, but a credential plugin runs, for a bounded time. Needs to
@@ -149,13 +147,13 @@ fn build(mut config: Config, url: &str) -> Result<kube::Client> {
 ///
 /// # Errors
 /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
-pub async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
+pub(crate) async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
     let Server { client, url, .. } = Server::new(options).await?;
     Ok((client.context("no client")?, url))
 }
 
-/// A URL without user, password and query.
-pub(super) fn location(url: &str) -> String {
+/// A URL without user, password and query, for messages.
+pub(super) fn without_secrets(url: &str) -> String {
     let url = url.split('?').next().unwrap_or_default().trim_end_matches('/');
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -163,14 +161,14 @@ pub(super) fn location(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// What a client is made of.
+/// The configuration of a client.
 ///
 /// # Errors
 /// As for [`client`].
-pub(super) async fn configuration(options: &ClientOptions) -> Result<Config> {
+async fn configuration(options: &ClientOptions) -> Result<Config> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
     let url = master.map(|url| {
-        // As kubectl has it.
+        // A URL without a scheme means http, as for kubectl.
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         full.parse().with_context(|| format!("--master: {url:?} is not a URL"))
     });
@@ -192,12 +190,12 @@ async fn from_file(file: &Path) -> Result<Config> {
     let kubeconfig = Kubeconfig::read_from(file).map_err(once)?;
     let authority = authority_file(&kubeconfig);
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(once)?;
-    // A file is read again when it changes, its content as of now would not be.
+    // kube reads a file again when it changes; content that is passed to it is used for ever.
     config.root_cert_file = authority;
     Ok(config)
 }
 
-/// The error with each of its causes once; kube's texts hold them already, and who calls names the file.
+/// The error with each of its causes once: kube's texts contain them already. The caller adds the name of the file.
 fn once(error: KubeconfigError) -> anyhow::Error {
     match error {
         KubeconfigError::ReadConfig(cause, _) => cause.into(),
@@ -207,7 +205,7 @@ fn once(error: KubeconfigError) -> anyhow::Error {
 
 /// Takes the white space off a token from a file, as client-go does; kube sends it as it is, which HTTP refuses.
 ///
-/// kube then no longer reads the file by itself; it is read again when the server refuses the token.
+/// kube then no longer reads the file by itself; the proxy does when the server refuses the token.
 fn trim_token(config: &mut Config) -> Result<()> {
     let auth = &mut config.auth_info;
     let Some(file) = auth.token_file.as_ref().filter(|_| auth.token.is_none()) else { return Ok(()) };
@@ -220,7 +218,7 @@ fn trim_token(config: &mut Config) -> Result<()> {
 
 /// Whether a kubeconfig may have programs run: then some user has an exec plugin. One that cannot be read has none.
 #[must_use]
-pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
+pub(crate) fn runs_programs(kubeconfig: Option<&Path>) -> bool {
     let users = kubeconfig.and_then(|file| Kubeconfig::read_from(file).ok()).map(|config| config.auth_infos);
     users.into_iter().flatten().any(|user| user.auth_info.is_some_and(|auth| auth.exec.is_some()))
 }
@@ -232,4 +230,76 @@ fn authority_file(kubeconfig: &Kubeconfig) -> Option<PathBuf> {
     let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster)?.cluster.as_ref()?;
     let file = cluster.certificate_authority.as_ref().filter(|_| cluster.certificate_authority_data.is_none())?;
     Some(file.into())
+}
+
+/// Sends the addresses of the server whenever they change, until the receiver is gone.
+///
+/// When they cannot be found, the model knows those of the Service `default/kubernetes` only.
+pub(super) async fn announce_address(options: &ClientOptions, events: &EventSender) {
+    let mut sent = Vec::new();
+    loop {
+        match addresses(options).await {
+            Ok(addresses) if addresses != sent => {
+                sent.clone_from(&addresses);
+                if events.send(Event::ApiServerAt(addresses)).await.is_err() {
+                    return;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => debug!("cannot find the address of the API server: {error:#}"),
+        }
+        sleep(LOOKUP_INTERVAL).await;
+    }
+}
+
+/// The addresses of the server, sorted. Those of loopback are left out: no Service can have them.
+async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
+    let config = configuration(options).await?;
+    let Some((host, port)) = host_and_port(&config) else { return Ok(Vec::new()) };
+    let mut found: Vec<SocketAddr> = lookup_host((host, port)).await?.filter(|at| !at.ip().is_loopback()).collect();
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+fn host_and_port(config: &Config) -> Option<(&str, u16)> {
+    let url = &config.cluster_url;
+    let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
+    // An IPv6 address stands in brackets.
+    let host = url.host()?.trim_start_matches('[').trim_end_matches(']');
+    Some((host, url.port_u16().unwrap_or(default)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    async fn found(url: &str) -> Vec<String> {
+        let options = ClientOptions { kubeconfig: None, master: Some(url.to_owned()) };
+        addresses(&options).await.unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn the_address_is_that_of_the_configuration() {
+        assert_eq!(found("https://192.0.2.7:6443").await, ["192.0.2.7:6443"]);
+        assert_eq!(found("https://192.0.2.7").await, ["192.0.2.7:443"]);
+        assert_eq!(found("192.0.2.7").await, ["192.0.2.7:80"]);
+        assert_eq!(found("https://[2001:db8::7]:6443").await, ["[2001:db8::7]:6443"]);
+        assert_eq!(found("https://127.0.0.1:6443").await, [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn an_address_is_sent_once() {
+        let (sender, events) = sync_channel(2);
+        let options = ClientOptions { kubeconfig: None, master: Some("https://192.0.2.7:6443".to_owned()) };
+        let sender = EventSender(sender);
+        tokio::select! {
+            () = announce_address(&options, &sender) => panic!("the receiver is there"),
+            () = sleep(Duration::from_millis(100)) => {}
+        }
+        let sent: Vec<Event> = events.try_iter().collect();
+        assert_eq!(sent, [Event::ApiServerAt(vec!["192.0.2.7:6443".parse().unwrap()])]);
+    }
 }

@@ -1,6 +1,8 @@
 //! Requests to the API server and their answers, with a limit to every wait.
 //!
-//! Takes what to list or watch, gives the answer's bytes or a [`Failure`]. The only file here that talks to the network.
+//! Takes what to list or watch, gives the answer's bytes, or lines of them, or an [`Error`]. The only file here that talks to the network.
+//!
+//! Invariant: a line needs memory for its limit plus one chunk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,38 +13,38 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
 use kube::client::Body;
-use kube::core::Request;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::client::{ClientOptions, Server};
-use super::explain::chain;
-use super::failure::Failure;
-use super::frame;
+use super::decode::Status;
+use super::error::{Error, chain};
 
-/// How long the body of a failure may take to come. It is only words.
-const WORDS: Duration = Duration::from_secs(5);
-/// How long before their end credentials are renewed.
+/// How long the body of a failure may take to arrive. Only its message is used.
+const FAILURE_BODY: Duration = Duration::from_secs(5);
+/// How long before their expiry credentials are renewed.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
-/// How often the files of the credentials are looked at while the server does not let us in.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the files of the credentials are checked while the server refuses them.
+const FILE_CHECK: Duration = Duration::from_secs(1);
 /// The largest body of a failure that is read, in bytes.
-const MAX_WORDS: usize = 64 << 10;
+const MAX_FAILURE_BODY: usize = 64 << 10;
+/// Memory that an idle line buffer may keep, in bytes.
+const KEEP: usize = 256 << 10;
 
-/// What is asked for.
+/// A request.
 #[derive(Debug)]
-pub(super) enum Ask {
+pub(super) enum Request {
     /// A page of a list.
     List(ListParams),
     /// A watch, from this version; from the empty one for a streaming list.
     Watch(WatchParams, String),
 }
 
-/// The way to one API server. Clones share the client.
+/// The connection to one API server. Clones share the client, and each serves one kind.
 #[derive(Clone)]
 pub(super) struct Connection {
     shared: Arc<Mutex<Shared>>,
-    /// Which of the clients was used last, and how many replaced files it knew.
+    /// `made` and `replaced` of [`Shared`] at the last request.
     used: (u64, u64),
     /// The server's URL, for messages.
     url: String,
@@ -51,27 +53,27 @@ pub(super) struct Connection {
 
 struct Shared {
     server: Server,
-    /// How often a client was made.
+    /// How many clients were made.
     made: u64,
-    /// How often one of the files that it is made from was replaced, as far as was noticed.
+    /// How many replacements of the client's files were noticed.
     replaced: u64,
 }
 
-/// A piece of an answer.
+/// A piece of a response.
 pub(super) enum Chunk<B> {
     /// Some bytes.
     Bytes(B),
-    /// The answer is complete.
+    /// The response is complete.
     End,
-    /// Nothing came in time.
-    Late,
+    /// Nothing arrived in time.
+    TimedOut,
 }
 
 impl Connection {
-    /// The way that the options describe.
+    /// Reads the configuration. Sends nothing, and runs no credential plugin.
     ///
     /// # Errors
-    /// As for [`client`].
+    /// The configuration cannot be read, or there is none.
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
         let server = Server::without_plugin(&options).await?;
         let url = server.url.clone();
@@ -79,11 +81,11 @@ impl Connection {
         Ok(Self { shared: Arc::new(Mutex::new(shared)), used: (0, 0), url, options })
     }
 
-    /// Reads the configuration again: certificates and credentials in it may be new. Does nothing when a clone did so since the last
-    /// request of this one.
+    /// Reads the configuration again, because its certificates and credentials may be new. Does nothing when another clone did so since
+    /// the last request of this one.
     ///
     /// # Errors
-    /// As for [`client`]; the old configuration stays in use.
+    /// As for [`Server::new`]; the old configuration stays in use.
     pub(super) async fn renew(&mut self) -> anyhow::Result<()> {
         let mut shared = self.shared.lock().await;
         if shared.made == self.used.0 {
@@ -92,13 +94,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads the configuration again if one of its files changed: credentials are replaced before the old ones expire.
+    /// Reads the configuration again if one of its files was replaced, so that new credentials are used before the old ones expire.
     ///
     /// # Errors
     /// As for [`Connection::renew`], once for each change.
     pub(super) async fn refresh(&mut self) -> anyhow::Result<()> {
         let mut shared = self.shared.lock().await;
-        if shared.server.take_change() {
+        if shared.server.files.take_change() {
             shared.replaced += 1;
             shared.make(&self.options).await?;
         }
@@ -109,11 +111,11 @@ impl Connection {
     pub(super) async fn outdated(&self) {
         loop {
             let shared = self.shared.lock().await;
-            if shared.replaced != self.used.1 || shared.server.is_outdated() {
+            if shared.replaced != self.used.1 || shared.server.files.differ() {
                 return;
             }
             drop(shared);
-            sleep(LOOK).await;
+            sleep(FILE_CHECK).await;
         }
     }
 
@@ -122,77 +124,75 @@ impl Connection {
         &self.url
     }
 
-    /// The client, a new one when the credentials of the last one end. Waits while another clone waits for a plugin.
-    async fn client(&mut self) -> Result<Client, Failure> {
+    /// The client; a new one when the credentials of the last one expire soon. Waits while another clone waits for a plugin.
+    async fn client(&mut self) -> Result<Client, Error> {
         let mut shared = self.shared.lock().await;
         let client = match &shared.server.client {
             Some(client) if !is_ending(client) => client.clone(),
-            _ => shared.make(&self.options).await.map_err(|error| Failure::Credentials(format!("{error:#}")))?,
+            _ => shared.make(&self.options).await.map_err(|error| Error::Credentials(format!("{error:#}")))?,
         };
         self.used = (shared.made, shared.replaced);
         self.url.clone_from(&shared.server.url);
         Ok(client)
     }
 
-    /// Sends a request and waits for the start of its answer.
+    /// Sends a request and waits for the start of the response.
     ///
     /// # Errors
-    /// No credentials, no connection, no answer in time, or one other than 200.
-    pub(super) async fn ask(&mut self, path: &str, ask: &Ask, patience: Duration) -> Result<Answer, Failure> {
-        let request = Request::new(path);
-        let request = match ask {
-            Ask::List(params) => request.list(params),
-            Ask::Watch(params, version) => request.watch(params, version),
+    /// No credentials, no connection, no response in time, or one with another status than 200.
+    pub(super) async fn send(&mut self, path: &str, request: &Request, patience: Duration) -> Result<Response, Error> {
+        let builder = kube::core::Request::new(path);
+        let request = match request {
+            Request::List(params) => builder.list(params),
+            Request::Watch(params, version) => builder.watch(params, version),
         };
-        let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
+        let request = request.map_err(|error| Error::Malformed(error.to_string()))?;
         let client = self.client().await?;
         let sent = client.send(request.map(Body::from));
-        let response = timeout(patience, sent).await.map_err(|_| Failure::Silent(patience))?;
-        let response = response.map_err(|error| Failure::of_request(&error))?;
+        let response = timeout(patience, sent).await.map_err(|_| Error::Silent(patience))?;
+        let response = response.map_err(|error| Error::of_request(&error))?;
         let code = response.status().as_u16();
         let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-        let mut answer = Answer { body: response.into_body() };
+        let mut response = Response(response.into_body());
         if code == 200 {
-            return Ok(answer);
+            return Ok(response);
         }
-        let words = answer.all(MAX_WORDS, WORDS, WORDS).await.unwrap_or_default();
-        let status = frame::Status { code, ..frame::status_or_text(&words) };
-        Err(Failure::of_status(status, retry_after.map(Duration::from_secs)))
+        let body = response.read_all(MAX_FAILURE_BODY, FAILURE_BODY, FAILURE_BODY).await.unwrap_or_default();
+        let status = Status { code, ..Status::of_body(&body) };
+        Err(Error::of_status(status, retry_after.map(Duration::from_secs)))
     }
 }
 
 impl Shared {
     async fn make(&mut self, options: &ClientOptions) -> anyhow::Result<Client> {
-        self.replaced += u64::from(self.server.is_outdated());
+        self.replaced += u64::from(self.server.files.differ());
         self.server = Server::new(options).await?;
         self.made += 1;
         self.server.client.clone().context("no client")
     }
 }
 
-/// Whether the credentials are no longer good for long enough.
+/// Whether the credentials expire soon.
 fn is_ending(client: &Client) -> bool {
     client.valid_until().is_some_and(|end| Timestamp::now() + MARGIN >= end)
 }
 
-/// An answer that is under way.
-pub(super) struct Answer {
-    body: Body,
-}
+/// A response whose body is under way.
+pub(super) struct Response(Body);
 
-impl Answer {
+impl Response {
     /// The next bytes.
     ///
     /// # Errors
     /// The connection broke.
-    pub(super) async fn chunk(&mut self, until: Instant) -> Result<Chunk<impl AsRef<[u8]> + use<>>, Failure> {
+    pub(super) async fn chunk(&mut self, until: Instant) -> Result<Chunk<impl AsRef<[u8]> + use<>>, Error> {
         loop {
-            let frame = self.body.frame();
+            let frame = self.0.frame();
             match timeout_at(until, frame).await {
-                Err(_) => return Ok(Chunk::Late),
+                Err(_) => return Ok(Chunk::TimedOut),
                 Ok(None) => return Ok(Chunk::End),
                 Ok(Some(Err(error))) => {
-                    return Err(Failure::Broken(format!("the connection broke: {}", chain(&error))));
+                    return Err(Error::Broken(format!("the connection broke: {}", chain(&error))));
                 }
                 Ok(Some(Ok(frame))) => {
                     // Anything else is a trailer.
@@ -204,23 +204,133 @@ impl Answer {
         }
     }
 
-    /// The whole answer.
+    /// The whole body.
     ///
     /// # Errors
-    /// The connection broke, nothing came for `stall`, or the answer takes more than `patience` or `limit` bytes.
-    pub(super) async fn all(&mut self, limit: usize, stall: Duration, patience: Duration) -> Result<Vec<u8>, Failure> {
+    /// The connection broke, nothing arrived for `stall`, or the body takes longer than `patience` or has more than `limit` bytes.
+    pub(super) async fn read_all(
+        &mut self,
+        limit: usize,
+        stall: Duration,
+        patience: Duration,
+    ) -> Result<Vec<u8>, Error> {
         let until = Instant::now() + patience;
         let mut all = Vec::new();
         loop {
             match self.chunk((Instant::now() + stall).min(until)).await? {
                 Chunk::End => return Ok(all),
-                Chunk::Late if Instant::now() >= until => return Err(Failure::Silent(patience)),
-                Chunk::Late => return Err(Failure::Silent(stall)),
+                Chunk::TimedOut if Instant::now() >= until => return Err(Error::Silent(patience)),
+                Chunk::TimedOut => return Err(Error::Silent(stall)),
                 Chunk::Bytes(bytes) => all.extend_from_slice(bytes.as_ref()),
             }
             if all.len() > limit {
-                return Err(Failure::Garbage(format!("an answer of more than {limit} bytes")));
+                return Err(Error::Malformed(format!("an answer of more than {limit} bytes")));
             }
         }
+    }
+}
+
+/// A line is longer than the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LineTooLong;
+
+/// Cuts chunks of bytes, as the network delivers them, into lines.
+#[derive(Debug)]
+pub(super) struct LineBuffer {
+    bytes: Vec<u8>,
+    /// Where the next line starts.
+    start: usize,
+    /// Up to where the end of a line was searched for and not found.
+    searched: usize,
+    limit: usize,
+}
+
+impl LineBuffer {
+    /// An empty buffer. `limit` is the longest line, in bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { bytes: Vec::new(), start: 0, searched: 0, limit }
+    }
+
+    /// Adds a chunk.
+    pub(super) fn push(&mut self, chunk: &[u8]) {
+        self.bytes.drain(..self.start);
+        self.searched -= self.start;
+        self.start = 0;
+        if self.bytes.is_empty() {
+            self.bytes.shrink_to(KEEP);
+        }
+        self.bytes.extend_from_slice(chunk);
+    }
+
+    /// The next whole line without its end; `None` if more bytes are needed.
+    ///
+    /// # Errors
+    /// The line is too long, whether its end is there or not.
+    pub(super) fn next(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
+        let Some(length) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.bytes.len();
+            return if self.searched - self.start > self.limit { Err(LineTooLong) } else { Ok(None) };
+        };
+        let (start, end) = (self.start, self.searched + length);
+        if end - start > self.limit {
+            return Err(LineTooLong);
+        }
+        self.start = end + 1;
+        self.searched = self.start;
+        Ok(Some(&self.bytes[start..end]))
+    }
+
+    /// Bytes of a line whose end is missing.
+    pub(super) fn pending(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All lines of a text that comes in chunks of a size.
+    fn cut(text: &[u8], size: usize) -> Vec<Vec<u8>> {
+        let mut lines = LineBuffer::new(100);
+        let mut found = Vec::new();
+        for chunk in text.chunks(size) {
+            lines.push(chunk);
+            while let Some(line) = lines.next().unwrap() {
+                found.push(line.to_vec());
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn chunks_may_end_anywhere_in_a_line() {
+        let text = "{\"a\":1}\n\n{\"ö\":2}\nunfinished".as_bytes();
+        for size in 1..=text.len() {
+            assert_eq!(cut(text, size), [&b"{\"a\":1}"[..], b"", "{\"ö\":2}".as_bytes()], "{size}");
+        }
+    }
+
+    #[test]
+    fn a_line_has_a_limit_whether_it_ends_or_not() {
+        let mut lines = LineBuffer::new(4);
+        lines.push(b"1234\n12345");
+        assert_eq!(lines.next(), Ok(Some(&b"1234"[..])));
+        assert_eq!(lines.next(), Err(LineTooLong));
+        let mut lines = LineBuffer::new(4);
+        lines.push(b"12345\n");
+        assert_eq!(lines.next(), Err(LineTooLong));
+    }
+
+    #[test]
+    fn the_memory_of_a_long_line_is_released() {
+        let mut lines = LineBuffer::new(8 << 20);
+        lines.push(&vec![b'x'; 4 << 20]);
+        assert_eq!(lines.next(), Ok(None));
+        assert_eq!(lines.pending(), 4 << 20);
+        lines.push(b"\n");
+        assert!(lines.next().unwrap().is_some());
+        lines.push(b"y");
+        assert!(lines.bytes.capacity() <= KEEP, "{}", lines.bytes.capacity());
     }
 }

@@ -1,76 +1,76 @@
-//! Which objects the model was told of, and which of them a new listing no longer has.
+//! Which objects of one kind the model has, and which of them a new list lacks.
 //!
 //! Takes keys, gives keys. Pure. Keeps names only, which it shares with the events.
 //!
-//! Invariant: a listing that was not completed takes nothing away.
+//! Invariant: a list that breaks off removes nothing.
 
 use std::collections::HashMap;
 
-use crate::source::key::Key;
+use crate::source::Key;
 
 /// The objects of one kind.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    /// The listing in which each object was last seen.
+pub(super) struct KnownObjects {
+    /// The number of the list in which each object was last seen.
     objects: HashMap<Key, u32>,
-    listing: u32,
-    /// The listing has an object that cannot be told from others.
+    list: u32,
+    /// The list has an object whose name cannot be read.
     nameless: bool,
-    /// How many were known when the listing began.
+    /// How many objects there were when the list began.
     before: usize,
 }
 
-/// A listing that takes away fewer objects is believed: a small cluster may be emptied at once.
+/// A list that removes fewer objects needs no confirmation: a small cluster may be emptied at once.
 const MANY: usize = 10;
 
-impl Known {
-    /// A listing begins; if one was under way it was aborted.
-    pub(super) fn begin(&mut self) {
-        self.listing = self.listing.wrapping_add(1);
+impl KnownObjects {
+    /// A list begins; one that was under way broke off.
+    pub(super) fn begin_list(&mut self) {
+        self.list = self.list.wrapping_add(1);
         self.nameless = false;
         self.before = self.objects.len();
     }
 
-    /// The number of objects that the listing, now complete, takes away, if that is hard to believe: a larger share of those known
-    /// before than `limit` percent. It is then taken for a mistake of the server until a second listing confirms it; whoever
-    /// empties a cluster on purpose waits for a second or two.
-    pub(super) fn doubtful(&self, limit: u8) -> Option<usize> {
-        let missing = self.objects.values().filter(|seen| **seen != self.listing).count();
+    /// The number of objects that the list, now complete, removes, if that is a larger share of those before than `limit` percent. That
+    /// may be a mistake of the server until a second list confirms it; a cluster that was emptied on purpose is empty a second
+    /// or two later.
+    pub(super) fn excessive_removal(&self, limit: u8) -> Option<usize> {
+        let missing = self.objects.values().filter(|seen| **seen != self.list).count();
         (!self.nameless && missing >= MANY && missing.saturating_mul(100) > self.before.saturating_mul(limit.into()))
             .then_some(missing)
     }
 
-    /// An object exists, and the model is told.
+    /// An object exists, and the model gets it.
     pub(super) fn applied(&mut self, key: Key) {
-        self.objects.insert(key, self.listing);
+        self.objects.insert(key, self.list);
     }
 
-    /// An object exists but cannot be read; if the model knows it, it stays as it was.
+    /// An object exists but cannot be read; if the model has it, it stays as it was. `None` for an object without a readable name.
     pub(super) fn unreadable(&mut self, key: Option<&Key>) {
         match key {
             Some(key) => {
                 if let Some(seen) = self.objects.get_mut(key) {
-                    *seen = self.listing;
+                    *seen = self.list;
                 }
             }
             None => self.nameless = true,
         }
     }
 
-    /// An object is gone. Whether the model knows it.
+    /// An object was deleted. Whether the model has it.
     pub(super) fn deleted(&mut self, key: &Key) -> bool {
         self.objects.remove(key).is_some()
     }
 
-    /// The listing is complete: forgets and gives what it does not have.
+    /// The list is complete: forgets the objects that it lacks, and gives them.
     ///
-    /// With a nameless object in it nothing is missing for certain, so nothing is taken away.
-    pub(super) fn complete(&mut self) -> Vec<Key> {
+    /// With a nameless object on the list none of the others is certain to be missing, so none is removed.
+    pub(super) fn end_list(&mut self) -> Vec<Key> {
         if self.nameless {
             return Vec::new();
         }
-        let listing = self.listing;
-        let mut missing: Vec<Key> = self.objects.extract_if(|_, seen| *seen != listing).map(|(key, _)| key).collect();
+        let list = self.list;
+        let mut missing: Vec<Key> = self.objects.extract_if(|_, seen| *seen != list).map(|(key, _)| key).collect();
         missing.sort();
         missing
     }
@@ -84,79 +84,79 @@ mod tests {
         Key::Node(name.into())
     }
 
-    /// The books after a listing of a and b.
-    fn books() -> Known {
-        let mut known = Known::default();
-        known.begin();
+    /// What is known after a list of a and b.
+    fn two_known() -> KnownObjects {
+        let mut known = KnownObjects::default();
+        known.begin_list();
         known.applied(key("a"));
         known.applied(key("b"));
-        assert_eq!(known.complete(), []);
+        assert_eq!(known.end_list(), []);
         known
     }
 
     #[test]
-    fn only_what_a_complete_listing_lacks_is_missing() {
-        let mut known = books();
+    fn only_a_complete_list_removes_objects() {
+        let mut known = two_known();
         known.applied(key("watched"));
-        known.begin();
+        known.begin_list();
         known.applied(key("b"));
         known.applied(key("c"));
-        assert_eq!(known.complete(), [key("a"), key("watched")]);
-        assert_eq!(known.complete(), []);
+        assert_eq!(known.end_list(), [key("a"), key("watched")]);
+        assert_eq!(known.end_list(), []);
         assert!(known.deleted(&key("c")) && !known.deleted(&key("c")) && !known.deleted(&key("a")));
     }
 
     #[test]
-    fn an_aborted_listing_takes_nothing_away_and_counts_for_nothing() {
-        let mut known = books();
-        known.begin();
+    fn a_list_that_breaks_off_removes_nothing_and_does_not_count() {
+        let mut known = two_known();
+        known.begin_list();
         known.applied(key("a"));
         known.applied(key("c"));
-        known.begin();
+        known.begin_list();
         known.applied(key("b"));
-        assert_eq!(known.complete(), [key("a"), key("c")]);
+        assert_eq!(known.end_list(), [key("a"), key("c")]);
     }
 
     #[test]
-    fn a_listing_that_takes_nearly_everything_away_is_doubtful() {
-        let doubtful_at = |limit: u8, before: usize, kept: usize, new: usize| {
-            let mut known = Known::default();
-            known.begin();
+    fn a_list_that_removes_nearly_all_objects_needs_confirmation() {
+        let removal_at = |limit: u8, before: usize, kept: usize, new: usize| {
+            let mut known = KnownObjects::default();
+            known.begin_list();
             (0..before).for_each(|n| known.applied(key(&n.to_string())));
-            known.complete();
-            known.begin();
+            known.end_list();
+            known.begin_list();
             (0..kept).for_each(|n| known.applied(key(&n.to_string())));
             (0..new).for_each(|n| known.applied(key(&format!("new-{n}"))));
-            known.doubtful(limit)
+            known.excessive_removal(limit)
         };
-        let doubtful = |before, kept, new| doubtful_at(90, before, kept, new);
-        assert_eq!(doubtful(10, 0, 0), Some(10));
-        assert_eq!(doubtful(9, 0, 0), None, "a small cluster may be emptied");
-        assert_eq!((doubtful(100, 9, 0), doubtful(100, 10, 0)), (Some(91), None));
-        assert_eq!(doubtful(100, 0, 500), Some(100), "another cluster's objects are no excuse");
-        assert_eq!(doubtful(0, 0, 50), None);
-        assert_eq!((doubtful_at(50, 40, 20, 0), doubtful_at(50, 40, 19, 0)), (None, Some(21)));
-        assert_eq!((doubtful_at(0, 40, 31, 0), doubtful_at(0, 40, 30, 0)), (None, Some(10)));
-        assert_eq!(doubtful_at(100, 1000, 0, 0), None, "never");
+        let removal = |before, kept, new| removal_at(90, before, kept, new);
+        assert_eq!(removal(10, 0, 0), Some(10));
+        assert_eq!(removal(9, 0, 0), None, "a small cluster may be emptied");
+        assert_eq!((removal(100, 9, 0), removal(100, 10, 0)), (Some(91), None));
+        assert_eq!(removal(100, 0, 500), Some(100), "new objects do not make up for it");
+        assert_eq!(removal(0, 0, 50), None);
+        assert_eq!((removal_at(50, 40, 20, 0), removal_at(50, 40, 19, 0)), (None, Some(21)));
+        assert_eq!((removal_at(0, 40, 31, 0), removal_at(0, 40, 30, 0)), (None, Some(10)));
+        assert_eq!(removal_at(100, 1000, 0, 0), None, "never");
     }
 
     #[test]
     fn an_unreadable_object_stays() {
-        let mut known = books();
-        known.begin();
+        let mut known = two_known();
+        known.begin_list();
         known.unreadable(Some(&key("a")));
         known.unreadable(Some(&key("never-readable")));
-        assert_eq!(known.complete(), [key("b")]);
+        assert_eq!(known.end_list(), [key("b")]);
         assert!(!known.deleted(&key("never-readable")));
     }
 
     #[test]
-    fn beside_a_nameless_object_nothing_is_missing() {
-        let mut known = books();
-        known.begin();
+    fn with_a_nameless_object_on_the_list_nothing_is_removed() {
+        let mut known = two_known();
+        known.begin_list();
         known.unreadable(None);
-        assert_eq!(known.complete(), []);
-        known.begin();
-        assert_eq!(known.complete(), [key("a"), key("b")]);
+        assert_eq!(known.end_list(), []);
+        known.begin_list();
+        assert_eq!(known.end_list(), [key("a"), key("b")]);
     }
 }

@@ -1,90 +1,179 @@
 //! Objects from the API server.
 //!
-//! Takes Services, EndpointSlices, ServiceCIDRs and the own Node as the server lists and streams them; gives [`Event`]s,
-//! [`Event::InitialListDone`] once everything was listed, then changes as they happen.
+//! Takes Services, EndpointSlices, ServiceCIDRs and the own Node as the server lists and streams them; gives [`Event`]s: the objects of
+//! all kinds, then [`Event::InitialListDone`], then changes as they happen.
 //!
-//! The stages: `connection` asks, `lines` and `frame` cut the answer, `resource` reads an object, `known` keeps the books,
-//! `outlet` sends. `watcher` ties these together for one kind, with `follow` for the conversation, `listing`
-//! for the way to list, `backoff` for the time between tries, `outage` for what is logged meanwhile and `explain` for its
-//! words; `readiness` knows when start-up is done, `location` where the server is, `task` runs it all on a thread. `client` finds
-//! the server, with credentials that `plugin` may provide.
+//! A [`reflector`] for each kind lists and watches; all of them run on one thread, so that their events have an order. What it uses:
+//! `list_watch` makes the requests of a list or a watch, `decode` reads the answers, `known` finds out what a list no longer has,
+//! `retry` decides when to try again and when to log, `error` explains failures. Below them, `connection` sends requests with a client
+//! that `client` builds from the configuration, with credentials that `plugin` may provide. `startup` waits for the first lists.
 //!
-//! Why not `kube::runtime::watcher`: there an object that does not decode fails its whole page, a server that refuses or
-//! ignores streaming lists is asked in the same way for ever, Retry-After is not seen, a line may have any length, and a
-//! dead connection is noticed after the life of a watch only. The client, its TLS, its credentials and its requests
-//! are kube's.
-//!
-//! Invariants: what the server sends loses at most the object it is about; a listing deletes only what it lacks and only
-//! once it is complete; memory is bounded by one page or line plus the names of the objects; all times are monotonic.
+//! Invariants: a broken object loses only itself; a list deletes only objects that it lacks, and only once it is complete; memory is
+//! bounded by one page or line plus the names of the objects; all times are monotonic.
 
-mod backoff;
 mod client;
 mod connection;
-#[doc(hidden)]
-pub mod decoders;
-mod explain;
-mod failure;
-mod follow;
-mod frame;
+mod decode;
+mod error;
 mod known;
-mod lines;
-mod listing;
-mod location;
-mod outage;
-mod outlet;
+mod list_watch;
 mod plugin;
-mod readiness;
+mod reflector;
 mod resource;
-mod task;
-mod watcher;
+mod retry;
+mod startup;
 
 #[cfg(test)]
 mod tests;
 
-use std::time::SystemTime;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result};
+use futures_util::future::select_all;
+use tokio::runtime::Builder;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep;
 
 use super::convert::ConvertOptions;
-
-#[cfg(doc)]
 use crate::model::Event;
+use crate::supervise::Supervisor;
+use connection::Connection;
+use error::Error;
+use reflector::{Reflector, Shared, Timing};
+use resource::Resource;
+use startup::Progress;
 
-pub use client::{ClientOptions, check, client, runs_programs};
-pub use task::{Handle, spawn};
+pub(crate) use client::{ClientOptions, check, client, runs_programs};
+#[doc(hidden)]
+pub use decode::{list_bytes, watch_bytes};
 
-/// What to follow, and where.
+/// How long to wait before the next attempt to send while the receiver's queue is full.
+const QUEUE_FULL: Duration = Duration::from_millis(1);
+
+/// What to list and watch, and where.
 #[derive(Clone, Debug)]
-pub struct ApiOptions {
-    /// Where the server is.
-    pub client: ClientOptions,
+pub(crate) struct ApiOptions {
+    /// How to reach the server.
+    pub(crate) client: ClientOptions,
     /// Name of the own Node (M1).
-    pub node_name: String,
+    pub(crate) node_name: String,
     /// How objects are read.
-    pub convert: ConvertOptions,
-    /// Whether start-up has to fail without pod CIDRs of the Node: detectLocalMode NodeCIDR (M3).
-    pub needs_pod_cidrs: bool,
-    /// A list that takes away a larger share of a kind's objects, in percent, is confirmed by a second one.
-    pub removal_limit: u8,
+    pub(crate) convert: ConvertOptions,
+    /// Whether the start fails when the Node gets no pod CIDRs: detectLocalMode NodeCIDR (M3).
+    pub(crate) needs_pod_cidrs: bool,
+    /// A list that removes a larger share of a kind's objects, in percent, has to be confirmed by a second list.
+    pub(crate) removal_limit: u8,
 }
 
-/// Hears what is worth counting.
-pub trait Observer: Send + 'static {
-    /// Whether the server lets us follow a kind at present: `false` at the start and from a failure on.
+/// Receives what is counted in metrics or shown on `/readyz`. Called on the source's thread; must not block.
+pub(crate) trait Observer: Send + 'static {
+    /// Whether the server serves a kind at present: `false` at the start and from a failure on.
     fn connected(&self, kind: &'static str, is: bool);
     /// The server sent something about a kind: objects, changes or a bookmark. Called for each piece of an answer.
-    fn heard(&self, kind: &'static str, at: SystemTime);
-    /// The watch of a kind goes on after a failure.
+    fn received(&self, kind: &'static str, at: SystemTime);
+    /// The watch of a kind works again after a failure.
     fn reconnected(&self, kind: &'static str);
-    /// An object of a kind could not be used, or not all of it, for a reason that was not there before.
+    /// An object of a kind has a new problem, and cannot be used in full.
     fn rejected(&self, kind: &'static str);
-    /// What start-up waits for, in words, whenever that changes; nothing, once, just before [`Event::InitialListDone`] is sent.
+    /// What the start waits for, in words, whenever that changes; an empty list once, just before [`Event::InitialListDone`] is sent.
     fn waiting_for(&self, missing: &[&str]);
 }
 
-/// Counts nothing.
-impl Observer for () {
-    fn connected(&self, _: &'static str, _: bool) {}
-    fn heard(&self, _: &'static str, _: SystemTime) {}
-    fn reconnected(&self, _: &'static str) {}
-    fn rejected(&self, _: &'static str) {}
-    fn waiting_for(&self, _: &[&str]) {}
+/// A running source. Dropping it stops the source, without waiting for its thread.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    /// Closed when it is dropped.
+    _stop: oneshot::Sender<()>,
+}
+
+/// Starts to list and watch on a thread of its own. Does not wait for the server: that may be unreachable for any time.
+///
+/// The supervisor receives an error after which the process cannot go on: a configuration that cannot be read, a Node without pod CIDRs
+/// where they are needed (M3), a panic.
+///
+/// # Errors
+/// The system has no thread or no descriptors.
+pub(crate) fn spawn(
+    options: ApiOptions,
+    events: SyncSender<Event>,
+    observer: impl Observer,
+    supervisor: &Supervisor,
+) -> Result<Handle> {
+    spawn_with(options, events, observer, supervisor, Timing::default())
+}
+
+/// [`spawn`] with other times.
+fn spawn_with(
+    options: ApiOptions,
+    events: SyncSender<Event>,
+    observer: impl Observer,
+    supervisor: &Supervisor,
+    timing: Timing,
+) -> Result<Handle> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API source")?;
+    let (stop, stopped) = oneshot::channel();
+    let body = move || {
+        let outcome = runtime.block_on(run(options, EventSender(events), observer, timing, stopped));
+        // Without waiting: a look-up of a name may take long, and its result is no longer needed.
+        runtime.shutdown_background();
+        outcome
+    };
+    supervisor.thread("api", "the API source's thread", body).context("thread of the API source")?;
+    Ok(Handle { _stop: stop })
+}
+
+/// Runs the reflectors until the handle is dropped, the receiver is gone, or there is an error that ends the process.
+async fn run(
+    options: ApiOptions,
+    events: EventSender,
+    observer: impl Observer,
+    timing: Timing,
+    stopped: oneshot::Receiver<()>,
+) -> Result<()> {
+    let connection = Connection::new(options.client.clone()).await?;
+    let (progress, seen) = tokio::sync::watch::channel(Progress::default());
+    let shared = Shared {
+        node_name: &options.node_name,
+        convert: options.convert,
+        removal_limit: options.removal_limit,
+        events: &events,
+        observer: &observer,
+        progress: &progress,
+        recovered: &Notify::new(),
+        timing,
+    };
+    let reflectors = Resource::ALL.map(|kind| Box::pin(Reflector::new(kind, &shared, connection.clone()).run()));
+    tokio::select! {
+        // The handle was dropped.
+        _ = stopped => Ok(()),
+        // A reflector ends when the receiver is gone; the sync loop's thread reports why.
+        _ = select_all(reflectors) => Ok(()),
+        () = client::announce_address(&options.client, &events) => Ok(()),
+        error = startup::run(&options, seen, &events, &observer) => Err(error),
+    }
+}
+
+/// Sends events to the sync loop through a bounded channel.
+///
+/// A full channel makes the sender wait without blocking the thread: the server's next bytes stay in the socket, and the other kinds
+/// and the stop are still served.
+#[derive(Debug)]
+struct EventSender(SyncSender<Event>);
+
+impl EventSender {
+    /// Sends an event.
+    ///
+    /// # Errors
+    /// [`Error::ReceiverGone`].
+    async fn send(&self, mut event: Event) -> Result<(), Error> {
+        loop {
+            match self.0.try_send(event) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => return Err(Error::ReceiverGone),
+                Err(TrySendError::Full(unsent)) => event = unsent,
+            }
+            sleep(QUEUE_FULL).await;
+        }
+    }
 }

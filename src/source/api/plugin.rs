@@ -1,13 +1,13 @@
-//! Credentials that a program gives: the exec plugin of a kubeconfig.
+//! Credentials from a program: the exec plugin of a kubeconfig.
 //!
-//! Takes the entry of a user; runs the plugin, if the entry says that it counts, and puts what it gives into the entry, where the
-//! client finds a token or a certificate as from any kubeconfig. The protocol is that of client.authentication.k8s.io.
+//! Takes the kubeconfig's entry of a user; runs the plugin, if the entry uses one, and puts its token or certificate into the entry,
+//! where the client finds them as in any kubeconfig. The protocol is that of client.authentication.k8s.io.
 //!
-//! Why not kube's own way to do it: that waits for the plugin on the thread that asks, for ever, and runs it several times for each
-//! client.
+//! kube's own implementation is not used, because it blocks the thread until the plugin ends, without a limit, and runs the plugin
+//! several times for each client.
 //!
-//! Invariants: a plugin runs for a bounded time, and whoever gives up on it ends it together with what it started; what it prints is
-//! in no error text, because it may be a secret.
+//! Invariants: a plugin runs for a bounded time, and is killed together with what it started; its output is in no error text, because
+//! it may be a secret.
 
 use std::fmt::Display;
 use std::process::{Output, Stdio};
@@ -23,12 +23,12 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// How long a plugin may take. The slow ones ask a server in the cloud, in a few seconds.
+/// How long a plugin may take. Slow ones send requests to a cloud's server, which takes a few seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How much is repeated of what a plugin that fails wrote to its standard error, in characters.
-const WORDS: usize = 300;
+/// How much of a failed plugin's standard error is in the error text, in characters.
+const MAX_STDERR: usize = 300;
 
-/// What a plugin prints.
+/// The ExecCredential that a plugin prints.
 #[derive(Deserialize)]
 struct Credential {
     status: Option<Status>,
@@ -43,20 +43,20 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// Whether a user's credentials come from a plugin: those that are in the kubeconfig itself go before it.
-pub(super) fn counts(user: &AuthInfo) -> bool {
+/// Whether a user's credentials come from a plugin: those that are in the kubeconfig itself take precedence.
+pub(super) fn is_used(user: &AuthInfo) -> bool {
     let has_password = user.username.is_some() && user.password.is_some();
     let has_other = user.auth_provider.is_some() || user.token.is_some() || user.token_file.is_some() || has_password;
     user.exec.is_some() && !has_other
 }
 
-/// Puts what the plugin gives into the user's entry, in the plugin's place. Gives until when it is good, if it does not last. A user
-/// without a plugin stays as it is.
+/// Replaces the plugin in the user's entry by its credentials. Gives when they expire, if they do. A user without a plugin stays as it
+/// is.
 ///
 /// # Errors
 /// The plugin cannot be run, fails, takes too long, or does not print credentials.
 pub(super) async fn resolve(user: &mut AuthInfo) -> Result<Option<Timestamp>> {
-    if !counts(user) {
+    if !is_used(user) {
         return Ok(None);
     }
     let Some(exec) = user.exec.take() else { return Ok(None) };
@@ -81,15 +81,15 @@ async fn ask(exec: ExecConfig, patience: Duration) -> Result<Status> {
         Err(_) => bail!("it did not end within {} s and was killed", patience.as_secs()),
     };
     if !status.success() {
-        let words: String = String::from_utf8_lossy(&stderr).trim().chars().take(WORDS).collect();
-        bail!("it failed ({status}): {words}");
+        let text: String = String::from_utf8_lossy(&stderr).trim().chars().take(MAX_STDERR).collect();
+        bail!("it failed ({status}): {text}");
     }
-    // The parser's own text would show what it read.
+    // The parser's error text would contain the output.
     let credential: Credential = serde_saphyr::from_slice(&stdout).ok().context("it printed no ExecCredential")?;
     credential.status.context("it printed an ExecCredential without status")
 }
 
-/// A plugin that runs; dropping it ends it, and what it started.
+/// A plugin that runs; dropping it kills its process group.
 struct Running {
     child: Option<Child>,
     group: Option<Pid>,
@@ -98,7 +98,7 @@ struct Running {
 impl Running {
     fn start(exec: ExecConfig) -> Result<Self> {
         if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
-            bail!("it wants to talk to a person (interactiveMode: Always), and here is none");
+            bail!("it is interactive (interactiveMode: Always), and there is no terminal");
         }
         let program = exec.command.as_ref().context("the kubeconfig names no command")?;
         let mut command = Command::new(program);
@@ -120,9 +120,9 @@ impl Running {
     }
 
     async fn output(mut self) -> Result<Output> {
-        let child = self.child.take().context("it was waited for before")?;
+        let child = self.child.take().context("its end was waited for before")?;
         let output = child.wait_with_output().await.map_err(unable);
-        // The number of the group may belong to another one from now on.
+        // Its end was collected, so the number may belong to another process group from now on.
         self.group = None;
         output
     }
@@ -131,7 +131,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(group) = self.group {
-            // It may have ended in this moment.
+            // Fails when it has just ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_and_its_end_are_taken() {
+    async fn a_token_and_its_expiry_are_used() {
         let mut user = prints(&json!({ "token": "t", "expirationTimestamp": "2030-01-02T03:04:05Z" }));
         assert_eq!(resolve(&mut user).await.unwrap(), Some("2030-01-02T03:04:05Z".parse().unwrap()));
         assert!(user.token.is_some() && user.exec.is_none());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_takes_the_place_of_the_kubeconfigs() {
+    async fn a_certificate_replaces_that_of_the_kubeconfig() {
         let mut user = prints(&json!({ "clientCertificateData": "certificate", "clientKeyData": "key" }));
         user.client_certificate = Some("/old".to_owned());
         resolve(&mut user).await.unwrap();
@@ -180,33 +180,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn credentials_in_the_kubeconfig_go_before_the_plugin() {
+    async fn credentials_in_the_kubeconfig_take_precedence_over_the_plugin() {
         let mut user = user("exit 1", &json!({}));
         user.token = Some("t".to_owned().into());
         assert_eq!(resolve(&mut user).await.unwrap(), None);
     }
 
     #[tokio::test]
-    async fn a_plugin_is_told_what_is_wanted_of_it() {
+    async fn a_plugin_gets_the_request_in_its_environment() {
         let dir = TempDir::new().unwrap();
-        let script = format!("echo \"$NAME $KUBERNETES_EXEC_INFO\" > {}/told; exit 1", dir.path().display());
+        let script = format!("echo \"$NAME $KUBERNETES_EXEC_INFO\" > {}/environment; exit 1", dir.path().display());
         let env = json!({ "env": [{ "name": "NAME", "value": "value" }] });
         assert!(resolve(&mut user(&script, &env)).await.is_err());
-        let told = fs::read_to_string(dir.path().join("told")).unwrap();
-        let info = told.strip_prefix("value ").unwrap();
+        let environment = fs::read_to_string(dir.path().join("environment")).unwrap();
+        let info = environment.strip_prefix("value ").unwrap();
         let expected = json!({ "apiVersion": "v1", "kind": "ExecCredential", "spec": { "interactive": false } });
         assert_eq!(serde_json::from_str::<Value>(info).unwrap(), expected);
     }
 
     #[tokio::test]
-    async fn failures_name_the_plugin_and_its_words_but_not_what_it_printed() {
+    async fn failures_name_the_plugin_and_its_standard_error_but_not_its_output() {
         let never = json!({});
         for (script, more, expected) in [
             ("echo secret; echo no ticket >&2; exit 3", &never, "it failed (exit status: 3): no ticket"),
             ("echo secret: [", &never, "it printed no ExecCredential"),
             ("echo '{}'", &never, "it printed an ExecCredential without status"),
             ("", &json!({ "command": "/nowhere/plugin" }), "it cannot be run: No such file"),
-            ("", &json!({ "interactiveMode": "Always" }), "it wants to talk to a person"),
+            ("", &json!({ "interactiveMode": "Always" }), "it is interactive"),
         ] {
             let error = format!("{:#}", resolve(&mut user(script, more)).await.unwrap_err());
             assert!(error.starts_with("credential plugin /") && error.contains(expected), "{error}");

@@ -2,12 +2,12 @@
 //!
 //! Takes names, gives shared ones: 200,000 endpoints on 1,000 nodes hold 1,000 node names.
 //!
-//! Invariant: names nobody holds any more are let go of from time to time, so the set grows with the cluster, not with time.
+//! Invariant: unused names are removed from time to time, so the set grows with the cluster, not with time.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Below this many names a clean-up is not worth its walk.
+/// Below this number of names unused ones are not searched for.
 const KEEP: usize = 1024;
 
 /// A set of shared names.
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_holds_are_let_go_of() {
+    fn unused_names_are_removed() {
         let mut names = Interner::default();
         let held = names.share("held");
         for index in 0..10 * KEEP {

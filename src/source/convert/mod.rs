@@ -1,14 +1,13 @@
 //! Kubernetes objects to model events.
 //!
-//! Takes the reduced objects of [`super::objects`], gives [`Converted`]: the [`Event`] an object amounts to and a [`Notice`] for each part of it that
-//! cannot be used. One file a kind; `text` reads the values they share.
+//! Takes the reduced objects of [`super::objects`], gives [`Converted`]: the [`Event`] that an object stands for, and a [`Problem`] for
+//! each part of it that cannot be used. `text` reads the values that the kinds share, `intern` shares names.
 //!
 //! Invariants: pure, the result depends on the object and the options only; a bad item is dropped alone; an object that is
 //! not for this proxy gives the deletion event of its name, one without a valid name gives no event at all.
 
-mod cidr;
+mod cluster_scoped;
 mod intern;
-mod node;
 mod service;
 mod slice;
 mod text;
@@ -20,12 +19,12 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::notice::Notice;
+use super::Problem;
 use super::objects::Metadata;
 use crate::model::{Event, ObjectName, Protocol};
 use intern::Interner;
 
-/// What decides, besides the object, how it is read.
+/// What the conversion depends on besides the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
     /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` count (A7).
@@ -39,13 +38,13 @@ impl Default for ConvertOptions {
     }
 }
 
-/// What an object amounts to.
+/// An object's event and problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
     /// The event; `None` when the object has no valid name.
     pub event: Option<Event>,
-    /// What had to be left out.
-    pub notices: Vec<Notice>,
+    /// Why parts of it were left out.
+    pub problems: Vec<Problem>,
 }
 
 /// Converts objects; shares equal node, zone, port and namespace names among all that it has converted.
@@ -63,88 +62,80 @@ impl Converter {
     }
 
     /// The validated name of a namespaced object.
-    fn object_name(&mut self, meta: &Metadata, scope: &mut Scope) -> Option<ObjectName> {
-        let name = valid_name(meta, scope)?;
+    fn object_name(&mut self, meta: &Metadata, fields: &mut Fields) -> Option<ObjectName> {
+        let name = valid_name(meta, fields)?;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         if !text::is_dns_label(namespace) {
-            scope.notice("metadata.namespace", format!("{namespace:?} is not a DNS label; object ignored"));
+            fields.problem("metadata.namespace", format!("{namespace:?} is not a DNS label; object ignored"));
             return None;
         }
         Some(ObjectName { namespace: self.names.share(namespace), name: name.into() })
     }
 
     /// The validated name of an object without a namespace.
-    fn cluster_name(&mut self, meta: &Metadata, scope: &mut Scope) -> Option<Arc<str>> {
-        valid_name(meta, scope).map(|name| self.names.share(name))
+    fn cluster_name(&mut self, meta: &Metadata, fields: &mut Fields) -> Option<Arc<str>> {
+        valid_name(meta, fields).map(|name| self.names.share(name))
     }
 
     /// A port's name, which may be empty.
-    fn port_name(&mut self, name: &str, field: &str, scope: &mut Scope) -> Option<Arc<str>> {
+    fn port_name(&mut self, name: &str, field: &str, fields: &mut Fields) -> Option<Arc<str>> {
         if name.is_empty() || text::is_dns_label(name) {
             return Some(self.names.share(name));
         }
-        scope.notice(format!("{field}.name"), format!("{name:?} is not a DNS label; port ignored"));
+        fields.problem(format!("{field}.name"), format!("{name:?} is not a DNS label; port ignored"));
         None
     }
 }
 
-fn valid_name<'a>(meta: &'a Metadata, scope: &mut Scope) -> Option<&'a str> {
+fn valid_name<'a>(meta: &'a Metadata, fields: &mut Fields) -> Option<&'a str> {
     let name = &*meta.name;
     if text::is_dns_subdomain(name) {
         return Some(name);
     }
-    scope.notice("metadata.name", format!("{name:?} is not a DNS subdomain of at most 253 characters; object ignored"));
+    fields
+        .problem("metadata.name", format!("{name:?} is not a DNS subdomain of at most 253 characters; object ignored"));
     None
 }
 
-/// Collects the notices about one object.
-struct Scope {
+/// Reads the fields of one object and collects its problems.
+struct Fields {
     kind: &'static str,
     object: String,
-    notices: Vec<Notice>,
+    problems: Vec<Problem>,
 }
 
-impl Scope {
-    fn new(kind: &'static str, meta: &Metadata) -> Self {
-        let name = &*meta.name;
-        let object = match meta.namespace.as_deref() {
-            Some(namespace) => format!("{namespace}/{name}"),
-            None => name.to_owned(),
-        };
-        Self { kind, object, notices: Vec::new() }
+impl Fields {
+    fn of(kind: &'static str, meta: &Metadata) -> Self {
+        Self { kind, object: meta.full_name(), problems: Vec::new() }
     }
 
-    fn notice(&mut self, field: impl Into<String>, problem: impl Into<String>) {
-        self.notices.push(Notice {
-            kind: self.kind,
-            object: self.object.clone(),
-            field: field.into(),
-            problem: problem.into(),
-        });
+    fn problem(&mut self, field: impl Into<String>, text: impl Into<String>) {
+        let (field, text) = (field.into(), text.into());
+        self.problems.push(Problem { kind: self.kind, object: self.object.clone(), field, text });
     }
 
-    /// The outcome with everything that was noticed.
+    /// The event with the problems so far.
     fn finish(self, event: Option<Event>) -> Converted {
-        Converted { event, notices: self.notices }
+        Converted { event, problems: self.problems }
     }
 
-    /// An address, leading zeros and all (A10).
+    /// An address; leading zeros are allowed (A10).
     fn ip(&mut self, field: impl Display, value: &str) -> Option<IpAddr> {
         let ip = text::parse_ip(value);
         if ip.is_none() {
-            self.notice(field.to_string(), format!("{value:?} is not an IP address; ignored"));
+            self.problem(field.to_string(), format!("{value:?} is not an IP address; ignored"));
         }
         ip
     }
 
-    /// A list of CIDRs, each trimmed; blank ones are left out in silence, bad ones with a notice (A9, A10).
+    /// A list of CIDRs, each trimmed; blank ones are left out, bad ones are problems (A9, A10).
     fn cidrs(&mut self, field: &str, values: &[Box<str>]) -> Vec<ipnet::IpNet> {
         let mut cidrs = Vec::new();
         for (index, value) in values.iter().enumerate() {
             match text::parse_cidr(value.trim()) {
                 Some(cidr) => cidrs.push(cidr),
                 None if value.trim().is_empty() => {}
-                None => self.notice(format!("{field}[{index}]"), format!("{value:?} is not a CIDR; ignored")),
+                None => self.problem(format!("{field}[{index}]"), format!("{value:?} is not a CIDR; ignored")),
             }
         }
         cidrs
@@ -157,17 +148,17 @@ impl Scope {
             "UDP" => Some(Protocol::Udp),
             "SCTP" => Some(Protocol::Sctp),
             other => {
-                self.notice(format!("{field}.protocol"), format!("{other:?} is not TCP, UDP or SCTP; port ignored"));
+                self.problem(format!("{field}.protocol"), format!("{other:?} is not TCP, UDP or SCTP; port ignored"));
                 None
             }
         }
     }
 
-    /// A port number in 1..=65535. `loss` says what a bad one costs.
+    /// A port number in 1..=65535. `loss` is what a bad one costs, for the message.
     fn port(&mut self, field: impl Display, value: i32, loss: &str) -> Option<u16> {
         let port = u16::try_from(value).ok().filter(|port| *port != 0);
         if port.is_none() {
-            self.notice(field.to_string(), format!("{value} is not a port (1 to 65535); {loss}"));
+            self.problem(field.to_string(), format!("{value} is not a port (1 to 65535); {loss}"));
         }
         port
     }

@@ -1,11 +1,11 @@
-//! Service objects (A1 to A13).
+//! Services (rules A1 to A13).
 
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Converted, Converter, Scope};
+use super::{Converted, Converter, Fields};
 use crate::model::{ClusterIps, Event, Family, ObjectName, Service, ServicePort, TrafficPolicy};
 use crate::source::objects;
 use ipnet::IpNet;
@@ -18,16 +18,16 @@ const MAX_AFFINITY_SECONDS: u32 = 86_400;
 impl Converter {
     /// A Service; [`Event::ServiceDeleted`] when it is not for this proxy (A1 to A3) or not usable.
     pub fn service(&mut self, object: &objects::Service) -> Converted {
-        let mut scope = Scope::new("Service", &object.metadata);
-        let Some(name) = self.object_name(&object.metadata, &mut scope) else {
-            return scope.finish(None);
+        let mut fields = Fields::of("Service", &object.metadata);
+        let Some(name) = self.object_name(&object.metadata, &mut fields) else {
+            return fields.finish(None);
         };
         let spec = Some(&object.spec).filter(|spec| is_for_this_proxy(object, spec));
-        let event = match spec.and_then(|spec| self.usable_service(&name, object, spec, &mut scope)) {
+        let event = match spec.and_then(|spec| self.usable_service(&name, object, spec, &mut fields)) {
             Some(service) => Event::ServiceApplied(service),
             None => Event::ServiceDeleted(name),
         };
-        scope.finish(Some(event))
+        fields.finish(Some(event))
     }
 
     fn usable_service(
@@ -35,106 +35,105 @@ impl Converter {
         name: &ObjectName,
         object: &objects::Service,
         spec: &objects::ServiceSpec,
-        scope: &mut Scope,
+        fields: &mut Fields,
     ) -> Option<Service> {
-        let cluster_ips = cluster_ips(spec, scope)?;
-        let ports = self.service_ports(spec, scope)?;
-        let external_policy = external_policy(spec, scope);
-        let load_balancer_ips = load_balancer_ips(object, scope);
-        let source_ranges = source_ranges(spec, &load_balancer_ips, scope);
+        let cluster_ips = cluster_ips(spec, fields)?;
+        let ports = self.service_ports(spec, fields)?;
+        let external_policy = external_policy(spec, fields);
+        let load_balancer_ips = load_balancer_ips(object, fields);
+        let source_ranges = source_ranges(spec, &load_balancer_ips, fields);
         Some(Service {
             name: name.clone(),
             created: object.metadata.creation_timestamp.unwrap_or(i64::MAX),
             cluster_ips,
-            external_ips: if self.options.allow_external_ips { external_ips(spec, scope) } else { Vec::new() },
+            external_ips: if self.options.allow_external_ips { external_ips(spec, fields) } else { Vec::new() },
             load_balancer_ips,
             source_ranges,
             external_policy,
-            internal_policy: policy(spec.internal_traffic_policy.as_deref(), "spec.internalTrafficPolicy", scope),
-            affinity_seconds: affinity_seconds(spec, scope),
-            health_check_node_port: health_check_node_port(spec, external_policy, scope),
+            internal_policy: policy(spec.internal_traffic_policy.as_deref(), "spec.internalTrafficPolicy", fields),
+            affinity_seconds: affinity_seconds(spec, fields),
+            health_check_node_port: health_check_node_port(spec, external_policy, fields),
             ports,
         })
     }
 
-    /// The usable ports; `None` with a notice when there is none.
-    fn service_ports(&mut self, spec: &objects::ServiceSpec, scope: &mut Scope) -> Option<Vec<ServicePort>> {
+    /// The usable ports; `None` when there is none, which is a problem.
+    fn service_ports(&mut self, spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<Vec<ServicePort>> {
         let mut ports: Vec<ServicePort> = Vec::new();
         let mut known = HashSet::new();
         for (index, port) in spec.ports.iter().enumerate() {
             let field = format!("spec.ports[{index}]");
-            let Some(port) = self.service_port(port, &field, scope) else { continue };
-            // A5: name and protocol identify a port.
+            let Some(port) = self.service_port(port, &field, fields) else { continue };
+            // Name and protocol identify a port (A5).
             if known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
-                let problem =
-                    format!("a port named {:?} with protocol {} came before; ignored", port.name, port.protocol);
-                scope.notice(field, problem);
+                let text = format!("a port named {:?} with protocol {} came before; ignored", port.name, port.protocol);
+                fields.problem(field, text);
             }
         }
         if ports.is_empty() {
-            scope.notice("spec.ports", "no usable port; Service ignored");
+            fields.problem("spec.ports", "no usable port; Service ignored");
             return None;
         }
         Some(ports)
     }
 
-    fn service_port(&mut self, port: &objects::ServicePort, field: &str, scope: &mut Scope) -> Option<ServicePort> {
-        let name = self.port_name(port.name.as_deref().unwrap_or_default(), field, scope)?;
-        let protocol = scope.protocol(field, port.protocol.as_deref())?;
-        let number = scope.port(format_args!("{field}.port"), port.port, "port ignored")?;
+    fn service_port(&mut self, port: &objects::ServicePort, field: &str, fields: &mut Fields) -> Option<ServicePort> {
+        let name = self.port_name(port.name.as_deref().unwrap_or_default(), field, fields)?;
+        let protocol = fields.protocol(field, port.protocol.as_deref())?;
+        let number = fields.port(format_args!("{field}.port"), port.port, "port ignored")?;
         let node_port = Some(port.node_port).filter(|port| *port != 0);
-        let node_port = node_port.and_then(|port| scope.port(format_args!("{field}.nodePort"), port, "no node port"));
+        let node_port = node_port.and_then(|port| fields.port(format_args!("{field}.nodePort"), port, "no node port"));
         Some(ServicePort { name, protocol, port: number, node_port })
     }
 }
 
-/// The source ranges (A9), with a notice for each family that they leave open.
-fn source_ranges(spec: &objects::ServiceSpec, load_balancer_ips: &[IpAddr], scope: &mut Scope) -> Vec<IpNet> {
+/// The source ranges (A9). A family of load balancer IPs without a range is a problem, because all clients can reach these.
+fn source_ranges(spec: &objects::ServiceSpec, load_balancer_ips: &[IpAddr], fields: &mut Fields) -> Vec<IpNet> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
-    let ranges = scope.cidrs(FIELD, &spec.load_balancer_source_ranges);
+    let ranges = fields.cidrs(FIELD, &spec.load_balancer_source_ranges);
     let given = !spec.load_balancer_source_ranges.is_empty();
     for family in Family::BOTH {
         let balanced = load_balancer_ips.iter().any(|ip| Family::of(*ip) == family);
         if given && balanced && !ranges.iter().any(|range| Family::of(range.addr()) == family) {
-            scope.notice(FIELD, format!("no {family} range; the {family} load balancer IPs are open to everybody"));
+            fields.problem(FIELD, format!("no {family} range; the {family} load balancer IPs are open to all clients"));
         }
     }
     ranges
 }
 
-/// Not labelled for another proxy, not headless, with a cluster IP and of another type than ExternalName (A1 to A3).
+/// Whether this proxy handles the Service: it is not labelled for another proxy (A1), has a cluster IP (A2) and is no ExternalName (A3).
 fn is_for_this_proxy(object: &objects::Service, spec: &objects::ServiceSpec) -> bool {
     object.metadata.labels.proxy_name.is_none()
         && !matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"))
         && spec.type_.as_deref() != Some("ExternalName")
 }
 
-/// The cluster IP of each family (A4); `None` with a notice when there is no usable one.
-fn cluster_ips(spec: &objects::ServiceSpec, scope: &mut Scope) -> Option<ClusterIps> {
+/// The cluster IP of each family (A4); `None` when there is no usable one, which is a problem.
+fn cluster_ips(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<ClusterIps> {
     let mut found = ClusterIps::default();
     let families = &spec.ip_families;
     if families.is_empty() {
-        let ip = scope.ip("spec.clusterIP", spec.cluster_ip.as_deref().unwrap_or_default())?;
+        let ip = fields.ip("spec.clusterIP", spec.cluster_ip.as_deref().unwrap_or_default())?;
         set_cluster_ip(&mut found, ip);
         return Some(found);
     }
     for (index, (family, text)) in families.iter().zip(&spec.cluster_ips).enumerate() {
-        let Some(family) = family_of_word(family, index, scope) else { continue };
+        let Some(family) = parse_family(family, index, fields) else { continue };
         if found.get(family).is_some() {
             continue;
         }
         let field = format!("spec.clusterIPs[{index}]");
-        let Some(ip) = scope.ip(&field, text) else { continue };
+        let Some(ip) = fields.ip(&field, text) else { continue };
         if Family::of(ip) == family {
             set_cluster_ip(&mut found, ip);
         } else {
-            scope.notice(field, format!("{text:?} is not an {family} address; ignored"));
+            fields.problem(field, format!("{text:?} is not an {family} address; ignored"));
         }
     }
     if found == ClusterIps::default() {
-        scope.notice("spec.clusterIPs", "no usable address for any of spec.ipFamilies; Service ignored");
+        fields.problem("spec.clusterIPs", "no usable address for any of spec.ipFamilies; Service ignored");
         return None;
     }
     Some(found)
@@ -147,24 +146,24 @@ fn set_cluster_ip(ips: &mut ClusterIps, ip: IpAddr) {
     }
 }
 
-fn family_of_word(word: &str, index: usize, scope: &mut Scope) -> Option<Family> {
+fn parse_family(word: &str, index: usize, fields: &mut Fields) -> Option<Family> {
     match word {
         "IPv4" => Some(Family::V4),
         "IPv6" => Some(Family::V6),
         other => {
-            scope.notice(format!("spec.ipFamilies[{index}]"), format!("{other:?} is not IPv4 or IPv6; ignored"));
+            fields.problem(format!("spec.ipFamilies[{index}]"), format!("{other:?} is not IPv4 or IPv6; ignored"));
             None
         }
     }
 }
 
 /// The external IPs, trimmed and without blanks and repeats (A7).
-fn external_ips(spec: &objects::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
+fn external_ips(spec: &objects::ServiceSpec, fields: &mut Fields) -> Vec<IpAddr> {
     let (mut ips, mut known) = (Vec::new(), HashSet::new());
     for (index, text) in spec.external_ips.iter().enumerate() {
         let text = text.trim();
         if !text.is_empty() {
-            let ip = reachable_ip(format_args!("spec.externalIPs[{index}]"), text, scope);
+            let ip = reachable_ip(format_args!("spec.externalIPs[{index}]"), text, fields);
             ips.extend(ip.filter(|ip| known.insert(*ip)));
         }
     }
@@ -172,7 +171,7 @@ fn external_ips(spec: &objects::ServiceSpec, scope: &mut Scope) -> Vec<IpAddr> {
 }
 
 /// The load balancer IPs that traffic is addressed to (A8).
-fn load_balancer_ips(object: &objects::Service, scope: &mut Scope) -> Vec<IpAddr> {
+fn load_balancer_ips(object: &objects::Service, fields: &mut Fields) -> Vec<IpAddr> {
     let ingress = &object.status.load_balancer.ingress;
     let (mut ips, mut known) = (Vec::new(), HashSet::new());
     for (index, ingress) in ingress.iter().enumerate() {
@@ -180,23 +179,23 @@ fn load_balancer_ips(object: &objects::Service, scope: &mut Scope) -> Vec<IpAddr
         let Some(text) = ingress.ip.as_deref().filter(|text| !text.is_empty()) else { continue };
         match ingress.ip_mode.as_deref() {
             None | Some("VIP") => {
-                let ip = reachable_ip(format_args!("{field}.ip"), text, scope);
+                let ip = reachable_ip(format_args!("{field}.ip"), text, fields);
                 ips.extend(ip.filter(|ip| known.insert(*ip)));
             }
             Some("Proxy") => {}
             Some(other) => {
-                scope.notice(format!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored"))
+                fields.problem(format!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored"))
             }
         }
     }
     ips
 }
 
-/// An address at which others can reach a Service. Every host has its own of the addresses that are left out here, or every link: a
-/// Service with one of them would only take what is meant for somebody else, such as a cloud's metadata server at 169.254.169.254.
-/// The API server refuses most of them in external IPs, but not in the status, and not in objects that are older than its checks.
-fn reachable_ip(field: impl Display, text: &str, scope: &mut Scope) -> Option<IpAddr> {
-    let ip = scope.ip(&field, text)?;
+/// An external IP or load balancer IP, unless it is one that exists on every host or link, such as loopback: a Service with such an
+/// address would take traffic for other destinations, for example a cloud's metadata server at 169.254.169.254. The API server refuses
+/// most of these in external IPs, but not in the status, and not in objects that are older than its checks.
+fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields) -> Option<IpAddr> {
+    let ip = fields.ip(&field, text)?;
     let special = match ip {
         ip if ip.is_unspecified() => "the unspecified address",
         ip if ip.is_loopback() => "a loopback address",
@@ -206,32 +205,32 @@ fn reachable_ip(field: impl Display, text: &str, scope: &mut Scope) -> Option<Ip
         IpAddr::V4(ip) if ip.is_broadcast() => "the broadcast address",
         _ => return Some(ip),
     };
-    scope.notice(field.to_string(), format!("{text:?} is {special}; ignored"));
+    fields.problem(field.to_string(), format!("{text:?} is {special}; ignored"));
     None
 }
 
 /// A traffic policy; absent means Cluster (A12).
-fn policy(word: Option<&str>, field: &str, scope: &mut Scope) -> TrafficPolicy {
+fn policy(word: Option<&str>, field: &str, fields: &mut Fields) -> TrafficPolicy {
     match word {
         None | Some("" | "Cluster") => TrafficPolicy::Cluster,
         Some("Local") => TrafficPolicy::Local,
         Some(other) => {
-            scope.notice(field, format!("{other:?} is not Cluster or Local; Cluster is used"));
+            fields.problem(field, format!("{other:?} is not Cluster or Local; Cluster is used"));
             TrafficPolicy::Cluster
         }
     }
 }
 
 /// The external policy; Local counts only where traffic can come from outside (A12).
-fn external_policy(spec: &objects::ServiceSpec, scope: &mut Scope) -> TrafficPolicy {
-    let policy = policy(spec.external_traffic_policy.as_deref(), "spec.externalTrafficPolicy", scope);
-    // The gate AllowServiceExternalIPs has no say here (A7).
+fn external_policy(spec: &objects::ServiceSpec, fields: &mut Fields) -> TrafficPolicy {
+    let policy = policy(spec.external_traffic_policy.as_deref(), "spec.externalTrafficPolicy", fields);
+    // External IPs count here even when the gate AllowServiceExternalIPs is off (A7).
     let has_external_ips = !spec.external_ips.is_empty();
     let reachable = match spec.type_.as_deref() {
         Some("LoadBalancer" | "NodePort") => true,
         None | Some("" | "ClusterIP") => has_external_ips,
         Some(other) => {
-            scope.notice("spec.type", format!("{other:?} is not a Service type; ClusterIP is used"));
+            fields.problem("spec.type", format!("{other:?} is not a Service type; ClusterIP is used"));
             has_external_ips
         }
     };
@@ -239,12 +238,12 @@ fn external_policy(spec: &objects::ServiceSpec, scope: &mut Scope) -> TrafficPol
 }
 
 /// The time-out of ClientIP affinity in seconds (A11).
-fn affinity_seconds(spec: &objects::ServiceSpec, scope: &mut Scope) -> Option<u32> {
+fn affinity_seconds(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<u32> {
     match spec.session_affinity.as_deref() {
         None | Some("" | "None") => return None,
         Some("ClientIP") => {}
         Some(other) => {
-            scope.notice("spec.sessionAffinity", format!("{other:?} is not None or ClientIP; None is used"));
+            fields.problem("spec.sessionAffinity", format!("{other:?} is not None or ClientIP; None is used"));
             return None;
         }
     }
@@ -253,16 +252,16 @@ fn affinity_seconds(spec: &objects::ServiceSpec, scope: &mut Scope) -> Option<u3
     };
     let valid = u32::try_from(given).ok().filter(|seconds| (1..=MAX_AFFINITY_SECONDS).contains(seconds));
     if valid.is_none() {
-        let problem = format!("{given} is not in 1 to {MAX_AFFINITY_SECONDS}; {DEFAULT_AFFINITY_SECONDS} is used");
-        scope.notice("spec.sessionAffinityConfig.clientIP.timeoutSeconds", problem);
+        let text = format!("{given} is not in 1 to {MAX_AFFINITY_SECONDS}; {DEFAULT_AFFINITY_SECONDS} is used");
+        fields.problem("spec.sessionAffinityConfig.clientIP.timeoutSeconds", text);
     }
     Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
 }
 
 /// The health-check node port, for load balancers with effective Local policy (A13).
-fn health_check_node_port(spec: &objects::ServiceSpec, external: TrafficPolicy, scope: &mut Scope) -> Option<u16> {
+fn health_check_node_port(spec: &objects::ServiceSpec, external: TrafficPolicy, fields: &mut Fields) -> Option<u16> {
     if spec.type_.as_deref() != Some("LoadBalancer") || external != TrafficPolicy::Local {
         return None;
     }
-    scope.port("spec.healthCheckNodePort", spec.health_check_node_port, "no health check")
+    fields.port("spec.healthCheckNodePort", spec.health_check_node_port, "no health check")
 }

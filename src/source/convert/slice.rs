@@ -1,11 +1,11 @@
-//! EndpointSlice objects (B1 to B9).
+//! EndpointSlices (rules B1 to B9).
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::text::is_dns_subdomain;
-use super::{Converted, Converter, Scope};
+use super::{Converted, Converter, Fields};
 use crate::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
 use crate::source::objects;
 
@@ -15,65 +15,73 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 impl Converter {
     /// An EndpointSlice; [`Event::SliceDeleted`] when it is not usable (B1 to B3).
     pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice) -> Converted {
-        let mut scope = Scope::new("EndpointSlice", &object.metadata);
-        let Some(name) = self.object_name(&object.metadata, &mut scope) else {
-            return scope.finish(None);
+        let mut fields = Fields::of("EndpointSlice", &object.metadata);
+        let Some(name) = self.object_name(&object.metadata, &mut fields) else {
+            return fields.finish(None);
         };
-        let event = match self.usable_slice(&name, object, &mut scope) {
+        let event = match self.usable_slice(&name, object, &mut fields) {
             Some(slice) => Event::SliceApplied(slice),
             None => Event::SliceDeleted(name),
         };
-        scope.finish(Some(event))
+        fields.finish(Some(event))
     }
 
     fn usable_slice(
         &mut self,
         name: &ObjectName,
         object: &objects::EndpointSlice,
-        scope: &mut Scope,
+        fields: &mut Fields,
     ) -> Option<EndpointSlice> {
         let labels = &object.metadata.labels;
+        // Slices of headless Services are for DNS only (B1).
         if labels.headless.is_some() {
-            return None; // B1
+            return None;
         }
+        // The label names the Service (B2).
         let service = labels.service_name.as_deref().unwrap_or_default();
         if !is_dns_subdomain(service) {
-            let problem = format!("{service:?} is not the name of a Service; slice ignored");
-            scope.notice(format!("metadata.labels[{SERVICE_LABEL}]"), problem);
-            return None; // B2
+            let text = format!("{service:?} is not the name of a Service; slice ignored");
+            fields.problem(format!("metadata.labels[{SERVICE_LABEL}]"), text);
+            return None;
         }
-        let family = slice_family(&object.address_type, scope)?;
+        let family = slice_family(&object.address_type, fields)?;
         Some(EndpointSlice {
             name: name.clone(),
             service: ObjectName { namespace: Arc::clone(&name.namespace), name: self.names.share(service) },
             family,
-            ports: self.slice_ports(object, scope),
-            endpoints: self.slice_endpoints(object, family, scope),
+            ports: self.slice_ports(object, fields),
+            endpoints: self.slice_endpoints(object, family, fields),
             trigger: trigger(object.metadata.annotations.trigger_time.as_deref()),
         })
     }
 
-    fn slice_ports(&mut self, object: &objects::EndpointSlice, scope: &mut Scope) -> Vec<SlicePort> {
+    fn slice_ports(&mut self, object: &objects::EndpointSlice, fields: &mut Fields) -> Vec<SlicePort> {
         let ports = object.ports.iter().enumerate();
-        ports.filter_map(|(index, port)| self.slice_port(port, &format!("ports[{index}]"), scope)).collect()
+        ports.filter_map(|(index, port)| self.slice_port(port, &format!("ports[{index}]"), fields)).collect()
     }
 
-    fn slice_port(&mut self, port: &objects::EndpointPort, field: &str, scope: &mut Scope) -> Option<SlicePort> {
+    fn slice_port(&mut self, port: &objects::EndpointPort, field: &str, fields: &mut Fields) -> Option<SlicePort> {
+        // A port without a name cannot be matched with a port of the Service (B5).
         let Some(name) = port.name.as_deref() else {
-            scope.notice(format!("{field}.name"), "not set (\"\" for an unnamed port); port ignored");
-            return None; // B5
+            fields.problem(format!("{field}.name"), "not set (\"\" for an unnamed port); port ignored");
+            return None;
         };
-        let name = self.port_name(name, field, scope)?;
-        let protocol = scope.protocol(field, port.protocol.as_deref())?;
-        let port = scope.port(format_args!("{field}.port"), port.port, "port ignored")?;
+        let name = self.port_name(name, field, fields)?;
+        let protocol = fields.protocol(field, port.protocol.as_deref())?;
+        let port = fields.port(format_args!("{field}.port"), port.port, "port ignored")?;
         Some(SlicePort { name, protocol, port })
     }
 
-    fn slice_endpoints(&mut self, object: &objects::EndpointSlice, family: Family, scope: &mut Scope) -> Vec<Endpoint> {
-        // Kept for as long as the slice exists: no room beyond what is needed.
+    fn slice_endpoints(
+        &mut self,
+        object: &objects::EndpointSlice,
+        family: Family,
+        fields: &mut Fields,
+    ) -> Vec<Endpoint> {
+        // Exact capacity, because the list is kept as long as the slice exists.
         let mut endpoints = Vec::with_capacity(object.endpoints.len());
         let decoded = object.endpoints.iter().enumerate();
-        endpoints.extend(decoded.filter_map(|(index, endpoint)| self.endpoint(endpoint, index, family, scope)));
+        endpoints.extend(decoded.filter_map(|(index, endpoint)| self.endpoint(endpoint, index, family, fields)));
         endpoints
     }
 
@@ -82,17 +90,19 @@ impl Converter {
         endpoint: &objects::Endpoint,
         index: usize,
         family: Family,
-        scope: &mut Scope,
+        fields: &mut Fields,
     ) -> Option<Endpoint> {
+        // Only the first address counts (B6).
         let Some(text) = endpoint.address.as_deref() else {
-            scope.notice(format!("endpoints[{index}].addresses"), "empty; endpoint ignored");
-            return None; // B6
+            fields.problem(format!("endpoints[{index}].addresses"), "empty; endpoint ignored");
+            return None;
         };
-        let address = scope.ip(format_args!("endpoints[{index}].addresses[0]"), text)?;
+        let address = fields.ip(format_args!("endpoints[{index}].addresses[0]"), text)?;
+        // All addresses of a slice are of its family (B3).
         if Family::of(address) != family {
-            let problem = format!("{text:?} is not an {family} address; ignored");
-            scope.notice(format!("endpoints[{index}].addresses[0]"), problem);
-            return None; // B3
+            let text = format!("{text:?} is not an {family} address; ignored");
+            fields.problem(format!("endpoints[{index}].addresses[0]"), text);
+            return None;
         }
         let node = endpoint.node_name.as_deref().filter(|node| !node.is_empty());
         Some(Endpoint {
@@ -116,19 +126,19 @@ impl Converter {
     }
 }
 
-/// When the slice had to change; what cannot be read is as if it were not there (surface.md section 6).
+/// The time of the change behind the slice, for the latency metric; a time that does not parse counts as absent, as upstream has it.
 fn trigger(text: Option<&str>) -> TriggerTime {
     let time = text.and_then(|text| text.parse::<Timestamp>().ok());
     TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
 }
 
 /// The family of a slice (B3).
-fn slice_family(address_type: &str, scope: &mut Scope) -> Option<Family> {
+fn slice_family(address_type: &str, fields: &mut Fields) -> Option<Family> {
     match address_type {
         "IPv4" => Some(Family::V4),
         "IPv6" => Some(Family::V6),
         other => {
-            scope.notice("addressType", format!("{other:?} is not IPv4 or IPv6; slice ignored"));
+            fields.problem("addressType", format!("{other:?} is not IPv4 or IPv6; slice ignored"));
             None
         }
     }

@@ -1,15 +1,15 @@
 //! Addresses, CIDRs and names as objects spell them.
 //!
-//! Takes text, gives values; pure. Accepts what Kubernetes accepts for old objects (A10), so leading zeros are decimal
-//! padding, never octal.
+//! Takes text, gives values; pure. Accepts what Kubernetes accepts in old objects (A10): leading zeros are decimal padding, never
+//! octal.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The longest DNS label.
+/// The longest DNS label, in bytes.
 const MAX_LABEL: usize = 63;
-/// The longest DNS subdomain.
+/// The longest DNS subdomain, in bytes.
 const MAX_SUBDOMAIN: usize = 253;
 
 /// An IP address in any spelling; IPv4-mapped IPv6 is IPv4, as for the API server.
@@ -35,7 +35,7 @@ fn without_padding(text: &str) -> String {
         let end = group.trim_end_matches(['.', ':']).len();
         let (group, separator) = group.split_at(end);
         let digits = group.trim_start_matches('0');
-        // A group of zeros only is a zero, an empty one is the "::" of IPv6.
+        // A group of only zeros stands for one zero; an empty group belongs to the "::" of IPv6.
         out.push_str(if digits.is_empty() && !group.is_empty() { "0" } else { digits });
         out.push_str(separator);
     }
@@ -71,7 +71,6 @@ mod tests {
 
     #[test]
     fn leading_zeros_of_addresses_are_padding() {
-        // A10
         assert_eq!(ip("172.30.0.041").as_deref(), Some("172.30.0.41"));
         assert_eq!(ip("192.000.002.008").as_deref(), Some("192.0.2.8"));
         assert_eq!(ip("0.0.0.0").as_deref(), Some("0.0.0.0"));
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_stays_none() {
+    fn text_that_is_no_address_is_refused() {
         for text in [
             "",
             "300.1.1.1",
@@ -102,7 +101,6 @@ mod tests {
 
     #[test]
     fn cidrs_lose_padding_and_host_bits() {
-        // A10
         assert_eq!(cidr("203.0.113.000/025").as_deref(), Some("203.0.113.0/25"));
         assert_eq!(cidr("10.1.2.3/8").as_deref(), Some("10.0.0.0/8"));
         assert_eq!(cidr("0.0.0.0/0").as_deref(), Some("0.0.0.0/0"));
@@ -110,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cidr_stays_none() {
+    fn text_that_is_no_cidr_is_refused() {
         for text in
             ["", "10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/+8", "::/129", "10.0.0.0/8/8", "/8"]
         {

@@ -1,7 +1,7 @@
 //! Reads the objects of a manifest file.
 //!
 //! Takes the bytes of a file, gives [`Content`]: an event for each object of a kind that the proxy reads, and the problems of
-//! the rest. Pure. A document that does not parse marks the file as broken and hides nothing else.
+//! the rest. Pure. A document that does not parse marks the file as broken; the other documents count.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -15,20 +15,20 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::document::{Document, documents};
-use super::problem::{Problem, Severity};
+use super::{ManifestProblem, Severity};
 use crate::model::Event;
+use crate::source::Key;
 use crate::source::convert::{Converted, Converter};
-use crate::source::key::Key;
-use crate::source::objects::{self, FieldError};
+use crate::source::objects::{self, DecodeError};
 
 /// The namespace of an object that names none.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Nodes and events that a YAML document may have: no limit of its own for a file of the largest size.
+/// Nodes and parser events that a YAML document may have: more than the largest file can hold, so that the file's size is the limit.
 const MAX_YAML_EVENTS: usize = 1 << 26;
 
-/// How much aliases may add to a YAML document, for each of its bytes: a few hundred bytes of aliases of aliases can mean millions of
-/// nodes.
+/// How many parser events aliases may add to a YAML document, for each of its bytes: a few hundred bytes of aliases of aliases can
+/// stand for millions of nodes.
 const ALIASED_EVENTS_A_BYTE: usize = 16;
 
 /// What a file holds.
@@ -36,10 +36,9 @@ const ALIASED_EVENTS_A_BYTE: usize = 16;
 pub(super) struct Content {
     /// Its objects, in the order of the file.
     pub(super) objects: Vec<Object>,
-    /// A part of it could not be read: what is missing may be in there.
+    /// A part of it could not be read, so a missing object may be in there.
     pub(super) broken: bool,
-    /// What is wrong with it.
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<ManifestProblem>,
 }
 
 /// An object of a file.
@@ -49,13 +48,14 @@ pub(super) struct Object {
     pub(super) key: Key,
     /// The document that holds it, from 1.
     pub(super) document: usize,
-    /// What it amounts to.
+    /// What it means for the model.
     pub(super) event: Event,
 }
 
 /// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise.
 pub(super) fn decode(file: &Arc<Path>, bytes: &[u8], converter: &mut Converter) -> Content {
-    let mut decoder = Decoder { file, converter, document: None, kind: Problem::NO_KIND, content: Content::default() };
+    let mut decoder =
+        Decoder { file, converter, document: None, kind: ManifestProblem::NO_KIND, content: Content::default() };
     match std::str::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -82,7 +82,7 @@ struct Decoder<'a> {
 impl Decoder<'_> {
     fn problem(&mut self, severity: Severity, text: String) {
         let (file, kind) = (Arc::clone(self.file), Some(self.kind));
-        let problem = Problem { severity, file, document: self.document, text, kind };
+        let problem = ManifestProblem { severity, file, document: self.document, text, kind };
         self.content.problems.push(problem);
     }
 
@@ -101,7 +101,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// JSON values, one after the other; after one that is broken nothing can be found.
+    /// JSON values, one after the other. The end of a broken one is not known, so it is the last.
     fn json(&mut self, text: &str) {
         for (index, value) in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>().enumerate() {
             self.document = Some(index + 1);
@@ -112,7 +112,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Reads a list item by item: its values as a whole would take many times the memory of the text.
+    /// Reads a list item by item: as one tree of values it would take many times the memory of the text.
     fn json_document(&mut self, text: &RawValue) {
         let Ok(list) = serde_json::from_str::<RawList<'_>>(text.get()) else { return self.json_value(text, "", None) };
         match kind_of(|field| list.text(field), None) {
@@ -132,7 +132,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// An object or list of objects at `path` of the document; a typed list gives the kind of items that do not say theirs.
+    /// An object or list of objects at `path` of the document. `list` is the kind of the items of a typed list, which may leave it out.
     fn value(&mut self, value: Value, path: &str, list: Option<Kind>) {
         let object = match value {
             Value::Object(object) => object,
@@ -169,12 +169,12 @@ impl Decoder<'_> {
             ItemKind::Node => self.typed::<core::Node, _>(object, path, Converter::node),
             ItemKind::ServiceCidr => self.typed::<networking::ServiceCIDR, _>(object, path, Converter::service_cidr),
         }
-        self.kind = Problem::NO_KIND;
+        self.kind = ManifestProblem::NO_KIND;
     }
 
-    /// Reads an object of a known kind and keeps what it amounts to.
+    /// Reads an object of a known kind and keeps its event.
     ///
-    /// `Full` is the complete type, by which a user's mistakes are found; `T` is what the proxy needs of it.
+    /// `Full` is the complete type, which shows a user's mistakes; `T` has the fields that the proxy reads.
     fn typed<Full: DeserializeOwned, T: DeserializeOwned>(
         &mut self,
         object: Map<String, Value>,
@@ -185,11 +185,11 @@ impl Decoder<'_> {
         let object: Result<T, _> = self.check::<Full>(&object, path).and_then(|()| objects::decode(&object));
         let object = match object {
             Ok(object) => object,
-            Err(error) => return self.error(format!("{}{}: {}", dotted(path), error.field, error.problem)),
+            Err(error) => return self.error(format!("{}{}: {}", dotted(path), error.field, error.reason)),
         };
         let converted = convert(self.converter, &object);
-        for notice in converted.notices {
-            self.problem(Severity::Warning, notice.to_string());
+        for problem in converted.problems {
+            self.problem(Severity::Warning, problem.to_string());
         }
         let Some(event) = converted.event else { return };
         if let (Some(key), Some(document)) = (Key::of(&event), self.document) {
@@ -201,11 +201,11 @@ impl Decoder<'_> {
     ///
     /// # Errors
     /// The first field that does not fit the type.
-    fn check<Full: DeserializeOwned>(&mut self, object: &Value, path: &str) -> Result<(), FieldError> {
+    fn check<Full: DeserializeOwned>(&mut self, object: &Value, path: &str) -> Result<(), DecodeError> {
         let mut unknown = Vec::new();
         let fits = serde_ignored::deserialize::<_, _, Full>(object, |field| unknown.push(field_path(&field)));
         if fits.is_err() {
-            // Again, for the name of the field: keeping track of it is too dear for objects that fit.
+            // Again, for the name of the field: tracking it costs too much for objects that fit.
             objects::decode::<Full>(object)?;
         }
         for field in unknown {
@@ -215,13 +215,13 @@ impl Decoder<'_> {
     }
 }
 
-/// What a document says it is.
+/// The kind of a document.
 #[derive(Clone, Copy)]
 enum Kind {
     Item(ItemKind),
-    /// A list; of this kind, if its own kind says so.
+    /// A list; of items of this kind, if it is a typed one.
     List(Option<ItemKind>),
-    /// Nothing the proxy reads.
+    /// A kind that the proxy does not read.
     Other,
 }
 
@@ -238,7 +238,7 @@ impl ItemKind {
         Kind::Item(self)
     }
 
-    /// The kind as an object says it.
+    /// The kind's name in objects.
     const fn name(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -310,7 +310,7 @@ fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
 fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
-        // Only true and false are booleans: a port may be called "y" or "on".
+        // Only true and false are booleans: a port may have the name "y" or "on".
         strict_booleans: true,
         budget: serde_saphyr::budget! {
             max_events: MAX_YAML_EVENTS,

@@ -1,8 +1,8 @@
-//! The state of a manifest directory between two looks at it.
+//! The state of a manifest directory between two scans.
 //!
-//! Takes the disk, gives [`Update`]s: events, and problems that were not said before. Knows nothing of watches and threads.
+//! Takes the files, gives [`Update`]s: events, and problems that are new. Knows nothing of inotify and threads.
 //!
-//! Invariants: only a file that is certainly gone deletes objects; a rescan reads again only files that may have changed.
+//! Invariants: only a file that was certainly deleted deletes objects; a rescan reads only files that may have changed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
@@ -12,30 +12,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::ManifestProblem;
 use super::decode::decode;
-use super::problem::Problem;
 use super::store::{Changes, Store};
 use super::walk::{Visit, walk};
+use crate::logging::once::OncePerKey;
 use crate::model::Event;
 use crate::source::convert::{ConvertOptions, Converter};
-use crate::source::notice::Memory;
 
 /// The largest file that is read, in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// A file changed this recently may change again without its time stamps telling.
+/// A file that changed this recently may change again within the same time stamp.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
-/// What a look at the disk brought.
+/// The outcome of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Update {
-    /// What the model has to know.
     pub(super) events: Vec<Event>,
-    /// What is new to be said.
-    pub(super) problems: Vec<Problem>,
+    /// Those that the last scan of the same file did not have.
+    pub(super) problems: Vec<ManifestProblem>,
     /// The directory itself cannot be read; all objects stay as they were.
-    pub(super) lost: bool,
-    /// The look ended before everything was read.
+    pub(super) unreadable: bool,
+    /// The scan was stopped before everything was read.
     pub(super) interrupted: bool,
 }
 
@@ -52,15 +51,15 @@ pub(super) struct Directory {
     root: Arc<Path>,
     converter: Converter,
     store: Store,
-    /// How each file looked when it was read.
+    /// Each file's metadata when it was read.
     stamps: HashMap<Arc<Path>, Stamp>,
     /// Files that could not be read.
     unreadable: HashSet<Arc<Path>>,
-    said: Memory<Arc<Path>, Problem>,
+    logged: OncePerKey<Arc<Path>, ManifestProblem>,
 }
 
 impl Directory {
-    /// A directory that was not looked at yet.
+    /// A directory before its first scan.
     pub(super) fn new(root: &Path, options: ConvertOptions) -> Self {
         Self {
             root: root.into(),
@@ -68,19 +67,19 @@ impl Directory {
             store: Store::default(),
             stamps: HashMap::new(),
             unreadable: HashSet::new(),
-            said: Memory::default(),
+            logged: OncePerKey::default(),
         }
     }
 
-    /// Looks at everything while `go_on` says so. `visit` hears of each directory before it is read.
+    /// Scans the whole directory until `go_on` gives false. Calls `visit` with each directory before it is read.
     pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool) -> Update {
         let mut update = Update::default();
         let listing = match walk(&self.root, visit) {
             Ok(listing) => listing,
-            Err(error) => return self.lost(&error),
+            Err(error) => return self.unreadable_root(&error),
         };
         let problems = listing.errors.iter().map(|(path, error)| unreadable(&path.as_path().into(), error)).collect();
-        update.problems.extend(self.said.fresh(Arc::clone(&self.root), problems));
+        update.problems.extend(self.logged.new_messages(Arc::clone(&self.root), problems));
         let hidden = |file: &Path| listing.errors.iter().any(|(path, _)| file.starts_with(path));
         let known = self.store.files().chain(&self.unreadable);
         let gone: Vec<_> = known
@@ -103,11 +102,11 @@ impl Directory {
         update
     }
 
-    /// Looks at some files.
+    /// Reads some files again.
     pub(super) fn refresh(&mut self, files: BTreeSet<PathBuf>) -> Update {
-        // Without its directory a file is not deleted but out of sight.
+        // A file of a directory that cannot be read may still exist.
         if let Err(error) = fs::read_dir(&self.root) {
-            return self.lost(&error);
+            return self.unreadable_root(&error);
         }
         let mut update = Update::default();
         for file in files {
@@ -116,15 +115,15 @@ impl Directory {
         update
     }
 
-    /// Whether a file could not be read when it was last looked at.
+    /// Whether the last attempt to read a file failed.
     pub(super) fn is_unreadable(&self, file: &Path) -> bool {
         self.unreadable.contains(file)
     }
 
-    fn lost(&mut self, error: &io::Error) -> Update {
+    fn unreadable_root(&mut self, error: &io::Error) -> Update {
         let problem = unreadable(&self.root, error);
-        let problems = self.said.fresh(Arc::clone(&self.root), vec![problem]);
-        Update { problems, lost: true, ..Update::default() }
+        let problems = self.logged.new_messages(Arc::clone(&self.root), vec![problem]);
+        Update { problems, unreadable: true, ..Update::default() }
     }
 
     fn load(&mut self, file: &Arc<Path>, update: &mut Update) {
@@ -144,14 +143,14 @@ impl Directory {
                 vec![unreadable(file, &error)]
             }
         };
-        update.problems.extend(self.said.fresh(Arc::clone(file), problems));
+        update.problems.extend(self.logged.new_messages(Arc::clone(file), problems));
     }
 
     fn forget(&mut self, file: &Arc<Path>, update: &mut Update) {
         update.add(self.store.remove(file));
         self.stamps.remove(file);
         self.unreadable.remove(file);
-        self.said.forget(file);
+        self.logged.forget(file);
     }
 
     fn is_unchanged(&self, file: &Path) -> bool {
@@ -160,11 +159,11 @@ impl Directory {
     }
 }
 
-fn unreadable(file: &Arc<Path>, error: &io::Error) -> Problem {
-    Problem::of_file(file, format!("cannot be read: {error}; objects from there stay as they were"))
+fn unreadable(file: &Arc<Path>, error: &io::Error) -> ManifestProblem {
+    ManifestProblem::of_file(file, format!("cannot be read: {error}; objects from there stay as they were"))
 }
 
-/// How a file looks from outside. Equal stamps mean equal content.
+/// A file's metadata. Equal stamps mean equal content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: (u64, u64),
@@ -183,23 +182,23 @@ impl Stamp {
         }
     }
 
-    /// Whether the last change is long enough ago for the next one to show.
+    /// Whether the last change is so long ago that the next one changes the stamp.
     fn is_settled(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(self.changed.0).is_ok_and(|changed| now > Duration::from_secs(changed) + UNSETTLED)
     }
 }
 
-/// A file's content, with its stamp if that can be relied on.
+/// A file's content, with its stamp if the next change will change that.
 fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
-    // Opening a pipe would wait for its writer.
+    // Opening a named pipe would block until it has a writer.
     if !fs::metadata(file)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
     let mut opened = File::open(file)?;
     let stamp = Some(Stamp::of(&opened.metadata()?)).filter(Stamp::is_settled);
     let mut bytes = Vec::new();
-    // The size may grow while we read.
+    // The file may grow while it is read.
     opened.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).is_ok_and(|read| read <= MAX_FILE_BYTES) {
         return Ok((bytes, stamp));

@@ -1,4 +1,4 @@
-//! Cuts a YAML stream into documents, so that a broken one does not take the others with it.
+//! Cuts a YAML stream into documents, so that a broken one does not lose the others.
 //!
 //! Takes the text of a file, gives its non-empty documents as slices of it; pure. YAML forbids `---` and `...` at the start
 //! of a line inside any scalar, so lines suffice to find the borders.
@@ -30,7 +30,7 @@ struct Cutter<'a> {
     found: Vec<Document<'a>>,
     /// Documents that ended.
     ended: usize,
-    /// Offset and number of the line being looked at.
+    /// Offset and number of the present line.
     offset: usize,
     lines: u64,
     /// Offset and line at which the current document starts.

@@ -1,53 +1,97 @@
 //! Objects from a directory of manifests (`--manifests DIR`).
 //!
-//! Takes every `.yaml`, `.yml` and `.json` file below the directory; gives [`Event`]s in the order of their finding, then
-//! [`Event::InitialListDone`], then changes as they happen. What cannot be used becomes a [`Problem`].
+//! Takes every `.yaml`, `.yml` and `.json` file below the directory; gives [`Event`]s in the order of the files, then
+//! [`Event::InitialListDone`], then changes as they happen, and a [`ManifestProblem`] for everything that cannot be used.
 //!
-//! The stages: `walk` finds files, `document` cuts them, `decode` reads objects, `store` compares with what was
-//! there; `directory` ties these together, `watch` says when to look again, `task` runs it all on a thread.
+//! `walk` finds the files, `document` cuts them, `decode` reads their objects, `store` compares these with the former ones; `directory`
+//! ties them together. `changes` reports which files changed, `thread` runs it all.
 //!
 //! Invariants: what cannot be read deletes nothing; of an object in two places the one at the smallest path counts; an
 //! event is sent only for an object whose meaning changed.
 
+mod changes;
 mod decode;
 mod directory;
 mod document;
-mod problem;
 mod store;
-mod task;
+mod thread;
 mod walk;
-mod watch;
 
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::bail;
 
 use super::convert::{ConvertOptions, Converter};
 use crate::model::Event;
 
-pub use problem::{Problem, Severity};
-pub use task::{Handle, OnRejected, check, spawn};
+pub(crate) use thread::{Handle, check, spawn};
 
-/// What a file's bytes amount to, without a disk: for fuzzing and its corpus. JSON if the name ends in `.json`, YAML otherwise.
+/// How much is lost by a [`ManifestProblem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// A part of an object, or one of several copies.
+    Warning,
+    /// A document, file or directory; the objects from there stay as they were.
+    Error,
+}
+
+/// A problem of a manifest; prints as `examples/web.yaml, document 2: spec.foo: unknown field; ignored`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestProblem {
+    /// How much is lost.
+    pub severity: Severity,
+    /// The file or directory.
+    pub file: Arc<Path>,
+    /// The document of the file, from 1; `None` for the whole file.
+    pub document: Option<usize>,
+    /// What is wrong.
+    pub text: String,
+    /// The kind of the object with the problem, or [`ManifestProblem::NO_KIND`]; `None` if the content of no object is the problem.
+    pub kind: Option<&'static str>,
+}
+
+impl ManifestProblem {
+    /// The kind of a document whose kind cannot be read.
+    const NO_KIND: &'static str = "unknown";
+
+    /// A problem of a whole file or directory.
+    fn of_file(file: &Arc<Path>, text: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, file: Arc::clone(file), document: None, text: text.into(), kind: None }
+    }
+}
+
+impl fmt::Display for ManifestProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(document) = self.document {
+            write!(f, ", document {document}")?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
+
+/// Reads the bytes of a file without a disk; for fuzzing. JSON if the name ends in `.json`, YAML otherwise.
 #[doc(hidden)]
 #[must_use]
-pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<Problem>) {
+pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem>) {
     let file = file.into();
     let content = decode::decode(&file, bytes, &mut Converter::default());
     let changes = store::Store::default().replace(&file, content.objects, content.broken);
     (changes.events, [content.problems, changes.duplicates].concat())
 }
 
-/// Reads a directory once: the events of all its objects, [`Event::InitialListDone`] last, and what was wrong with them.
+/// Reads a directory once: the events of all its objects, [`Event::InitialListDone`] last, and the problems below it.
 ///
 /// # Errors
-/// The directory itself cannot be read. Problems below it are in the second part of the result.
-pub fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<Problem>)> {
+/// The directory itself cannot be read.
+pub(crate) fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
     let mut update = directory::Directory::new(dir, options).rescan(&mut |_| {}, &|| true);
-    if update.lost {
+    if update.unreadable {
         match update.problems.first() {
             Some(problem) => bail!("{problem}"),
             None => bail!("{} cannot be read", dir.display()),

@@ -1,40 +1,40 @@
-//! Which file provides which object, and what a change of a file changes.
+//! Which file defines which object, and what a change of a file changes.
 //!
-//! Takes the objects of files, gives the events between what counted before and what counts now. Pure.
+//! Takes the objects of files, gives the events that lead from the former objects to the present ones. Pure.
 //!
 //! Invariants: of an object in several places the first counts (smallest path, then first in the file); equal content gives
-//! no event; a broken file loses no object that it provided before.
+//! no event; a broken file loses no object that it defined before.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::decode::Object;
-use super::problem::{Problem, Severity};
+use super::{ManifestProblem, Severity};
 use crate::model::Event;
-use crate::source::key::Key;
+use crate::source::Key;
 
-/// What a change amounts to.
+/// The consequences of a change of a file.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// What the model has to know.
     pub(super) events: Vec<Event>,
     /// Objects that are newly in two places.
-    pub(super) duplicates: Vec<Problem>,
+    pub(super) duplicates: Vec<ManifestProblem>,
 }
 
 /// The objects of all files.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     files: BTreeMap<Arc<Path>, BTreeSet<Key>>,
-    /// Never an empty list; in the order of the places.
-    claims: HashMap<Key, Vec<Claim>>,
+    /// Where each object is defined, in the order of the places; never an empty list.
+    definitions: HashMap<Key, Vec<Definition>>,
 }
 
 #[derive(Clone, Debug)]
-struct Claim {
+struct Definition {
     place: Place,
-    event: Event,
+    /// Shared with the state before a change, so that it is compared but not copied.
+    event: Arc<Event>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,87 +46,87 @@ struct Place {
 }
 
 impl Store {
-    /// The files that provide something or did when they were last whole.
+    /// The files that define an object, or did when they were last read without an error.
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Path>> {
         self.files.keys()
     }
 
-    /// A file holds this now.
+    /// Notes what a file holds now. `broken`: a part of it could not be read, so objects that it lacks stay.
     pub(super) fn replace(&mut self, file: &Arc<Path>, objects: Vec<Object>, broken: bool) -> Changes {
         let old = self.files.remove(file).unwrap_or_default();
         let new: BTreeSet<Key> = objects.iter().map(|object| object.key.clone()).collect();
-        let before: Vec<(Key, Standing)> = old.union(&new).map(|key| (key.clone(), self.standing(key))).collect();
+        let before: Vec<(Key, Effective)> = old.union(&new).map(|key| (key.clone(), self.effective(key))).collect();
         let replaced = |key: &&Key| !broken || new.contains(*key);
         for key in old.iter().filter(replaced) {
-            self.withdraw(key, file);
+            self.undefine(key, file);
         }
         for (index, object) in objects.into_iter().enumerate() {
             let place = Place { file: Arc::clone(file), document: object.document, index };
-            self.claim(object.key, Claim { place, event: object.event });
+            self.define(object.key, Definition { place, event: Arc::new(object.event) });
         }
         let keys = if broken { &old | &new } else { new };
         self.files.insert(Arc::clone(file), keys);
         self.changes_since(before)
     }
 
-    /// A file is gone.
+    /// Notes that a file was deleted.
     pub(super) fn remove(&mut self, file: &Arc<Path>) -> Changes {
         let changes = self.replace(file, Vec::new(), false);
         self.files.remove(file);
         changes
     }
 
-    fn claim(&mut self, key: Key, claim: Claim) {
-        let claims = self.claims.entry(key).or_insert_with(|| Vec::with_capacity(1));
-        let at = claims.partition_point(|other| other.place < claim.place);
-        claims.insert(at, claim);
+    fn define(&mut self, key: Key, definition: Definition) {
+        let definitions = self.definitions.entry(key).or_insert_with(|| Vec::with_capacity(1));
+        let at = definitions.partition_point(|other| other.place < definition.place);
+        definitions.insert(at, definition);
     }
 
-    fn withdraw(&mut self, key: &Key, file: &Arc<Path>) {
-        if let Some(claims) = self.claims.get_mut(key) {
-            claims.retain(|claim| claim.place.file != *file);
-            if claims.is_empty() {
-                self.claims.remove(key);
+    fn undefine(&mut self, key: &Key, file: &Arc<Path>) {
+        if let Some(definitions) = self.definitions.get_mut(key) {
+            definitions.retain(|definition| definition.place.file != *file);
+            if definitions.is_empty() {
+                self.definitions.remove(key);
             }
         }
     }
 
-    fn standing(&self, key: &Key) -> Standing {
-        let Some((first, others)) = self.claims.get(key).and_then(|claims| claims.split_first()) else {
-            return Standing::default();
+    fn effective(&self, key: &Key) -> Effective {
+        let Some((first, others)) = self.definitions.get(key).and_then(|all| all.split_first()) else {
+            return Effective::default();
         };
-        Standing {
-            event: Some(first.event.clone()).filter(|event| *event != key.deletion()),
-            rivals: others.iter().map(|other| (first.place.clone(), other.place.clone())).collect(),
+        Effective {
+            event: Some(Arc::clone(&first.event)).filter(|event| **event != key.deletion()),
+            duplicates: others.iter().map(|other| (first.place.clone(), other.place.clone())).collect(),
         }
     }
 
-    fn changes_since(&self, before: Vec<(Key, Standing)>) -> Changes {
+    fn changes_since(&self, before: Vec<(Key, Effective)>) -> Changes {
         let mut changes = Changes::default();
         for (key, before) in before {
-            let now = self.standing(&key);
+            let now = self.effective(&key);
             if now.event != before.event {
-                changes.events.push(now.event.unwrap_or_else(|| key.deletion()));
+                changes.events.push(now.event.map_or_else(|| key.deletion(), |event| Event::clone(&event)));
             }
-            let new_rivals = now.rivals.into_iter().filter(|pair| !before.rivals.contains(pair));
-            changes.duplicates.extend(new_rivals.map(|(winner, loser)| duplicate(&key, &winner, loser)));
+            let new = now.duplicates.into_iter().filter(|pair| !before.duplicates.contains(pair));
+            changes.duplicates.extend(new.map(|(winner, loser)| duplicate(&key, &winner, loser)));
         }
         changes
     }
 }
 
-/// What counts for a key.
+/// The definition of an object that counts.
 #[derive(Default)]
-struct Standing {
-    /// The content; `None` if the object does not exist for the proxy.
-    event: Option<Event>,
-    /// The place that counts with each that does not.
-    rivals: Vec<(Place, Place)>,
+struct Effective {
+    /// Its event; `None` if there is no such object for the proxy.
+    event: Option<Arc<Event>>,
+    /// Its place with that of each other definition.
+    duplicates: Vec<(Place, Place)>,
 }
 
-fn duplicate(key: &Key, winner: &Place, loser: Place) -> Problem {
+fn duplicate(key: &Key, winner: &Place, loser: Place) -> ManifestProblem {
     let winner = format!("{}, document {}", winner.file.display(), winner.document);
-    Problem {
+    ManifestProblem {
         severity: Severity::Warning,
         file: loser.file,
         document: Some(loser.document),

@@ -1,7 +1,7 @@
 //! Finds the manifest files below a directory.
 //!
-//! Takes a directory, gives the paths of its files and what could not be looked at. Tells of each directory before it lists
-//! it, so that a watch set up then misses nothing.
+//! Takes a directory, gives the paths of its files and what could not be read. Reports each directory before listing it, so that an
+//! inotify watch that is added then misses no change.
 //!
 //! Names that start with a dot are left out, which is how the `..data` layout of a kubelet's ConfigMap volume is read once:
 //! through the symlinks `DIR/foo.yaml`. Symlinks are followed, each directory is entered once.
@@ -29,7 +29,7 @@ pub(super) enum Visit<'a> {
 pub(super) struct Listing {
     /// The manifest files, sorted.
     pub(super) files: Vec<PathBuf>,
-    /// What could not be looked at. Files below such a path may exist nevertheless.
+    /// What could not be read. Files below such a path may exist nevertheless.
     pub(super) errors: Vec<(PathBuf, io::Error)>,
 }
 
@@ -86,7 +86,7 @@ impl Walker<'_> {
             }
             match self.entry(&entry) {
                 Ok(()) => {}
-                // Gone since it was listed, or a symlink to nothing.
+                // It was deleted since it was listed, or is a symlink to nothing.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => self.listing.errors.push((entry.path(), error)),
             }

@@ -1,6 +1,7 @@
 //! Answers of an API server. The first byte says of which kind ('0' to '3': Node, Service, EndpointSlice, ServiceCIDR).
 
-use kube_proxy::source::api::decoders::{self, Meaning};
+use kube_proxy::model::Event;
+use kube_proxy::source::api::{list_bytes, watch_bytes};
 
 use super::cluster::programmed;
 
@@ -10,7 +11,7 @@ const LIMIT: usize = 4096;
 /// The stream of a watch means the same wherever the network cuts it.
 pub(super) fn watch(bytes: &[u8]) {
     let Some((kind, answer)) = bytes.split_first() else { return };
-    let cut = |chunk: usize| decoders::watch(kind_of(*kind), answer, chunk, LIMIT);
+    let cut = |chunk: usize| watch_bytes(usize::from(*kind), answer, chunk, LIMIT);
     let whole = cut(answer.len());
     for chunk in [1, 3, 100] {
         assert_eq!(cut(chunk), whole, "in chunks of {chunk}");
@@ -20,14 +21,10 @@ pub(super) fn watch(bytes: &[u8]) {
 
 pub(super) fn page(bytes: &[u8]) {
     let Some((kind, answer)) = bytes.split_first() else { return };
-    check(decoders::page(kind_of(*kind), answer));
+    check(list_bytes(usize::from(*kind), answer));
 }
 
-fn kind_of(byte: u8) -> usize {
-    usize::from(byte) % decoders::KINDS
-}
-
-fn check(meaning: Meaning) {
-    assert!(meaning.words.iter().all(|words| !words.is_empty()));
-    programmed(meaning.events);
+fn check((events, words): (Vec<Event>, Vec<String>)) {
+    assert!(words.iter().all(|words| !words.is_empty()));
+    programmed(events);
 }

@@ -185,7 +185,7 @@ fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end() {
     cluster.server.close();
     wait_for("no kind connected", || all_connected(0.0));
     let (received, url) = (proxy.series(RECEIVED), cluster.server.url());
-    let warnings = |kind| lines_about(&proxy.log(), kind, "cannot be followed");
+    let warnings = |kind| lines_about(&proxy.log(), kind, "cannot be watched");
     for kind in KINDS {
         wait_for("a warning", || (!warnings(kind).is_empty()).then_some(()));
     }
@@ -206,7 +206,7 @@ fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end() {
     cluster.server.open();
     let first = wait_for("an answer", || cluster.server.requests().into_iter().skip(asked).find(|r| r.answered == 200));
     for kind in KINDS {
-        let words = format!("followed again: {url}; the outage lasted ");
+        let words = format!("watched again: {url}; the outage lasted ");
         wait_for("a line about the end", || (lines_about(&proxy.log(), kind, &words).len() == 1).then_some(()));
     }
     assert!(first.at.elapsed() < Duration::from_secs(1), "{:?} after the first answer", first.at.elapsed());
@@ -220,7 +220,7 @@ fn a_watch_that_breaks_and_goes_on_is_one_line_in_the_log() {
     let proxy = cluster.proxy();
     cluster.server.wait_for_watches();
     cluster.server.order(Some(Resource::Service), Command::End(Ending::Reset));
-    wait_for("its end", || (lines_about(&proxy.log(), "Service", "followed again").len() == 1).then_some(()));
+    wait_for("its end", || (lines_about(&proxy.log(), "Service", "watched again").len() == 1).then_some(()));
     let warnings = proxy.log().lines().filter(|line| line.contains("WARN")).count();
     assert_eq!(warnings, 0, "{}", proxy.log());
     assert_eq!(proxy.series(CONNECTED), [1.0; 4]);

@@ -14,8 +14,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use super::super::client::location;
-use super::super::connection::{Ask, Connection};
+use super::super::client::without_secrets;
+use super::super::connection::Request;
 use super::*;
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -38,9 +38,13 @@ fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
 /// One page of Services, asked for in the way the options describe.
 async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
     let mut connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
-    let ask = Ask::List(kube::api::ListParams::default());
-    let answer = connection.ask("/api/v1/services", &ask, PATIENCE).await;
-    answer.map_err(|error| error.to_string())?.all(1000, PATIENCE, PATIENCE).await.map_err(|error| error.to_string())
+    let request = Request::List(kube::api::ListParams::default());
+    let answer = connection.send("/api/v1/services", &request, PATIENCE).await;
+    answer
+        .map_err(|error| error.to_string())?
+        .read_all(1000, PATIENCE, PATIENCE)
+        .await
+        .map_err(|error| error.to_string())
 }
 
 /// The Authorization header that a user's entry leads to.
@@ -120,9 +124,7 @@ fn credentials_are_read_again_when_the_server_refuses_them() {
         }
     });
     let client = kubeconfig(dir.path(), &json!({"server": server.url}), &json!({"token": "old"}));
-    let (sink, events) = sync_channel(16);
-    let _handle = spawn(ApiOptions { client, ..options("") }, sink, ()).unwrap();
-    while events.recv_timeout(PATIENCE).unwrap() != Event::InitialListDone {}
+    start(server, ApiOptions { client, ..options("") }, Timing::default()).until("done");
 }
 
 #[test]
@@ -136,9 +138,7 @@ fn credentials_that_come_late_are_used_at_once() {
         _ => refusal(401, ""),
     });
     let client = kubeconfig(dir.path(), &json!({"server": server.url}), &json!({"tokenFile": token}));
-    let (sink, events) = sync_channel(16);
-    let handle = spawn(ApiOptions { client, ..options("") }, sink, ()).unwrap();
-    let followed = Followed { handle, events, counts: Counts::default(), server };
+    let followed = start(server, ApiOptions { client, ..options("") }, Timing::default());
     // After the fourth failure the wait is 6.4 s or more, after the fifth 12.8 s.
     let all = ["nodes", "services", "endpointslices", "servicecidrs"];
     followed.wait(|followed| all.iter().all(|kind| followed.server.requests(kind).len() >= 5));
@@ -149,7 +149,7 @@ fn credentials_that_come_late_are_used_at_once() {
     assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
     let more: Vec<_> =
         all.iter().zip(asked).map(|(kind, asked)| followed.server.requests(kind).len() - asked).collect();
-    assert_eq!(more, [1; 4], "no request but that with the new token");
+    assert_eq!(more, [1; 4], "only the request with the new token");
 }
 
 /// A certificate and its key in PEM.
@@ -236,7 +236,7 @@ fn ask_server(
         let acceptor = authority.acceptor(shown);
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            // A client that does not like the certificate goes away.
+            // A client that refuses the certificate closes the connection.
             let Ok(mut stream) = acceptor.accept(stream).await else { return };
             let _ = stream.read(&mut [0; 4096]).await;
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
@@ -320,6 +320,15 @@ fn a_url_in_a_message_holds_no_password() {
         ("https://[fd00::1]:6443/path/?token=secret", "https://[fd00::1]:6443/path"),
         ("http://10.0.0.1:8080", "http://10.0.0.1:8080"),
     ] {
-        assert_eq!(location(url), shown);
+        assert_eq!(without_secrets(url), shown);
     }
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_ends_the_process() {
+    let client = ClientOptions { kubeconfig: Some("/nowhere/kubeconfig".into()), master: None };
+    let server = serve(|_| Vec::new());
+    let mut followed = start(server, ApiOptions { client, ..options("") }, Timing::default());
+    let failure = runtime().block_on(async { tokio::time::timeout(PATIENCE, followed.failures.next()).await }).unwrap();
+    assert!(format!("{failure:#}").contains("/nowhere/kubeconfig"), "{failure:#}");
 }

@@ -19,7 +19,7 @@ fn a_broken_object_loses_only_itself() {
     let followed = follow("services", answer, Timing::default());
     let all = followed.until("+demo/last 1");
     let services: Vec<_> = all.iter().filter(|event| event.contains("demo/")).map(String::as_str).collect();
-    // It keeps its former state, also through a list in which it is still broken, and is said once.
+    // It keeps its former state, also through a list in which it is still broken, and is logged once.
     assert_eq!(services, ["+demo/web 80", "+demo/api 81", "+demo/last 1"]);
     assert_eq!(followed.counts.of("rejected Service"), 1);
 }
@@ -109,7 +109,7 @@ fn a_page_that_does_not_come_is_given_up() {
 
 #[test]
 fn a_server_that_has_forgotten_the_past_meanwhile_is_listed_at_once() {
-    // An API server that starts again: at first nobody may do anything, then the history is another one.
+    // An API server that starts again: at first no request is allowed, then the history is another one.
     let phase = Mutex::new(0);
     let answer = move |request: &Request| {
         let phase = &mut *phase.lock().unwrap();
@@ -128,7 +128,7 @@ fn a_server_that_has_forgotten_the_past_meanwhile_is_listed_at_once() {
             _ => stream(vec![gone()]),
         }
     };
-    let followed = follow("services", answer, Timing { steady: Duration::from_secs(60), ..Timing::default() });
+    let followed = follow("services", answer, Timing { stable: Duration::from_secs(60), ..Timing::default() });
     followed.until("+demo/web 80");
     let asked = followed.server.requests("services");
     let first_answer = &asked[4];
@@ -145,10 +145,8 @@ fn a_server_that_is_back_for_one_kind_is_asked_for_all() {
         "nodes" => stream(vec![added(&node()), end("1")]),
         _ => stream(vec![end("1")]),
     });
-    let (sink, events) = sync_channel(1024);
-    let counts = Counts::default();
-    let handle = spawn_with(options(&server.url), sink, counts.clone(), Timing::default()).unwrap();
-    let followed = Followed { handle, events, counts, server };
+    let options = options(&server.url);
+    let followed = start(server, options, Timing::default());
     // After the fifth failure the wait is 12.8 s or more, but 6 s at most for Nodes.
     let all = ["nodes", "services", "endpointslices", "servicecidrs"];
     followed.wait(|followed| all.iter().all(|kind| followed.server.requests(kind).len() >= 5));

@@ -1,9 +1,8 @@
-//! The API source as a whole, against a server that says what each test wants; and what it reads, alone.
+//! The API source as a whole, against a server that answers as each test says.
 
 mod access;
 mod faults;
 mod following;
-mod reading;
 mod server;
 
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -12,10 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::task::spawn_with;
-use super::watcher::Timing;
 use super::*;
-use crate::model::Event;
+use crate::supervise::{self, Failures};
 use server::{Act, Request, Server, serve};
 
 /// Longer than anything here takes, on a busy machine too.
@@ -29,8 +26,8 @@ impl Observer for Counts {
     fn connected(&self, kind: &'static str, is: bool) {
         self.0.lock().unwrap().push(format!("{} {kind}", if is { "connected" } else { "away from" }));
     }
-    fn heard(&self, kind: &'static str, _: SystemTime) {
-        self.0.lock().unwrap().push(format!("heard {kind}"));
+    fn received(&self, kind: &'static str, _: SystemTime) {
+        self.0.lock().unwrap().push(format!("received {kind}"));
     }
     fn reconnected(&self, kind: &'static str) {
         self.0.lock().unwrap().push(format!("reconnected {kind}"));
@@ -47,11 +44,21 @@ impl Counts {
     fn of(&self, what: &str) -> usize {
         self.0.lock().unwrap().iter().filter(|entry| *entry == what).count()
     }
+
+    /// Waits until the source's thread, which owns a clone, has ended.
+    fn wait_until_unused(&self) {
+        let end = std::time::Instant::now() + PATIENCE;
+        while Arc::strong_count(&self.0) > 1 {
+            assert!(std::time::Instant::now() < end, "the thread goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
-/// A source that follows a test's server.
+/// A source that watches a test's server.
 struct Followed {
-    handle: Handle,
+    _handle: Handle,
+    failures: Failures,
     events: Receiver<Event>,
     counts: Counts,
     server: Server,
@@ -62,7 +69,7 @@ impl Followed {
     fn until(&self, last: &str) -> Vec<String> {
         let mut found = Vec::new();
         while found.last().is_none_or(|found| found != last) {
-            let event = self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{last} after {found:?}"));
+            let event = self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {last} after {found:?}"));
             found.push(short(&event));
         }
         found
@@ -72,7 +79,7 @@ impl Followed {
     fn wait(&self, what: impl Fn(&Self) -> bool) {
         let end = std::time::Instant::now() + PATIENCE;
         while !what(self) {
-            assert!(std::time::Instant::now() < end, "it never came");
+            assert!(std::time::Instant::now() < end, "it did not become true");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -99,7 +106,7 @@ fn short(event: &Event) -> String {
 /// Times that a test can wait for.
 fn timing() -> Timing {
     let (initial, idle) = (Duration::from_millis(500), Duration::from_millis(700));
-    Timing { initial, idle, accept: idle, stall: idle, ..Timing::default() }
+    Timing { initial, idle, watch_response: idle, stall: idle, ..Timing::default() }
 }
 
 fn options(url: &str) -> ApiOptions {
@@ -112,7 +119,16 @@ fn options(url: &str) -> ApiOptions {
     }
 }
 
-/// Follows a server that has one Node and answers requests for `resource` as the test says; of other kinds it has none.
+/// Starts a source for this server.
+fn start(server: Server, options: ApiOptions, timing: Timing) -> Followed {
+    let (sink, events) = sync_channel(1024);
+    let counts = Counts::default();
+    let (supervisor, failures) = supervise::new();
+    let handle = spawn_with(options, sink, counts.clone(), &supervisor, timing).unwrap();
+    Followed { _handle: handle, failures, events, counts, server }
+}
+
+/// Watches a server that has one Node and answers requests for `resource` as the test says; of other kinds it has no objects.
 fn follow(
     resource: &'static str,
     answer: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'static,
@@ -123,10 +139,8 @@ fn follow(
         "nodes" => stream(vec![added(&node()), end("1")]),
         _ => stream(vec![end("1")]),
     });
-    let (sink, events) = sync_channel(1024);
-    let counts = Counts::default();
-    let handle = spawn_with(options(&server.url), sink, counts.clone(), timing).unwrap();
-    Followed { handle, events, counts, server }
+    let options = options(&server.url);
+    start(server, options, timing)
 }
 
 /// An answer of lines, held open.
@@ -144,25 +158,25 @@ fn refusal(status: u16, headers: &'static str) -> Vec<Act> {
     reply(status, headers, &json!({"kind": "Status", "code": status, "message": "because"}))
 }
 
-fn event(kind: &str, object: &Value) -> String {
+pub(super) fn event(kind: &str, object: &Value) -> String {
     json!({"type": kind, "object": object}).to_string()
 }
 
-fn added(object: &Value) -> String {
+pub(super) fn added(object: &Value) -> String {
     event("ADDED", object)
 }
 
-fn bookmark(version: &str) -> String {
+pub(super) fn bookmark(version: &str) -> String {
     event("BOOKMARK", &json!({"kind": "X", "metadata": {"resourceVersion": version, "creationTimestamp": null}}))
 }
 
 /// The bookmark that ends a streaming list.
-fn end(version: &str) -> String {
+pub(super) fn end(version: &str) -> String {
     let annotations = json!({"k8s.io/initial-events-end": "true"});
     event("BOOKMARK", &json!({"metadata": {"resourceVersion": version, "annotations": annotations}}))
 }
 
-fn gone() -> String {
+pub(super) fn gone() -> String {
     event("ERROR", &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}))
 }
 
@@ -172,13 +186,13 @@ fn node() -> Value {
 }
 
 /// A Service demo/NAME with a port.
-fn service(name: &str, port: &Value, version: &str) -> Value {
+pub(super) fn service(name: &str, port: &Value, version: &str) -> Value {
     json!({
         "metadata": {"namespace": "demo", "name": name, "resourceVersion": version},
         "spec": {"clusterIP": "10.96.0.10", "ports": [{"port": port}]}
     })
 }
 
-fn web(version: &str) -> Value {
+pub(super) fn web(version: &str) -> Value {
     service("web", &json!(80), version)
 }

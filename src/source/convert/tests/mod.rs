@@ -1,6 +1,6 @@
 //! Each rule of conversion, from objects as a user writes them.
 
-mod nodes;
+mod cluster_scoped;
 mod services;
 mod slices;
 
@@ -51,24 +51,24 @@ fn convert_slice(value: Value) -> Converted {
     Converter::new(ConvertOptions::default()).endpoint_slice(&object(value))
 }
 
-/// A Service that converts, with its notices as text.
+/// A Service that converts, with its problems as text.
 fn service(value: Value) -> (Service, Vec<String>) {
     let converted = convert_service(value);
     match converted.event {
-        Some(Event::ServiceApplied(service)) => (service, texts(&converted.notices)),
-        other => panic!("{other:?}, {:?}", converted.notices),
+        Some(Event::ServiceApplied(service)) => (service, texts(&converted.problems)),
+        other => panic!("{other:?}, {:?}", converted.problems),
     }
 }
 
-/// A slice that converts, with its notices as text.
+/// A slice that converts, with its problems as text.
 fn slice(value: Value) -> (EndpointSlice, Vec<String>) {
     let converted = convert_slice(value);
     match converted.event {
-        Some(Event::SliceApplied(slice)) => (slice, texts(&converted.notices)),
-        other => panic!("{other:?}, {:?}", converted.notices),
+        Some(Event::SliceApplied(slice)) => (slice, texts(&converted.problems)),
+        other => panic!("{other:?}, {:?}", converted.problems),
     }
 }
 
-fn texts(notices: &[crate::source::Notice]) -> Vec<String> {
-    notices.iter().map(ToString::to_string).collect()
+fn texts(problems: &[crate::source::Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
 }

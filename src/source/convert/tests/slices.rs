@@ -1,4 +1,4 @@
-//! EndpointSlices: B1 to B9.
+//! EndpointSlices (rules B1 to B9).
 
 use std::sync::Arc;
 
@@ -10,70 +10,73 @@ use crate::model::{Conditions, Family, ObjectName, Protocol};
 fn deleted(value: Value) -> Vec<String> {
     let converted = convert_slice(value);
     assert_eq!(converted.event, Some(Event::SliceDeleted(ObjectName::new("demo", "web-1"))));
-    texts(&converted.notices)
+    texts(&converted.problems)
 }
 
 #[test]
 fn a_slice_belongs_to_the_service_of_its_label() {
-    // B2
-    let (slice, notices) = slice(web_slice());
-    assert_eq!(notices, [""; 0]);
+    // B2: the label kubernetes.io/service-name.
+    let (slice, problems) = slice(web_slice());
+    assert_eq!(problems, [""; 0]);
     assert_eq!(slice.service, ObjectName::new("demo", "web"));
     assert_eq!(slice.family, Family::V4);
-    let notice = "EndpointSlice demo/web-1: metadata.labels[kubernetes.io/service-name]: \"\" is not the name of a Service; slice ignored";
-    assert_eq!(deleted(with(web_slice(), "/metadata/labels", json!({}))), [notice]);
-    assert_eq!(deleted(with(web_slice(), "/metadata/labels", json!({"kubernetes.io/service-name": ""}))), [notice]);
+    let problem = "EndpointSlice demo/web-1: metadata.labels[kubernetes.io/service-name]: \"\" is not the name of a Service; slice ignored";
+    assert_eq!(deleted(with(web_slice(), "/metadata/labels", json!({}))), [problem]);
+    assert_eq!(deleted(with(web_slice(), "/metadata/labels", json!({"kubernetes.io/service-name": ""}))), [problem]);
 }
 
 #[test]
 fn headless_slices_look_deleted() {
-    // B1
+    // B1: the label service.kubernetes.io/headless.
     let labels = json!({"kubernetes.io/service-name": "web", "service.kubernetes.io/headless": ""});
     assert_eq!(deleted(with(web_slice(), "/metadata/labels", labels)), [""; 0]);
 }
 
 #[test]
 fn only_ip_slices_count() {
-    // B3
+    // B3: the address type, and addresses of another family.
     assert_eq!(
         deleted(with(web_slice(), "/addressType", json!("FQDN"))),
         ["EndpointSlice demo/web-1: addressType: \"FQDN\" is not IPv4 or IPv6; slice ignored"]
     );
-    let (wrong, notices) = slice(with(web_slice(), "/addressType", json!("IPv6")));
+    let (wrong, problems) = slice(with(web_slice(), "/addressType", json!("IPv6")));
     assert_eq!((wrong.family, wrong.endpoints.len()), (Family::V6, 0));
     assert_eq!(
-        notices,
+        problems,
         ["EndpointSlice demo/web-1: endpoints[0].addresses[0]: \"10.244.1.2\" is not an IPv6 address; ignored"]
     );
 }
 
 #[test]
 fn slice_ports_need_a_name_and_a_number() {
-    // B5
+    // B5: ports without a name or number are left out.
     let ports = json!([
         {"port": 1}, {"name": "nil"}, {"name": "zero", "port": 0}, {"name": "p", "port": 7, "protocol": "UDP"},
         {"name": "odd", "port": 8, "protocol": "GRE"}, {"name": "", "port": 9}
     ]);
-    let (slice, notices) = slice(with(web_slice(), "/ports", ports));
+    let (slice, problems) = slice(with(web_slice(), "/ports", ports));
     let found: Vec<_> = slice.ports.iter().map(|port| (&*port.name, port.protocol, port.port)).collect();
     assert_eq!(found, [("p", Protocol::Udp, 7), ("", Protocol::Tcp, 9)]);
-    assert_eq!(notices.len(), 4, "{notices:?}");
-    assert_eq!(notices[0], "EndpointSlice demo/web-1: ports[0].name: not set (\"\" for an unnamed port); port ignored");
-    assert_eq!(notices[1], "EndpointSlice demo/web-1: ports[1].port: 0 is not a port (1 to 65535); port ignored");
+    assert_eq!(problems.len(), 4, "{problems:?}");
+    assert_eq!(
+        problems[0],
+        "EndpointSlice demo/web-1: ports[0].name: not set (\"\" for an unnamed port); port ignored"
+    );
+    assert_eq!(problems[1], "EndpointSlice demo/web-1: ports[1].port: 0 is not a port (1 to 65535); port ignored");
 }
 
 #[test]
 fn the_first_address_counts_normalised() {
-    // B6, A10
+    // B6, A10: further addresses are ignored, leading zeros are allowed.
     let endpoints = json!([
         {"addresses": ["010.244.001.002", "10.9.9.9"]}, {"addresses": []}, {"addresses": ["10.244.1.999"]},
         {"addresses": ["10.244.1.3"]}
     ]);
-    let (slice, notices) = slice(with(web_slice(), "/endpoints", endpoints));
+    let (slice, problems) = slice(with(web_slice(), "/endpoints", endpoints));
     let found: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect();
     assert_eq!(found, ["10.244.1.2", "10.244.1.3"]);
     assert_eq!(
-        notices,
+        problems,
         [
             "EndpointSlice demo/web-1: endpoints[1].addresses: empty; endpoint ignored",
             "EndpointSlice demo/web-1: endpoints[2].addresses[0]: \"10.244.1.999\" is not an IP address; ignored"
@@ -83,7 +86,7 @@ fn the_first_address_counts_normalised() {
 
 #[test]
 fn ipv6_endpoints_take_any_spelling() {
-    // B6, A10
+    // B6, A10: IPv6 addresses are normalised.
     let value = with(web_slice(), "/addressType", json!("IPv6"));
     let (slice, _) = slice(with(value, "/endpoints", json!([{"addresses": ["2001:0DB8:0:0:0:0:0:0001"]}])));
     assert_eq!(slice.endpoints[0].address.to_string(), "2001:db8::1");
@@ -109,7 +112,7 @@ fn absent_conditions_have_their_defaults() {
 
 #[test]
 fn node_names_and_hints_are_shared() {
-    // B8, B9
+    // B8, B9: node names, zone hints and node hints.
     let one = json!({
         "addresses": ["10.0.0.1"], "nodeName": "node-1",
         "hints": {"forZones": [{"name": "a"}, {"name": "b"}], "forNodes": [{"name": "node-1"}]}
@@ -133,18 +136,18 @@ fn node_names_and_hints_are_shared() {
 
 #[test]
 fn a_bad_name_gives_no_event() {
-    // B2
+    // B2: a slice needs a valid name.
     let converted = convert_slice(with(web_slice(), "/metadata/namespace", Value::Null));
-    assert_eq!((converted.event, converted.notices.len()), (None, 1));
+    assert_eq!((converted.event, converted.problems.len()), (None, 1));
 }
 
 #[test]
 fn the_time_of_the_trigger_comes_along_and_makes_no_difference() {
-    // surface.md section 6
+    // The annotation that the metric network_programming_duration_seconds starts from.
     let annotated = |text: &str| {
         let annotations = json!({"endpoints.kubernetes.io/last-change-trigger-time": text});
-        let (slice, notices) = slice(with(web_slice(), "/metadata/annotations", annotations));
-        assert_eq!(notices, [""; 0], "{text}");
+        let (slice, problems) = slice(with(web_slice(), "/metadata/annotations", annotations));
+        assert_eq!(problems, [""; 0], "{text}");
         slice
     };
     assert_eq!(annotated("2026-01-01T00:00:00.5Z").trigger.0, Some(1_767_225_600_500_000_000));

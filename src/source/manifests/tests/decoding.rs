@@ -59,7 +59,7 @@ fn duplicate_keys_break_a_document() {
 }
 
 #[test]
-fn a_problem_says_the_kind_of_its_object_and_that_kind_is_counted_from_the_start() {
+fn a_problem_has_the_kind_of_its_object_and_the_metrics_have_a_series_for_it_from_the_start() {
     let metrics = crate::metrics::Metrics::new().text();
     let broken = |api_version: &str, kind: &str| {
         format!("---\napiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x, nonsense: 1}}\n")
@@ -80,7 +80,7 @@ fn a_problem_says_the_kind_of_its_object_and_that_kind_is_counted_from_the_start
 }
 
 #[test]
-fn unknown_fields_are_said_and_left_out() {
+fn unknown_fields_are_reported_and_left_out() {
     let text =
         service("a", "10.96.0.1").replace("port: 80", "port: 80, prot: TCP").replace("spec: {", "spec: {foo: 1, ");
     let found = content("a.yaml", &text);
@@ -96,7 +96,7 @@ fn unknown_fields_are_said_and_left_out() {
 }
 
 #[test]
-fn notices_name_file_and_document() {
+fn problems_of_an_object_name_file_and_document() {
     let text = service("a", "10.96.0.1").replace("spec: {", "spec: {externalIPs: [203.0.113.1, 300.1.1.1], ");
     assert_eq!(
         texts(&content("a.yaml", &text).problems),

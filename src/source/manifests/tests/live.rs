@@ -1,4 +1,4 @@
-//! The watching thread.
+//! The thread, with a directory that changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::{TempDir, tempdir};
 
-use super::super::task::{Handle, Noticing, spawn, spawn_with};
+use super::super::thread::{Detection, Handle, spawn, spawn_with};
 use super::*;
+use crate::supervise;
 
 /// Longer than any change takes to arrive, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,17 +20,23 @@ const QUIET: Duration = Duration::from_millis(150);
 struct Live {
     dir: TempDir,
     events: Receiver<Event>,
-    handle: Handle,
+    _handle: Handle,
+}
+
+/// A source of a directory, and its events.
+fn read(dir: &Path, queue: usize) -> (Handle, Receiver<Event>) {
+    let (sink, events) = sync_channel(queue);
+    let (supervisor, _) = supervise::new();
+    (spawn(dir.into(), ConvertOptions::default(), sink, Box::new(|_| {}), &supervisor).unwrap(), events)
 }
 
 impl Live {
-    /// Watches what `prepare` made, and waits for the initial list.
+    /// Reads what `prepare` made, and waits for the end of the initial list.
     fn start(prepare: impl FnOnce(&Path)) -> (Self, Vec<String>) {
         let dir = tempdir().unwrap();
         prepare(dir.path());
-        let (sink, events) = sync_channel(4096);
-        let handle = spawn(dir.path().into(), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap();
-        let live = Self { dir, events, handle };
+        let (handle, events) = read(dir.path(), 4096);
+        let live = Self { dir, events, _handle: handle };
         let initial = live.until("done");
         (live, initial)
     }
@@ -66,7 +73,7 @@ impl Live {
 
 #[test]
 fn the_initial_list_ends_with_its_mark() {
-    // G1
+    // G1: all objects come before the mark.
     let (live, initial) = Live::start(|dir| {
         fs::write(dir.join("b.yaml"), service("b", "10.96.0.2")).unwrap();
         fs::write(dir.join("a.yaml"), service("a", "10.96.0.1")).unwrap();
@@ -182,12 +189,8 @@ fn a_directory_that_vanishes_and_returns_loses_nothing() {
         fs::create_dir(dir.join("m")).unwrap();
         fs::write(dir.join("m/a.yaml"), service("a", "10.96.0.1")).unwrap();
     });
-    let (sink, events) = sync_channel(16);
-    let nested = Live {
-        handle: spawn(live.path("m"), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap(),
-        events,
-        dir: tempdir().unwrap(),
-    };
+    let (handle, events) = read(&live.path("m"), 16);
+    let nested = Live { _handle: handle, events, dir: tempdir().unwrap() };
     nested.until("done");
     fs::rename(live.path("m"), live.path(".away")).unwrap();
     nested.assert_quiet();
@@ -205,12 +208,8 @@ fn a_root_that_is_a_symlink_can_be_swapped() {
     }
     let (current, new) = (base.path().join("current"), base.path().join("new"));
     symlink("v1", &current).unwrap();
-    let (sink, events) = sync_channel(16);
-    let live = Live {
-        handle: spawn(current.clone(), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap(),
-        events,
-        dir: base,
-    };
+    let (handle, events) = read(&current, 16);
+    let live = Live { _handle: handle, events, dir: base };
     live.until("done");
     symlink("v2", &new).unwrap();
     fs::rename(&new, &current).unwrap();
@@ -235,38 +234,48 @@ fn of_many_objects_only_the_changed_one_is_sent() {
 }
 
 #[test]
-fn stop_is_prompt_even_if_nobody_reads() {
+fn a_stop_is_prompt_even_while_the_queue_is_full() {
     let (live, _) = Live::start(|_| ());
-    let start = Instant::now();
-    live.handle.stop();
-    assert!(start.elapsed() < Duration::from_secs(1));
-    assert_eq!(live.events.recv(), Err(std::sync::mpsc::RecvError));
+    drop(live._handle);
+    assert_eq!(live.events.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
 
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
-    let (sink, _events) = sync_channel(0);
-    let handle = spawn(dir.path().into(), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap();
-    let start = Instant::now();
-    handle.stop();
-    assert!(start.elapsed() < Duration::from_secs(1));
+    // A queue that never has room.
+    let ((sink, _events), (supervisor, _)) = (sync_channel(0), supervise::new());
+    // The thread owns the other clone until it ends.
+    let alive = Arc::new(());
+    let on_rejected = {
+        let alive = Arc::clone(&alive);
+        Box::new(move |_| drop(Arc::clone(&alive)))
+    };
+    let handle = spawn(dir.path().into(), ConvertOptions::default(), sink, on_rejected, &supervisor).unwrap();
+    drop(handle);
+    let end = Instant::now() + PATIENCE;
+    while Arc::strong_count(&alive) > 1 {
+        assert!(Instant::now() < end, "the thread waits for room in the queue");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
 fn a_missing_directory_is_an_error_at_the_start() {
     let dir = tempdir().unwrap();
     let (sink, _events) = sync_channel(1);
-    let error = spawn(dir.path().join("missing"), ConvertOptions::default(), sink, Box::new(|_| {})).unwrap_err();
+    let (dir, options, (supervisor, _)) = (dir.path().join("missing"), ConvertOptions::default(), supervise::new());
+    let error = spawn(dir, options, sink, Box::new(|_| {}), &supervisor).unwrap_err();
     assert!(error.to_string().starts_with("manifest directory "), "{error}");
 }
 
 #[test]
-fn looking_now_and_then_finds_the_same() {
+fn without_inotify_scans_find_the_changes() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
     let (sink, events) = sync_channel(16);
-    let noticing = Noticing { inotify: false, period: Duration::from_millis(20) };
-    let handle = spawn_with(dir.path().into(), ConvertOptions::default(), sink, Box::new(|_| {}), noticing).unwrap();
-    let live = Live { dir, events, handle };
+    let detection = Detection { inotify: false, interval: Duration::from_millis(20) };
+    let (path, options, (supervisor, _)) = (dir.path().into(), ConvertOptions::default(), supervise::new());
+    let handle = spawn_with(path, options, sink, Box::new(|_| {}), &supervisor, detection).unwrap();
+    let live = Live { dir, events, _handle: handle };
     assert_eq!(live.until("done").len(), 2);
     fs::write(live.path("a.yaml"), service("a", "10.96.0.2")).unwrap();
     assert_eq!(live.until("+demo/a 10.96.0.2").last().unwrap(), "+demo/a 10.96.0.2");

@@ -1,4 +1,4 @@
-//! Directories, looked at once or again.
+//! Directories, scanned once or again.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -71,7 +71,7 @@ fn the_layout_of_a_config_map_is_read_once() {
 }
 
 #[test]
-fn a_problem_is_said_once_while_it_lasts() {
+fn a_problem_is_reported_once_while_it_lasts() {
     let dir = tempdir().unwrap();
     let file = dir.path().join("a.yaml");
     fs::write(&file, "x: [").unwrap();
@@ -103,13 +103,13 @@ fn what_cannot_be_read_keeps_its_objects() {
     assert!(directory.is_unreadable(&file));
     assert_eq!(rescan(&mut directory), (vec![], vec![]));
 
-    // Files without their directory are out of sight, not deleted.
+    // Files of a directory that cannot be read may still exist.
     let away = dir.path().with_extension("away");
     fs::rename(dir.path(), &away).unwrap();
     let update = directory.rescan(&mut |_| {}, &|| true);
-    assert!(update.lost && update.events.is_empty() && update.problems.len() == 1);
+    assert!(update.unreadable && update.events.is_empty() && update.problems.len() == 1);
     let update = directory.refresh([dir.path().join("b.yaml")].into());
-    assert!(update.lost && update.events.is_empty() && update.problems.is_empty());
+    assert!(update.unreadable && update.events.is_empty() && update.problems.is_empty());
     fs::rename(&away, dir.path()).unwrap();
     fs::remove_file(&file).unwrap();
     assert_eq!(rescan(&mut directory).0, ["-demo/a"]);
@@ -128,7 +128,7 @@ fn a_removed_subdirectory_removes_its_objects() {
 }
 
 #[test]
-fn a_look_that_is_interrupted_goes_on_at_the_next() {
+fn a_scan_that_is_interrupted_is_completed_by_the_next() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
     fs::write(dir.path().join("b.yaml"), service("b", "10.96.0.2")).unwrap();

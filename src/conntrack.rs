@@ -1,15 +1,15 @@
-//! Which UDP flows no longer lead to an endpoint.
+//! Finds the UDP flows whose endpoint no longer serves.
 //!
 //! Takes the [`State`], the Services that changed and the flows that the kernel tracks, gives the flows to delete. Pure; the kernel
-//! module lists and deletes. UDP has no connection that ends: without this, a client that keeps sending would be sent to an
-//! endpoint that is gone for as long as it sends. TCP and SCTP flows are never touched (J9).
+//! module lists and deletes. UDP has no end of a connection: without this, the packets of a client that keeps sending would go to a
+//! removed endpoint for as long as it sends. TCP and SCTP flows are never deleted (J9).
 //!
-//! Only the Services that changed are looked at. A flow of another Service was right when that Service changed last, and its
-//! endpoints are the same still.
+//! Only the Services that changed are examined: a flow of another Service was right when that Service changed last, and its endpoints
+//! are still the same.
 //!
-//! Two differences from upstream: flows of a service port without serving endpoints are deleted as well (upstream's bug in J4, so
-//! that the client is refused instead of ignored), and flows to a node port's number count only when they go to an address of this
-//! node (J6's quirk: upstream deletes other people's flows to that port).
+//! Two differences from upstream. Flows of a service port without serving endpoints are deleted as well, so that the client gets a
+//! refusal and not silence (upstream has a bug there, J4). A flow to the number of a node port is deleted only if it goes to an address
+//! of this node; upstream deletes flows of other programs to that port (J6).
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,18 +20,18 @@ use crate::model::{Backend, Backends, Destination, Family, ObjectName, Protocol,
 /// A UDP flow that the kernel tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Where the client sends to.
+    /// The destination of the client's packets.
     pub original_destination: SocketAddr,
-    /// Who answers: the endpoint, or the destination itself when it was never translated (J7).
+    /// The source of the answers: the endpoint, or the destination itself when it was never translated (J7).
     pub reply_source: SocketAddr,
-    /// What the kernel wants to be told to delete the flow.
+    /// What the kernel module needs to delete the flow.
     pub handle: Vec<u8>,
 }
 
-/// The flows to delete: those to a front of one of the Services that are answered by nobody who serves it.
+/// The flows to delete: those to an address and port of one of the Services whose endpoint does not serve that port.
 ///
 /// `node_addresses` are the addresses of this node.
-pub fn stale<'a>(
+pub(crate) fn stale<'a>(
     state: &State,
     services: impl IntoIterator<Item = &'a ObjectName>,
     node_addresses: &[IpAddr],
@@ -46,7 +46,7 @@ pub fn stale<'a>(
 
 type Endpoints = Arc<HashSet<SocketAddr>>;
 
-/// Who may answer for each front.
+/// The endpoints that serve each address and port.
 #[derive(Default)]
 struct Targets {
     addresses: HashMap<SocketAddr, Endpoints>,
@@ -76,7 +76,7 @@ impl Targets {
         }
     }
 
-    /// J5, then J6.
+    /// Looks for the destination among the addresses (J5), then among the node ports (J6).
     fn is_stale(&self, flow: &Flow, node_addresses: &[IpAddr]) -> bool {
         let to = flow.original_destination;
         let node_port = || {
@@ -87,7 +87,7 @@ impl Targets {
     }
 }
 
-/// The endpoints of a service port that serve, whatever else their state is (J3).
+/// The endpoints of a service port that serve, ready or not, terminating or not (J3).
 fn serving(backends: &[Backend<'_>]) -> HashSet<SocketAddr> {
     let mut endpoints = HashSet::new();
     for Backend { slice, port, .. } in backends {
@@ -99,7 +99,7 @@ fn serving(backends: &[Backend<'_>]) -> HashSet<SocketAddr> {
 
 /// Whether a Service has UDP endpoints (B15).
 #[must_use]
-pub fn has_udp_endpoints(state: &State, service: &ObjectName) -> bool {
+pub(crate) fn has_udp_endpoints(state: &State, service: &ObjectName) -> bool {
     state.slices_of(service).flat_map(|slice| &slice.ports).any(|port| port.protocol == Protocol::Udp)
 }
 
@@ -133,9 +133,9 @@ mod tests {
         !stale(state, [&name("shop/dns")], &node, vec![flow]).is_empty()
     }
 
-    // J5
+    // J5: every address of the Service counts.
     #[test]
-    fn a_flow_to_an_endpoint_that_is_gone_is_deleted_on_every_address() {
+    fn a_flow_to_a_removed_endpoint_is_deleted_on_every_address() {
         let state = dns(&["10.244.0.1"]);
         for front in ["10.96.0.10:53", "192.0.2.1:53", "198.51.100.1:53"] {
             assert!(deleted(&state, flow(front, "10.244.0.9:5353")), "{front}");
@@ -145,35 +145,35 @@ mod tests {
         assert!(!deleted(&state, flow("10.96.0.11:53", "10.244.0.9:5353")), "not an address of the Service");
     }
 
-    // J3
+    // J3: the condition `serving` decides.
     #[test]
     fn an_endpoint_that_serves_keeps_its_flows_even_when_it_terminates() {
         let state = dns(&["10.244.0.1 terminating", "10.244.0.2 unready"]);
         assert!(!deleted(&state, flow("10.96.0.10:53", "10.244.0.1:5353")));
     }
 
-    // J4
+    // J4: unlike upstream.
     #[test]
     fn without_serving_endpoints_all_flows_are_deleted() {
         assert!(deleted(&dns(&[]), flow("10.96.0.10:53", "10.244.0.1:5353")));
     }
 
-    // J6
+    // J6: unlike upstream.
     #[test]
     fn node_port_flows_count_on_the_nodes_addresses_only() {
         let state = dns(&["10.244.0.1"]);
         assert!(deleted(&state, flow("192.168.0.2:30053", "10.244.0.9:5353")));
         assert!(!deleted(&state, flow("192.168.0.2:30053", "10.244.0.1:5353")));
-        assert!(!deleted(&state, flow("203.0.113.5:30053", "203.0.113.5:30053")), "somebody else's flow");
+        assert!(!deleted(&state, flow("203.0.113.5:30053", "203.0.113.5:30053")), "a flow of another host");
     }
 
-    // J7
+    // J7: it was made before the rules.
     #[test]
     fn a_flow_that_was_never_translated_is_deleted() {
         assert!(deleted(&dns(&["10.244.0.1"]), flow("10.96.0.10:53", "10.96.0.10:53")));
     }
 
-    // B15
+    // B15: a Service with UDP endpoints is examined.
     #[test]
     fn a_service_has_udp_endpoints_by_its_slices() {
         let state = dns(&["10.244.0.1"]);

@@ -1,42 +1,46 @@
-//! When the initial list is done, and when waiting for the Node has to end (M2, M3).
+//! The start: waits until every kind is listed and the own Node is known, then sends [`Event::InitialListDone`] (M2, M3).
 //!
-//! Takes the progress of the watches, gives the moment at which all is listed, or a fatal error.
+//! Takes the progress of the reflectors, gives the event, or the error that ends the process. Meanwhile the observer learns what is
+//! missing.
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use tokio::sync::watch;
+use tokio::sync::watch::{Receiver, Sender};
 use tokio::time::timeout;
 use tracing::error;
 
 use super::resource::Resource;
-use crate::model::Node;
+use super::{ApiOptions, EventSender, Observer};
+use crate::model::{Event, Node};
 
-/// How long to wait for what of the Node, once it was listed.
+pub(super) type ProgressSender = Sender<Progress>;
+
+/// How long to wait for parts of the Node, once it was listed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    /// For an IP (M2).
-    pub(super) ip: Duration,
-    /// For pod CIDRs, where they are needed (M3).
-    pub(super) pod_cidrs: Option<Duration>,
+struct Patience {
+    /// For an IP; then the start goes on without one (M2).
+    ip: Duration,
+    /// For pod CIDRs, where they are needed; then the process ends (M3).
+    pod_cidrs: Option<Duration>,
 }
 
 impl Patience {
-    /// What M2 and M3 say.
-    pub(super) fn new(needs_pod_cidrs: bool) -> Self {
+    fn new(needs_pod_cidrs: bool) -> Self {
         Self { ip: Duration::from_secs(30), pod_cidrs: needs_pod_cidrs.then_some(Duration::from_secs(300)) }
     }
 }
 
-/// What is known so far.
+/// What was listed so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
     listed: BTreeSet<Resource>,
     node: NodeFacts,
 }
 
-/// What start-up needs to know of the own Node.
+/// What the start waits for of the own Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct NodeFacts {
     exists: bool,
@@ -46,11 +50,11 @@ struct NodeFacts {
 
 impl Progress {
     /// A kind was listed completely.
-    pub(super) fn listed(&mut self, resource: Resource) {
-        self.listed.insert(resource);
+    pub(super) fn listed(&mut self, kind: Resource) {
+        self.listed.insert(kind);
     }
 
-    /// The own Node exists like this; `None` if it does not.
+    /// The own Node has this content; `None` if it does not exist.
     pub(super) fn node(&mut self, node: Option<&Node>) {
         self.node = node.map_or_else(NodeFacts::default, |node| NodeFacts {
             exists: true,
@@ -59,30 +63,50 @@ impl Progress {
         });
     }
 
-    fn has(&self, resource: Resource) -> bool {
-        self.listed.contains(&resource)
+    fn has(&self, kind: Resource) -> bool {
+        self.listed.contains(&kind)
     }
 
-    /// What start-up still waits for, in words: kinds without a complete list, else what the Node lacks.
+    /// What the start waits for, in words: kinds without a complete list, then what the listed Node lacks.
     fn missing(&self, needs_pod_cidrs: bool) -> Vec<&'static str> {
-        let kinds = Resource::ALL.into_iter().filter(|resource| !self.has(*resource)).map(Resource::kind);
+        let kinds = Resource::ALL.into_iter().filter(|kind| !self.has(*kind)).map(Resource::name);
         let ip = (self.has(Resource::Node) && !self.node.has_ip).then_some("an address of the Node");
         let cidrs = self.has(Resource::Node) && needs_pod_cidrs && !self.node.has_pod_cidrs;
         kinds.chain(ip).chain(cidrs.then_some("a PodCIDR of the Node")).collect()
     }
 }
 
-/// Waits until everything is listed and the Node is known as far as it will be.
-///
-/// A change of the Node is seen when it happens; looking each second, as M2 has it, would find the same a little later.
+/// Sends [`Event::InitialListDone`] when it is due. Ends only with the error that ends the process (M3).
+pub(super) async fn run(
+    options: &ApiOptions,
+    progress: Receiver<Progress>,
+    events: &EventSender,
+    observer: &impl Observer,
+) -> anyhow::Error {
+    let patience = Patience::new(options.needs_pod_cidrs);
+    let listed = tokio::select! {
+        listed = all_listed(progress.clone(), &options.node_name, patience) => listed,
+        () = report_missing(progress, patience, observer) => return pending().await,
+    };
+    if let Err(error) = listed {
+        return error;
+    }
+    // Before the event: after it the sync loop reports on `/readyz` what is missing.
+    observer.waiting_for(&[]);
+    // Fails when the receiver is gone; then the reflectors end, and this future is dropped.
+    let _ = events.send(Event::InitialListDone).await;
+    pending().await
+}
+
+/// Waits until every kind is listed and the Node has what it needs, or has waited for that long enough.
 ///
 /// # Errors
-/// M3: the node has no pod CIDRs, and they are needed.
-pub(super) async fn ready(mut progress: watch::Receiver<Progress>, node_name: &str, patience: Patience) -> Result<()> {
-    // The sender lives as long as the watches, so a wait ends only by what it waits for.
+/// The Node has no pod CIDRs, and they are needed (M3).
+async fn all_listed(mut progress: Receiver<Progress>, node_name: &str, patience: Patience) -> Result<()> {
+    // The sender lives as long as the reflectors, so a wait ends only by its condition.
     progress.wait_for(|progress| progress.has(Resource::Node)).await?;
     if timeout(patience.ip, progress.wait_for(|progress| progress.node.has_ip)).await.is_err() {
-        error!(node = node_name, "no known node IP after {} s; going on without", patience.ip.as_secs());
+        error!(node = node_name, "the Node has no IP after {} s; the proxy starts without one", patience.ip.as_secs());
     }
     if let Some(patience) = patience.pod_cidrs
         && timeout(patience, progress.wait_for(|progress| progress.node.has_pod_cidrs)).await.is_err()
@@ -94,18 +118,17 @@ pub(super) async fn ready(mut progress: watch::Receiver<Progress>, node_name: &s
         }
         bail!("node {node} does not exist after {seconds} s, so there is no PodCIDR; {needs}");
     }
-    progress.wait_for(|progress| Resource::ALL.iter().all(|resource| progress.has(*resource))).await?;
+    progress.wait_for(|progress| Resource::ALL.iter().all(|kind| progress.has(*kind))).await?;
     Ok(())
 }
 
-/// Tells `tell` what start-up waits for, at once and after each change. Does not end by itself.
-pub(super) async fn tell_missing(mut progress: watch::Receiver<Progress>, patience: Patience, tell: impl Fn(&[&str])) {
+/// Reports what the start waits for, at once and after each change. Does not end by itself.
+async fn report_missing(mut progress: Receiver<Progress>, patience: Patience, observer: &impl Observer) {
     loop {
-        let missing = progress.borrow_and_update().missing(patience.pod_cidrs.is_some());
-        tell(&missing);
+        observer.waiting_for(&progress.borrow_and_update().missing(patience.pod_cidrs.is_some()));
         if progress.changed().await.is_err() {
-            // The watches have ended; who waits for them ends as well.
-            std::future::pending::<()>().await;
+            // The reflectors have ended, so this future is about to be dropped.
+            pending::<()>().await;
         }
     }
 }
@@ -125,23 +148,23 @@ mod tests {
         }
     }
 
-    /// What comes of waiting when everything is listed and the Node is like this.
+    /// The outcome of the wait when everything is listed and the Node is like this.
     fn outcome(node: Option<&Node>, pod_cidrs: bool) -> Result<()> {
         let mut progress = Progress::default();
         Resource::ALL.into_iter().for_each(|resource| progress.listed(resource));
         progress.node(node);
-        let (sender, receiver) = watch::channel(progress);
+        let (sender, receiver) = tokio::sync::watch::channel(progress);
         let short = Duration::from_millis(50);
         let patience = Patience { ip: short, pod_cidrs: pod_cidrs.then_some(short) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let outcome = runtime.block_on(ready(receiver, "node-1", patience));
+        let outcome = runtime.block_on(all_listed(receiver, "node-1", patience));
         drop(sender);
         outcome
     }
 
     #[test]
     fn without_a_node_ip_start_up_goes_on() {
-        // M2
+        // M2: the wait for an IP is bounded.
         assert!(outcome(None, false).is_ok());
         assert!(outcome(Some(&node(0, 0)), false).is_ok());
         assert_eq!(Patience::new(false).ip, Duration::from_secs(30));
@@ -149,7 +172,7 @@ mod tests {
 
     #[test]
     fn without_pod_cidrs_start_up_fails_where_they_are_needed() {
-        // M3
+        // M3: pod CIDRs may be needed.
         assert!(outcome(Some(&node(1, 1)), true).is_ok());
         let absent = outcome(None, true).unwrap_err().to_string();
         let bare = outcome(Some(&node(1, 0)), true).unwrap_err().to_string();
@@ -161,7 +184,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let mut progress = Progress::default();
-        assert_eq!(progress.missing(true), Resource::ALL.map(Resource::kind));
+        assert_eq!(progress.missing(true), Resource::ALL.map(Resource::name));
         Resource::ALL.into_iter().filter(|kind| *kind != Resource::Service).for_each(|kind| progress.listed(kind));
         progress.node(Some(&node(0, 0)));
         assert_eq!(progress.missing(true), ["Service", "an address of the Node", "a PodCIDR of the Node"]);
@@ -172,11 +195,11 @@ mod tests {
 
     #[test]
     fn nothing_is_ready_before_all_is_listed() {
-        // M2: the Node without time limit; G1: all kinds.
+        // M2 G1: the Node is waited for without a limit, and all kinds are.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let (sender, receiver) = watch::channel(Progress::default());
+        let (sender, receiver) = tokio::sync::watch::channel(Progress::default());
         runtime.block_on(async {
-            let mut waiting = Box::pin(ready(receiver, "node-1", Patience::new(false)));
+            let mut waiting = Box::pin(all_listed(receiver, "node-1", Patience::new(false)));
             sender.send_modify(|progress| progress.node(Some(&node(1, 0))));
             for resource in Resource::ALL {
                 let early = timeout(Duration::from_millis(20), &mut waiting).await;

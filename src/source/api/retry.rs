@@ -1,34 +1,50 @@
-//! When a kind that cannot be followed is worth a line in the log.
+//! What follows from a failure of one kind: how long to wait before the next attempt, and whether to log it.
 //!
-//! Takes the failures of one kind and the moments at which the server serves it again; gives what to log and how long it
-//! has lasted. Pure; monotonic time comes from the caller.
+//! Takes failures and successes, gives durations. Pure: chance and monotonic time come from the caller.
 //!
-//! Invariants: a failure that lasts is a warning at once and again with every five minutes of its duration, each cause at most
-//! once in that time. What the next try may explain better, or take back, is not a warning yet.
+//! Invariants: the waits double up to 30 s. A failure that lasts is a warning at once and again after every five minutes, each cause at
+//! most once in that time; a failure that the next attempt may explain better, or take back, is not a warning yet.
 
 use std::time::{Duration, Instant};
 
+use super::error::Cause;
+
+/// The shortest wait after the first failure.
+const FIRST: Duration = Duration::from_millis(800);
+/// The longest wait, jitter included.
+const LONGEST: Duration = Duration::from_secs(30);
+/// The random share that is added to a wait, so that the nodes of a cluster do not come back at the same moment.
+const JITTER: f64 = 0.5;
+/// The longest wait that a server may ask for.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// The time between two warnings about the same cause.
 const REPEAT: Duration = Duration::from_secs(300);
 
-/// Why a kind cannot be followed, as far as two failures are the same to an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    /// What worked ended: a broken connection, a version that is too old. The next try often succeeds.
-    Interrupted,
-    /// No connection comes about, or no answer to a request.
-    Unreachable,
-    /// The server answered with this HTTP status.
-    Refused(u16),
-    /// The server says what no API server says.
-    NotUnderstood,
-    /// The list is hard to believe.
-    Doubtful,
-    /// Our own configuration cannot be read.
-    Configuration,
+/// The back-off of one kind.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
 }
 
-/// The state of one kind.
+impl Backoff {
+    /// The wait after one more failure: 0.8 s to 1.2 s at first, twice as long each time, 30 s at most.
+    ///
+    /// `retry_after` is what the server asked for, up to two minutes; `chance` is in 0..1.
+    pub(super) fn next(&mut self, retry_after: Option<Duration>, chance: f64) -> Duration {
+        let doubled = FIRST.saturating_mul(1 << self.failures.min(16));
+        self.failures = self.failures.saturating_add(1);
+        let base = doubled.min(LONGEST.div_f64(1.0 + JITTER));
+        let wait = base.mul_f64(JITTER.mul_add(chance, 1.0));
+        wait.max(retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER))
+    }
+
+    /// The next failure counts as the first.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// The time in which one kind cannot be listed and watched, if it cannot be now.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Lasting>);
 
@@ -37,13 +53,13 @@ struct Lasting {
     since: Instant,
     /// How many times [`REPEAT`] had passed when `logged` was begun.
     period: u128,
-    /// What was logged in this period; a handful of values.
+    /// The causes that were logged in this period; a handful.
     logged: Vec<Cause>,
     last: Cause,
 }
 
 impl Outage {
-    /// A try failed. Gives how long the kind has not been followed if a warning is due.
+    /// An attempt failed. Gives how long the outage has lasted if a warning is due.
     pub(super) fn failed(&mut self, cause: Cause, now: Instant) -> Option<Duration> {
         let Some(lasting) = &mut self.0 else {
             let interrupted = cause == Cause::Interrupted;
@@ -57,7 +73,7 @@ impl Outage {
             lasting.period = period;
             lasting.logged.clear();
         }
-        // A server that starts again refuses everybody for a moment: what replaces another cause has to be there twice.
+        // A server that restarts refuses all requests for a moment: such a cause after another one has to come twice.
         let is_new = std::mem::replace(&mut lasting.last, cause) != cause && !lasting.logged.is_empty();
         let may_pass = matches!(cause, Cause::Interrupted | Cause::Refused(_));
         if is_new && may_pass || lasting.logged.contains(&cause) {
@@ -67,19 +83,19 @@ impl Outage {
         Some(lasted)
     }
 
-    /// Whether the kind cannot be followed at present.
+    /// Whether there is an outage now.
     pub(super) const fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The server serves the kind. Gives how long it did not, if there was an outage.
+    /// The server serves the kind again. Gives how long the outage lasted, if there was one.
     pub(super) fn over(&mut self, now: Instant) -> Option<Duration> {
         self.0.take().map(|lasting| now.saturating_duration_since(lasting.since))
     }
 }
 
-/// A duration as Kubernetes writes them: `12m0s`, `1h0m3s`; tenths of a second below a minute.
-pub(super) fn words(duration: Duration) -> String {
+/// A duration as Kubernetes writes it: `12m0s`, `1h0m3s`; tenths of a second below a minute.
+pub(super) fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0..60 => format!("{:.1}s", duration.as_secs_f64()),
@@ -92,9 +108,37 @@ pub(super) fn words(duration: Duration) -> String {
 mod tests {
     use super::*;
 
+    fn millis(backoff: &mut Backoff, chance: f64) -> u128 {
+        backoff.next(None, chance).as_millis()
+    }
+
+    #[test]
+    fn waits_double_up_to_half_a_minute() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<_> = (0..8).map(|_| millis(&mut backoff, 0.0)).collect();
+        assert_eq!(waits, [800, 1600, 3200, 6400, 12_800, 20_000, 20_000, 20_000]);
+        assert_eq!(millis(&mut backoff, 1.0), 30_000);
+        backoff.reset();
+        assert_eq!(millis(&mut backoff, 0.5), 1000);
+    }
+
+    #[test]
+    fn years_of_failures_overflow_nothing() {
+        let mut backoff = Backoff { failures: u32::MAX };
+        assert_eq!(millis(&mut backoff, 0.0), 20_000);
+    }
+
+    #[test]
+    fn a_server_may_ask_for_more_but_not_for_hours() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.next(Some(Duration::from_secs(7)), 0.0), Duration::from_secs(7));
+        assert_eq!(backoff.next(Some(Duration::ZERO), 0.0), Duration::from_millis(1600));
+        assert_eq!(backoff.next(Some(Duration::from_secs(86_400)), 0.0), LONGEST_RETRY_AFTER);
+    }
+
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The seconds at which warnings are due when a try fails each so many seconds of an outage.
+    /// The seconds at which warnings are due when an attempt fails each so many seconds of an outage.
     fn warnings(outage: &mut Outage, start: Instant, seconds: u32, every: usize, cause: Cause) -> Vec<u32> {
         let due = |second: &u32| outage.failed(cause, start + SECOND * *second).is_some();
         (0..seconds).step_by(every).filter(due).collect()
@@ -146,7 +190,7 @@ mod tests {
         assert!(
             !failed(20, Cause::Refused(403)) && failed(21, Cause::Refused(403)) && !failed(22, Cause::Refused(403))
         );
-        assert!(failed(23, Cause::Doubtful), "that is said before a second list confirms it");
+        assert!(failed(23, Cause::ExcessiveRemoval), "it is logged before a second list confirms it");
         assert!(failed(301, Cause::Refused(500)), "the first failure after five minutes, whatever it is");
     }
 
@@ -160,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_an_outage_begins_anew() {
+    fn after_an_outage_the_next_one_starts_from_zero() {
         let (mut outage, start) = (Outage::default(), Instant::now());
         assert_eq!(outage.over(start), None);
         assert!(outage.failed(Cause::Unreachable, start).is_some());
@@ -172,7 +216,7 @@ mod tests {
     #[test]
     fn durations_are_written_as_kubernetes_does() {
         let written =
-            [0, 900, 59_000, 60_000, 720_000, 3_600_000, 90_061_000].map(|ms| words(Duration::from_millis(ms)));
+            [0, 900, 59_000, 60_000, 720_000, 3_600_000, 90_061_000].map(|ms| go_duration(Duration::from_millis(ms)));
         assert_eq!(written, ["0.0s", "0.9s", "59.0s", "1m0s", "12m0s", "1h0m0s", "25h1m1s"]);
     }
 }

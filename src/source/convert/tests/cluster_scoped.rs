@@ -8,7 +8,7 @@ use crate::model::Node;
 fn node(value: Value) -> (Node, Vec<String>) {
     let converted = Converter::new(ConvertOptions::default()).node(&object(value));
     match converted.event {
-        Some(Event::NodeApplied(node)) => (node, texts(&converted.notices)),
+        Some(Event::NodeApplied(node)) => (node, texts(&converted.problems)),
         other => panic!("{other:?}"),
     }
 }
@@ -19,13 +19,13 @@ fn named() -> Value {
 
 fn ips(addresses: &[(&str, &str)]) -> (Vec<String>, usize) {
     let list: Vec<_> = addresses.iter().map(|(kind, address)| json!({"type": kind, "address": address})).collect();
-    let (node, notices) = node(with(named(), "/status/addresses", json!(list)));
-    (node.ips.iter().map(ToString::to_string).collect(), notices.len())
+    let (node, problems) = node(with(named(), "/status/addresses", json!(list)));
+    (node.ips.iter().map(ToString::to_string).collect(), problems.len())
 }
 
 #[test]
 fn raw_ips_are_internal_first_then_the_other_family() {
-    // M4
+    // M4: the order of the addresses of a Node.
     let found = ips(&[
         ("Hostname", "node-1"),
         ("ExternalIP", "203.0.113.1"),
@@ -43,7 +43,7 @@ fn raw_ips_are_internal_first_then_the_other_family() {
 
 #[test]
 fn an_empty_zone_is_none() {
-    // C9
+    // C9: an empty zone counts as none.
     let label = |zone: &str| with(named(), "/metadata/labels", json!({"topology.kubernetes.io/zone": zone}));
     assert_eq!(node(label("a")).0.zone.as_deref(), Some("a"));
     assert_eq!(node(label("")).0.zone, None);
@@ -52,35 +52,35 @@ fn an_empty_zone_is_none() {
 
 #[test]
 fn a_node_on_its_way_out_is_not_eligible() {
-    // L5
+    // L5: a Node that is being deleted, or will be, is not eligible.
     assert!(node(named()).0.eligible);
     assert!(!node(with(named(), "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))).0.eligible);
     let taint = |key: &str| with(named(), "/spec/taints", json!([{"key": key, "effect": "NoSchedule"}]));
     assert!(!node(taint("ToBeDeletedByClusterAutoscaler")).0.eligible);
-    // L6
+    // L6: other taints do not matter.
     assert!(node(taint("node.kubernetes.io/not-ready")).0.eligible);
 }
 
 #[test]
 fn pod_cidrs_are_normalised() {
-    // I2, A10
-    let (node, notices) = node(with(named(), "/spec/podCIDRs", json!(["10.244.001.7/24", "bad", "fd00::/64"])));
+    // I2, A10: pod CIDRs may have padding and host bits.
+    let (node, problems) = node(with(named(), "/spec/podCIDRs", json!(["10.244.001.7/24", "bad", "fd00::/64"])));
     assert_eq!(node.pod_cidrs.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.244.1.0/24", "fd00::/64"]);
-    assert_eq!(notices, ["Node node-1: spec.podCIDRs[1]: \"bad\" is not a CIDR; ignored"]);
+    assert_eq!(problems, ["Node node-1: spec.podCIDRs[1]: \"bad\" is not a CIDR; ignored"]);
 }
 
 #[test]
 fn a_node_without_a_valid_name_gives_no_event() {
     let converted = Converter::new(ConvertOptions::default()).node(&object(json!({"metadata": {"name": "Node"}})));
-    assert_eq!((converted.event, converted.notices.len()), (None, 1));
+    assert_eq!((converted.event, converted.problems.len()), (None, 1));
 }
 
 #[test]
 fn service_cidrs_are_normalised() {
-    // A10, D15
+    // A10, D15: ServiceCIDRs may have padding and host bits.
     let value = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.1/012", "x", "fd00::/108"]}});
     let converted = Converter::new(ConvertOptions::default()).service_cidr(&object(value));
     let expected = vec!["10.96.0.0/12".parse().unwrap(), "fd00::/108".parse().unwrap()];
     assert_eq!(converted.event, Some(Event::ServiceCidrApplied("kubernetes".into(), expected)));
-    assert_eq!(texts(&converted.notices), ["ServiceCIDR kubernetes: spec.cidrs[1]: \"x\" is not a CIDR; ignored"]);
+    assert_eq!(texts(&converted.problems), ["ServiceCIDR kubernetes: spec.cidrs[1]: \"x\" is not a CIDR; ignored"]);
 }
