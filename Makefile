@@ -93,7 +93,7 @@ reproduce: deps ## Build the release twice, in two places, and compare the bytes
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo
 
-image-root: deps ## Lay out the image's file system in target/image-root, and hold its size to what README says
+image-root: deps ## Lay out the image's file system in target/image-root, and hold its size to what deploy/README.md says
 	deploy/image-root
 
 vm-deps: deps
