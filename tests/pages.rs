@@ -379,14 +379,66 @@ fn the_messages_that_troubleshooting_explains_are_the_programs() {
     }
 }
 
+/// The rows of the table of hops in `src/README.md`: a file, and names of functions in it.
+fn hops(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let rows = page
+        .lines()
+        .filter(|line| line.strip_prefix("| ").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())));
+    let cells = rows.map(|row| row.split(" | ").map(|cell| cell.trim_matches('`')).collect::<Vec<_>>());
+    cells.map(|cells| (cells[1], cells[2].split("`, `").collect())).collect()
+}
+
+#[test]
+fn each_hop_of_the_way_of_a_slice_is_in_the_sources() {
+    let page = page("src/README.md");
+    let hops = hops(&page);
+    assert!(hops.len() > 9, "{hops:?}");
+    for (file, functions) in hops {
+        let source = self::page(&format!("src/{file}"));
+        for function in functions {
+            let (owner, name) = function.rsplit_once("::").unwrap_or(("", function));
+            let has = [format!("fn {name}("), format!("fn {name}<")].iter().any(|text| source.contains(text));
+            assert!(has && source.contains(owner), "{file} has no {function}");
+        }
+    }
+    // Files and folders in the rest of the page.
+    for span in page.split('`').skip(1).step_by(2).filter(|span| span.ends_with(".rs") || span.ends_with('/')) {
+        assert!(project().join("src").join(span).exists() || project().join(span).exists(), "there is no {span}");
+    }
+}
+
+/// The words of a table that look like the name of a test: four words or more.
+fn names_of_tests(page: &str) -> BTreeSet<&str> {
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let words = rows.flat_map(|row| row.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    words.filter(|word| word.matches('_').count() > 3 && !word.starts_with("kubeproxy_")).collect()
+}
+
+#[test]
+fn the_tests_that_promises_name_exist() {
+    let page = page("tests/README.md");
+    let sources = ["src", "nft", "tests"].map(|folder| sources(&project().join(folder))).concat();
+    let names = names_of_tests(&page);
+    assert!(names.len() > 30, "{names:?}");
+    let missing: Vec<_> = names.into_iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "no test is called {missing:?}");
+}
+
 #[test]
 fn the_first_page_stays_short_and_every_page_that_a_page_names_exists() {
     assert!(page("README.md").lines().count() <= 150);
-    let pages = ["nft/README.md", "tests/README.md", "benches/README.md", "deploy/SECURITY.md", "vm-tests/README.md"];
+    let pages = [
+        "nft/README.md",
+        "src/README.md",
+        "tests/README.md",
+        "benches/README.md",
+        "deploy/SECURITY.md",
+        "vm-tests/README.md",
+    ];
     for name in PAGES.into_iter().chain(pages) {
         let beside = Path::new(name).parent().expect("a page is in a folder");
-        for link in page(name).split('`').skip(1).step_by(2).filter(|span| span.ends_with(".md") && !span.contains(' '))
-        {
+        let is_page = |span: &str| span.ends_with(".md") && !span.contains(' ') && !span.starts_with("target/");
+        for link in page(name).split('`').skip(1).step_by(2).filter(|span| is_page(span)) {
             let found = project().join(link).exists() || project().join(beside).join(link).exists();
             assert!(found, "{name} names {link}");
         }

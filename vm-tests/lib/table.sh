@@ -66,7 +66,7 @@ table() {
 		END { for (i = 1; i <= n; i++) printf " %s %d,", order[i], sum[order[i]]; printf " all %d.\n", all }' "$results"
 }
 
-# What deploy/KERNELS.md says: a row a kernel.
+# The table of deploy/KERNELS.md: a row a kernel.
 summary() {
 	local kernel results=$WORK/results
 	echo 'Tested in virtual machines, with the details in `vm-tests/RESULTS.md`:'
