@@ -218,7 +218,7 @@ fn what_is_looked_at_on_a_node_is_there() {
 }
 
 /// The words of a page that look like this, in order, each once.
-fn words<'a>(page: &'a str, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<&'a str> {
+fn words(page: &str, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<&str> {
     let words = page.split(|c: char| !c.is_ascii_alphanumeric() && !['_', '-', '.'].contains(&c));
     words.map(|word| word.trim_end_matches(['.', '-'])).filter(|word| is_wanted(word)).collect()
 }
