@@ -348,6 +348,11 @@ fn a_scrape_has_the_metrics_of_the_page_with_their_types() {
         }
     }
     assert!(looked > 12, "{looked} metrics");
+    let upstreams = words(&page, |word| word.starts_with("kubeproxy_") && !word.starts_with("kubeproxy_nft_"));
+    assert!(upstreams.len() > 4, "{upstreams:?}");
+    for name in upstreams {
+        assert!(scrape.contains(&format!("# TYPE {name} ")), "there is no {name} in\n{scrape}");
+    }
 }
 
 /// The sources of the program as one text, without the ends of lines within literals.
