@@ -177,10 +177,10 @@ fn a_second_process_that_must_have_its_ports_waits_for_them_too() {
 }
 
 #[test]
-fn a_waiting_process_is_healthy_and_says_why_it_waits() {
+fn a_waiting_process_is_healthy_but_not_ready_and_says_why_it_waits() {
     // `/livez` and `/healthz` give the reason of the wait, and `/readyz` is 503 (L8, L9).
     let node = Namespace::new("node");
-    let _first = Proxy::start(&node, &config(), &objects(&[0, 1]));
+    let mut first = Proxy::start(&node, &config(), &objects(&[0, 1]));
     let mut other = config();
     other["healthzBindAddress"] = json!("127.0.0.1:11256");
     other["metricsBindAddress"] = json!("127.0.0.1:11249");
@@ -195,9 +195,11 @@ fn a_waiting_process_is_healthy_and_says_why_it_waits() {
         assert!(answer.contains("200 OK") && answer.contains("another kube-proxy writes the rules"), "{answer}");
     }
     let answer = second.get("127.0.0.1:11256", "/readyz");
-    assert!(answer.contains(" 503 ") && answer.contains("another kube-proxy writes the rules"), "{answer}");
+    assert!(answer.contains("503 ") && answer.contains("another kube-proxy writes the rules"), "{answer}");
     // On the ports that both would have, the first answers for both: kubelet's probes of a second pod are answered by it.
     assert!(second.get("127.0.0.1:10256", "/readyz").contains("200 OK"));
+    first.stop();
+    wait_until("the second is ready", || second.get("127.0.0.1:11256", "/readyz").contains("200 OK"));
 }
 
 #[test]
