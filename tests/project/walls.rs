@@ -1,4 +1,4 @@
-//! The walls between the modules (README, "The picture"): which module may name which module, crate or part of the standard library.
+//! The walls between the modules (`src/README.md`): which module may name which module, crate or part of the standard library.
 //!
 //! Reads the sources as tokens, without comments, literals and what is only there for tests. Each name that a `use` brings in counts
 //! with its whole path. A new module has to be added to the table here.
