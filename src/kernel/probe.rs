@@ -76,7 +76,7 @@ fn commands(family: Family) -> Vec<(Command, &'static str)> {
     // No packet comes to it, so that the kernel does not ask whether each statement fits the hook.
     let chain = Chain { name: "statements".into(), base: None, comment: None };
     let random = Field::NumgenRandom(2);
-    let map = Set::map("slots", Types::Of(vec![Field::Mark]), ValueType::Verdict);
+    let map = Set::map("slots", Types::Of(vec![random]), ValueType::Verdict);
     let address = match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),

@@ -325,7 +325,7 @@ fn every_metric_of_our_own_is_on_its_page_and_nothing_else_is() {
 #[test]
 fn a_scrape_has_the_metrics_of_the_page_with_their_types() {
     let world = World::new();
-    let _proxy = Proxy::start(&world.node, &support::proxy::config(), &mixed::cluster());
+    let _proxy = Proxy::start(&world.node, &crate::support::proxy::config(), &mixed::cluster());
     let scrape = run(world.node.command("curl").args(["-s", "http://127.0.0.1:10249/metrics"]));
     let page = page("deploy/METRICS.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `kubeproxy_nft_")?.split_once("` | "));
