@@ -1,22 +1,26 @@
 //! nf_tables over netlink: typed objects, batches that are one transaction each, dumps, and nft text.
 //!
 //! ```text
-//!                      connection                 commits batches, reads tables
-//!                     /          \
-//!                batch            monitor         bytes of a transaction; transactions of other programs
-//!               /     \          /       \
-//!   text   encode      decode ──┘         socket  nft syntax; values to bytes; bytes to values; system calls
-//!     \       \       /
-//!      command  userdata                          one change; what nft keeps with an object
-//!            \  /
-//!           object                                chains, rules, sets, elements
-//!              │
-//!          statement ── field ── expr             nft language; what rules read; registers of the kernel
-//!              │
-//!     data  datatype  table  wire                 values; families and names; netlink messages
+//! connection                        commits a batch, reads a table
+//!   │
+//! batch · monitor                   the bytes of a transaction · the transactions of other programs
+//!   │
+//! text · encode · decode · socket   nft syntax · values to bytes · bytes to values · system calls
+//!   │
+//! command · userdata                one change · comments and types that nft keeps with an object
+//!   │
+//! object                            chains, rules, sets, elements, whole tables
+//!   │
+//! statement                         a rule in the words of nft
+//!   │
+//! field                             what a rule reads from a packet, such as `ip daddr`
+//!   │
+//! expr                              the kernel's instructions, into which statements are lowered
+//!   │
+//! data · datatype · table · wire    bytes and verdicts · nft's types · families and names · netlink messages
 //! ```
 //!
-//! A module uses only modules below it; `tests/walls.rs` of the workspace has the whole list.
+//! A module names only modules in the rows below its own; `tests/walls.rs` of the workspace has the exact list.
 //!
 //! Takes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) and gives netlink messages, and back. Rules are written in
 //! the words of the nft language ([`Statement`]) and lowered to the instructions of the kernel ([`Expr`]). So the same value has a text
