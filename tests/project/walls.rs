@@ -279,6 +279,23 @@ fn every_module_stays_behind_its_wall() {
 }
 
 #[test]
+fn the_page_of_the_sources_has_the_same_walls() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/README.md")).unwrap();
+    let rows = page.lines().skip_while(|line| !line.starts_with("| folder or file")).skip(3);
+    let mut found = BTreeSet::new();
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let module = cells[0].trim_matches(['|', '`', ' ', '/']).trim_end_matches(".rs");
+        let names: BTreeSet<&str> = cells[2].split('`').skip(1).step_by(2).collect();
+        let wall = WALLS.iter().find(|wall| wall.module == module).unwrap_or_else(|| panic!("no wall for {module}"));
+        let others: BTreeSet<&str> = wall.modules.iter().copied().filter(|name| *name != module).collect();
+        assert_eq!(names, others, "what {module} may name: on the page, and in this test");
+        found.insert(wall.module);
+    }
+    assert_eq!(found, WALLS.iter().map(|wall| wall.module).collect(), "the modules of the page, and of this test");
+}
+
+#[test]
 fn only_the_nft_crate_names_the_netlink_crates_and_it_knows_nothing_of_kubernetes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = fs::read_to_string(root.join("nft/Cargo.toml")).unwrap();
