@@ -41,12 +41,14 @@ lint: ## Check format, lints and documentation
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
 
-test: deps lint ## Everything that must pass: format, lints, documentation, the image's size, all tests (root)
-	deploy/image-root
-	cargo test --workspace --all-targets --no-fail-fast
+# Most tests wait for something most of the time, so more of them run at once than there are processors.
+TEST_THREADS := $(shell echo $$((3 * $$(nproc))))
+
+test: deps lint ## Format, lints, documentation and all tests; the image's size is held by `make image-root`, which .ci/run has too (root)
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --all-targets --no-fail-fast
 	@if [ -d "$(CASES)" ]; then \
 		echo "CONFORMANCE_CASES=$(CASES) cargo test --test packets conformance:: -- --ignored"; \
-		CONFORMANCE_CASES="$(CASES)" cargo test --test packets conformance:: -- --ignored; \
+		CONFORMANCE_CASES="$(CASES)" RUST_TEST_THREADS=2 cargo test --test packets conformance:: -- --ignored; \
 	else \
 		echo "NOT RUN: the conformance cases, which are not part of this repository: no $(CASES)"; \
 	fi
@@ -59,6 +61,7 @@ soak: deps ## 10 minutes of traffic under change, 14 of clients that expire, 200
 	@mkdir -p target && rm -f $(FIGURES)
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test process death::whenever
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test engine faults::faults_at_random
+	KUBE_PROXY_SLICES=100000 cargo test --test process memory_is_bounded_under_very_many_slices
 	NFT_TEST_BATCH_MEGABYTES=400 cargo test -p nft --test kernel a_batch
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test hostile traffic::no_connection
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_EXPIRY_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test engine expiry::traffic -- --test-threads 1
@@ -109,7 +112,7 @@ vm-test: vm-deps ## The tests on Debian's kernels and with their nft, in virtual
 	vm-tests/run
 
 vm-smoke: vm-deps build ## One kernel of vm-test and a part of its tests, with the release binary, in some minutes
-	vm-tests/run --binary $(or $(CARGO_TARGET_DIR),target)/release/kube-proxy --own-nft --groups "restart room nodes listing conformance flowtable upgrade" bookworm
+	vm-tests/run --binary $(or $(CARGO_TARGET_DIR),target)/release/kube-proxy --profile test --own-nft --groups "restart room nodes listing conformance flowtable upgrade" bookworm
 
 fmt: ## Format the sources
 	cargo fmt --all

@@ -283,7 +283,7 @@ fn each_line_of_the_json_log_is_one_record() {
 #[test]
 fn a_panic_is_one_record_of_the_log() {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "child_that_panics", "--nocapture"])
+        .args(["--ignored", "--exact", "logs::child_that_panics", "--nocapture"])
         .stdout(Stdio::null())
         .output()
         .unwrap();

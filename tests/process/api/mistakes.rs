@@ -141,11 +141,16 @@ fn small(n: u32) -> Value {
     })
 }
 
+/// The number of slices, `$KUBE_PROXY_SLICES` (20,000; `make soak` takes 100,000).
+fn number_of_slices() -> u32 {
+    std::env::var("KUBE_PROXY_SLICES").map_or(20_000, |text| text.parse().expect("KUBE_PROXY_SLICES is a number"))
+}
+
 #[test]
-fn memory_is_bounded_under_a_hundred_thousand_slices() {
-    const SLICES: u32 = 100_000;
+fn memory_is_bounded_under_very_many_slices() {
+    let number = number_of_slices();
     let cluster = Cluster::new();
-    let slices: Vec<Value> = (0..SLICES).map(small).collect();
+    let slices: Vec<Value> = (0..number).map(small).collect();
     let bytes: usize = slices.iter().map(|slice| slice.to_string().len()).sum();
     cluster.server.apply(&slices);
     let mut proxy = cluster.prepared();
@@ -162,6 +167,7 @@ fn memory_is_bounded_under_a_hundred_thousand_slices() {
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
     let second = proxy.peak_memory();
-    println!("peak of memory with {SLICES} slices of {} MiB together: {first} MiB, {second} MiB later", bytes >> 20);
-    assert!(first < 250 && second < first + 60, "{first} MiB, {second} MiB later");
+    println!("peak of memory with {number} slices of {} MiB together: {first} MiB, {second} MiB later", bytes >> 20);
+    let most = 50 + u64::from(number) / 500;
+    assert!(first < most && second < first + 60, "{first} MiB of {most}, {second} MiB later");
 }
