@@ -15,12 +15,12 @@ use crate::kernel::FlowtableKernel;
 use crate::ruleset::fastpath;
 
 /// How often the interfaces and the table are looked at, as the addresses of node ports are.
-pub const MOMENT: Duration = Duration::from_secs(1);
+pub(crate) const MOMENT: Duration = Duration::from_secs(1);
 
 const ENOENT: i32 = 2;
 
 /// Keeps the table.
-pub struct Keeper<K> {
+pub(crate) struct Keeper<K> {
     wanted: Wanted,
     kernel: K,
     /// The generation and the interfaces as of the last look that left nothing to do.
@@ -31,7 +31,7 @@ pub struct Keeper<K> {
 
 /// What came of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub(crate) enum Look {
     /// Look again in a moment.
     Again,
     /// This kernel has no flowtables; no further look is of use.
@@ -51,12 +51,12 @@ enum Failure {
 
 impl<K: FlowtableKernel> Keeper<K> {
     /// Knows nothing of the kernel yet.
-    pub fn new(wanted: Wanted, kernel: K) -> Self {
+    pub(crate) fn new(wanted: Wanted, kernel: K) -> Self {
         Self { wanted, kernel, kept: None, told: None }
     }
 
     /// Makes the table what it should be. A failure is logged, once, and tried again by the next look.
-    pub fn look(&mut self) -> Look {
+    pub(crate) fn look(&mut self) -> Look {
         let failure = match self.keep() {
             Ok(()) => {
                 self.told = None;
@@ -128,7 +128,7 @@ impl<K: FlowtableKernel> Keeper<K> {
 /// The table as far as the configuration alone says it: with the interfaces that are named, as if all of them existed. `None` when
 /// there shall be no fast path.
 #[must_use]
-pub fn table(wanted: &Wanted) -> Option<TableContent> {
+pub(crate) fn table(wanted: &Wanted) -> Option<TableContent> {
     let named: BTreeSet<Arc<str>> = match wanted {
         Wanted::Off => return None,
         Wanted::Auto => BTreeSet::new(),

@@ -1,8 +1,8 @@
-//! Whether this kernel lets this process program nf_tables, without programming anything (O3, start order step 11). At every start, and
-//! with `--init-only`, before anything is changed.
+//! Checks whether this kernel lets this process program nf_tables, without a change (O3). At every start, and with `--init-only`, before
+//! anything is changed.
 //!
-//! Sends one batch that makes a table with a nat chain and then asks for something impossible, so that the kernel checks everything
-//! and keeps nothing. The answer must be that the impossible is the only thing wrong.
+//! Sends one batch that makes a table with a nat chain and then has an impossible command, so that the kernel checks all commands and
+//! keeps none. The impossible command must be the only one that it refuses.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use nft::{BaseChain, Chain, ChainType, Command, CommitError, Connection, Hook, R
 
 use crate::model::Family;
 
-/// The kernel does not take our rules. Fatal.
+/// The kernel does not accept our rules. Fatal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The capability is missing, or is that of another user namespace.
@@ -30,7 +30,7 @@ pub enum ProbeError {
         /// What was refused.
         refusal: String,
     },
-    /// The kernel gave no sensible answer.
+    /// The kernel gave an unexpected answer.
     #[error("cannot ask the kernel for nf_tables")]
     Failed(#[from] CommitError),
     /// The socket failed.
@@ -49,7 +49,7 @@ pub fn probe(family: Family) -> Result<(), ProbeError> {
     let last = commands.len() - 1;
     match Connection::open()?.commit(&commands) {
         Ok(_) => Ok(()),
-        Err(CommitError::Refused(refusals)) => judge(family, &refusals, last),
+        Err(CommitError::Refused(refusals)) => check_refusals(family, &refusals, last),
         Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(ProbeError::NotPermitted)
         }
@@ -69,7 +69,7 @@ fn commands(family: Family) -> [Command; 3] {
     ]
 }
 
-fn judge(family: Family, refusals: &[Refusal], last: usize) -> Result<(), ProbeError> {
+fn check_refusals(family: Family, refusals: &[Refusal], last: usize) -> Result<(), ProbeError> {
     const EPERM: i32 = 1;
     const ENOENT: i32 = 2;
     match refusals.iter().find(|refusal| refusal.command != Some(last) || refusal.errno != ENOENT) {
@@ -87,13 +87,12 @@ mod tests {
         Refusal { command, element: None, object: "add chain".into(), errno, message: None }
     }
 
-    // O3
     #[test]
-    fn only_the_impossible_may_be_refused() {
-        assert!(judge(Family::V4, &[refusal(Some(2), 2)], 2).is_ok());
-        assert!(matches!(judge(Family::V4, &[refusal(None, 1)], 2), Err(ProbeError::NotPermitted)));
-        assert!(matches!(judge(Family::V4, &[refusal(Some(2), 1)], 2), Err(ProbeError::NotPermitted)));
-        let error = judge(Family::V6, &[refusal(Some(1), 2), refusal(Some(2), 2)], 2).unwrap_err().to_string();
+    fn only_the_impossible_command_may_be_refused() {
+        assert!(check_refusals(Family::V4, &[refusal(Some(2), 2)], 2).is_ok());
+        assert!(matches!(check_refusals(Family::V4, &[refusal(None, 1)], 2), Err(ProbeError::NotPermitted)));
+        assert!(matches!(check_refusals(Family::V4, &[refusal(Some(2), 1)], 2), Err(ProbeError::NotPermitted)));
+        let error = check_refusals(Family::V6, &[refusal(Some(1), 2), refusal(Some(2), 2)], 2).unwrap_err().to_string();
         assert!(error.contains("for IPv6: it refused `add chain`"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The standard `process_*` metrics, read from `/proc` when they are asked for.
+//! The standard `process_*` metrics, read from `/proc` at each scrape.
 //!
 //! Families whose source cannot be read are left out.
 
@@ -57,7 +57,7 @@ impl Collector for Process {
     }
 }
 
-/// What is used of `/proc/self/stat`.
+/// The used fields of `/proc/self/stat`.
 #[derive(Debug, Default, PartialEq)]
 struct Stat {
     /// Time in user and system mode.

@@ -25,9 +25,9 @@ fn shown(args: &[&str], name: &str) -> String {
     all.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no flag {name}")).1
 }
 
-/// Every flag of surface.md section 1: its name, its default, and another value as Go prints it.
+/// Every flag: its name, its default as upstream documents it, and another value as Go prints it.
 #[rustfmt::skip] // a table
-const SURFACE: &[(&str, &str, &str)] = &[
+const DOCUMENTED: &[(&str, &str, &str)] = &[
     ("config", "", "f"), ("write-config-to", "", "f"), ("cleanup", "false", "true"), ("init-only", "false", "true"),
     ("proxy-mode", "", "nftables"), ("kubeconfig", "", "f"), ("master", "", "https://192.0.2.1"),
     ("kube-api-content-type", "application/vnd.kubernetes.protobuf", "application/json"),
@@ -54,14 +54,14 @@ const SURFACE: &[(&str, &str, &str)] = &[
 
 #[test]
 fn each_flag_has_its_default_and_takes_its_type() {
-    for (name, default, other) in SURFACE {
+    for (name, default, other) in DOCUMENTED {
         assert_eq!(shown(&[], name), *default, "{name}");
         let value = other.trim_start_matches('[').trim_end_matches(if other.starts_with("[1") { "]" } else { "" });
         let value = if *name == "metrics-bind-address" { other } else { value };
         assert_eq!(shown(&[&format!("--{name}={value}")], name), *other, "{name}");
         assert_eq!(shown(&[&format!("--{}={value}", name.replace('-', "_"))], name), *other, "{name}");
     }
-    assert_eq!(flags(&[]).shown().len(), SURFACE.len(), "a flag is not in the table of this test");
+    assert_eq!(flags(&[]).shown().len(), DOCUMENTED.len(), "a flag is not in the table of this test");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn deprecated_ports_complete_or_clear_the_addresses() {
     let config = applied(&["--healthz-port=1", "--healthz-bind-address=192.0.2.1", "--metrics-port=2"]);
     assert_eq!(config.healthz_bind_address, "192.0.2.1:1");
     assert_eq!(config.metrics_bind_address, "127.0.0.1:10249");
-    // Not looked at beside these two.
+    // Without effect beside these two.
     for other in ["--config=f", "--write-config-to=f"] {
         assert_eq!(applied(&["--healthz-port=0", other]).healthz_bind_address, "0.0.0.0:10256", "{other}");
     }
@@ -140,7 +140,7 @@ fn vmodule_goes_before_the_files() {
 #[test]
 fn beside_a_file_only_the_flags_of_the_table_count() {
     for flag in FLAGS {
-        let (_, _, other) = SURFACE.iter().find(|(name, _, _)| *name == flag.name).unwrap();
+        let (_, _, other) = DOCUMENTED.iter().find(|(name, _, _)| *name == flag.name).unwrap();
         let other = if other.starts_with("[1") { other.trim_matches(['[', ']']) } else { other };
         let changed =
             applied(&["--config=f", &format!("--{}={other}", flag.name)]) != KubeProxyConfiguration::default();

@@ -14,7 +14,7 @@ fn refused(body: &str) -> String {
     decode(&format!("{HEADER}{body}")).unwrap_err().to_string()
 }
 
-/// The whole of surface.md section 2.
+/// Every field with the default that upstream documents.
 fn documented_defaults() -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -93,7 +93,7 @@ fn what_is_written_out_reads_back() {
 /// What `kubeadm init` stores: everything spelled out, as null, zero or empty.
 #[test]
 fn kubeadms_file_is_the_defaults() {
-    let kubeadm = include_str!("testdata/kubeadm.yaml");
+    let kubeadm = include_str!("../testdata/kubeadm.yaml");
     let decoded = decode(kubeadm).unwrap();
     let expected = KubeProxyConfiguration {
         cluster_cidr: "10.244.0.0/16".to_owned(),
