@@ -304,6 +304,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
+    // The start is an event of the node (O11).
     #[test]
     fn the_start_is_an_event_of_the_node() {
         let event = serde_json::to_value(object("node-1", &ReportedEvent::Starting, at(1))).unwrap();
@@ -322,6 +323,7 @@ mod tests {
         assert_eq!(event, expected);
     }
 
+    // A health check that cannot listen is an event of its service (K4).
     #[test]
     fn a_health_check_that_cannot_listen_is_an_event_of_its_service() {
         let event = object("node-1", &failed("address in use"), at(1));
@@ -357,6 +359,7 @@ mod tests {
         assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
     }
 
+    // Servers that end the process are events of the node (O8).
     #[test]
     fn servers_that_end_the_process_are_events_of_the_node() {
         for (event, reason) in [
@@ -385,6 +388,7 @@ mod tests {
         assert_eq!(event.reporting_instance.map(|instance| instance.len()), Some(MAX_INSTANCE));
     }
 
+    // An equal event is sent once in ten minutes (P9).
     #[test]
     fn an_equal_event_is_sent_once_in_ten_minutes() {
         let (mut recent, now) = (RecentEvents::default(), Instant::now());

@@ -233,7 +233,7 @@ fn a_port_in_use_is_one_line_and_ends_the_process_only_if_that_is_asked_for() {
         let log = proxy.log();
         let warning = format!("cannot listen for {name} on {address}");
         assert!(log.lines().any(|line| line.contains(" WARN ") && line.contains(&warning)), "{log}");
-        assert!(log.contains("trying again every 5s"), "{log}");
+        assert!(log.contains("trying again every 100ms"), "{log}");
         assert!(proxy.stop().success());
         drop(taken);
         load(&world.node, "flush ruleset");

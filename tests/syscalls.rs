@@ -25,8 +25,8 @@ fn executions(trace: &Path) -> usize {
     strace::read_calls(trace).iter().filter(|call| **call == Call::Execve).count()
 }
 
-/// What a start asks of the kernel before the first sync: whether it would take our rules, one batch for each family.
-const PROBES: usize = 2;
+/// The batches of a start before the first sync: one for each family that checks whether the kernel accepts our rules, and the lock.
+const PROBES: usize = 3;
 
 #[test]
 fn a_sync_is_one_message_and_no_other_program_runs() {

@@ -2,9 +2,9 @@
 //!
 //! The order of a start: configuration, log, `--write-config-to`, `--cleanup`, check of everything that can be checked without a change
 //! (privileges, kernel, credentials or manifest directory), lock, sysctls (`--init-only` ends here), OOM score, drop of privileges, then
-//! [`run`]: servers, objects, first sync, removal of other modes' rules. That is upstream's order with two differences: nothing is
+//! `run`: servers, objects, first sync, removal of other modes' rules. That is upstream's order with two differences: nothing is
 //! changed before the check, and no rule is removed before all objects are known, because the rules of another mode may be all that
-//! serves the node. Privileged steps come before any thread, so that no thread keeps the privileges ([`crate::privileges`]).
+//! serves the node. Privileged steps come before any thread, so that no thread keeps the privileges (`privileges`).
 
 mod node_check;
 mod output;

@@ -83,6 +83,7 @@ mod tests {
         }
     }
 
+    // The primary family has to be supported (M9).
     #[test]
     fn the_primary_family_has_to_be_supported() {
         let config = config(&["--cluster-cidr=fd00::/48"]);
@@ -91,6 +92,7 @@ mod tests {
         check(&config, &Family::BOTH, &node(&["fd00::1"], &[])).unwrap();
     }
 
+    // A single family needs its own ranges (P11).
     #[test]
     fn a_single_family_needs_its_own_ranges() {
         let v6_only = config(&["--cluster-cidr=fd00::/48"]);
@@ -100,6 +102,7 @@ mod tests {
         assert_eq!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["10.0.0.0/24"])).unwrap(), [""; 0]);
     }
 
+    // A family without ranges gives a warning (P11).
     #[test]
     fn a_family_without_ranges_gives_a_warning() {
         let config = config(&["--cluster-cidr=10.0.0.0/8", "--nodeport-addresses=192.0.2.0/24"]);

@@ -31,7 +31,7 @@ pub(super) fn check(config: &Config) -> Result<()> {
 /// Sets the connection-tracking sysctls (N1 to N4) and the OOM score (O6).
 ///
 /// # Errors
-/// When a value cannot be set; then none was.
+/// When a sysctl cannot be set.
 pub(super) fn prepare(config: &Config) -> Result<()> {
     load_conntrack();
     match sysctl::apply(&config.conntrack) {

@@ -149,6 +149,7 @@ mod tests {
     use super::*;
     use crate::model::ObjectName;
 
+    // A listener that fails is an event of its service (K4).
     #[test]
     fn a_listener_that_fails_is_an_event_of_its_service() {
         let service = ObjectName::new("ns", "web");

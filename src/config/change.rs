@@ -72,6 +72,7 @@ mod tests {
         assert!(receiver.recv_timeout(INTERVAL * 2).is_err());
     }
 
+    // A plain write is seen (O5).
     #[test]
     fn a_plain_write_is_seen() {
         let dir = tempfile::tempdir().unwrap();
@@ -91,6 +92,7 @@ mod tests {
         assert_eq!(next(&changes(dir.path())), b"new");
     }
 
+    // A file renamed over it is seen (O5).
     #[test]
     fn a_file_renamed_over_it_is_seen() {
         let dir = tempfile::tempdir().unwrap();
@@ -102,6 +104,7 @@ mod tests {
         assert_eq!(next(&changes), b"new");
     }
 
+    // A swapped ConfigMap is seen (O5).
     #[test]
     fn a_swapped_config_map_is_seen() {
         let dir = tempfile::tempdir().unwrap();

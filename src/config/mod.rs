@@ -8,7 +8,7 @@
 //!
 //! The only place that reads the command line. Invariants: a [`Config`] has passed every rule, and has every setting in the form in which
 //! the program uses it, so that no other module reads the file's words; feature gates are evaluated here, once. Nothing is logged from
-//! here, because the log has not been started: warnings wait in [`Config::warnings`].
+//! here, because the log has not been started: warnings wait in `Config::warnings`.
 
 mod change;
 mod cli;
@@ -40,9 +40,9 @@ pub enum Invocation {
     Run(Config),
     /// Print the ruleset for the manifests, and change nothing.
     Render {
-        /// [`Config::manifests`] is set.
+        /// `Config::manifests` is set.
         config: Config,
-        /// Whether [`Config::node_name`] comes from the configuration. The host name is not used, so that the ruleset is the same on
+        /// Whether `Config::node_name` comes from the configuration. The host name is not used, so that the ruleset is the same on
         /// every machine: without a name in the configuration, the manifests have to say which node is meant.
         is_named: bool,
     },

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_written_as_upstream_writes_them() {
+    fn defaults_are_written_with_upstreams_fields_in_upstreams_order() {
         assert_eq!(written(&["--proxy-mode=nftables"]), include_str!("testdata/defaults.yaml"));
     }
 
@@ -173,8 +173,7 @@ mod tests {
             "-1",
         ];
         for text in texts {
-            let mut file = KubeProxyConfiguration::default();
-            file.port_range = text.to_owned();
+            let file = KubeProxyConfiguration { port_range: text.to_owned(), ..KubeProxyConfiguration::default() };
             let written = yaml(&file).unwrap();
             let line = written.lines().find_map(|line| line.strip_prefix("portRange: ")).unwrap();
             assert!(line.starts_with(['"', '\'']), "{line}");

@@ -191,6 +191,7 @@ fn render_needs_manifests() {
     assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));
 }
 
+// What to do follows upstream's order (P3).
 #[test]
 fn what_to_do_follows_upstreams_order() {
     let name = "--proxy-mode=nftables";
@@ -204,6 +205,7 @@ fn what_to_do_follows_upstreams_order() {
     assert_eq!(run(&[name, "--healthz-port=0"]).healthz_bind_address, None);
 }
 
+// New content is checked (O5).
 #[test]
 fn new_content_is_checked() {
     assert_eq!(check_content(format!("{HEADER}mode: nftables\n").as_bytes()), Ok(()));

@@ -268,6 +268,7 @@ mod tests {
         (health, Instant::now())
     }
 
+    // Before any family is registered, the status is empty and healthy (L1).
     #[test]
     fn before_any_family_is_registered_the_status_is_empty_and_healthy() {
         let health = ProxyHealth::new(TIMEOUT);
@@ -281,6 +282,7 @@ mod tests {
         assert_eq!(body, expected);
     }
 
+    // Registration counts as updated now (L1).
     #[test]
     fn registration_counts_as_updated_now() {
         let (health, now) = registered(&Family::BOTH);
@@ -293,6 +295,7 @@ mod tests {
         assert_eq!(body, expected);
     }
 
+    // Only the oldest unserved request counts, and a success serves all (L2).
     #[test]
     fn only_the_oldest_unserved_request_counts_and_a_success_serves_all() {
         let (mut health, start) = registered(&[Family::V4]);
@@ -305,6 +308,7 @@ mod tests {
         assert!(health.is_healthy(start + 10 * TIMEOUT + TIMEOUT / 2));
     }
 
+    // A request may stay unserved until the timeout and not longer (L3, L7).
     #[test]
     fn a_request_may_stay_unserved_until_the_timeout_and_not_longer() {
         let (mut health, start) = registered(&[Family::V4]);
@@ -313,6 +317,7 @@ mod tests {
         assert!(!health.is_healthy(start + TIMEOUT));
     }
 
+    // One family that falls behind makes the proxy unhealthy (L3).
     #[test]
     fn one_family_that_falls_behind_makes_the_proxy_unhealthy() {
         let (mut health, start) = registered(&Family::BOTH);
@@ -325,6 +330,7 @@ mod tests {
         assert_eq!(body, expected);
     }
 
+    // Only `/healthz` asks whether the node is eligible (L4, L5).
     #[test]
     fn only_healthz_asks_whether_the_node_is_eligible() {
         let (mut health, now) = registered(&[Family::V4]);
@@ -337,6 +343,7 @@ mod tests {
         assert!(body.starts_with(r#"{"lastUpdated":"2026-01-01T00:00:00Z","currentTime":"2026-01-01T00:00:00.009Z","nodeEligible":false,"healthy":true,"#));
     }
 
+    // Services that are left out are named and the proxy stays healthy (L4).
     #[test]
     fn services_that_are_left_out_are_named_and_the_proxy_stays_healthy() {
         let (mut health, now) = registered(&[Family::V4]);
@@ -359,6 +366,7 @@ mod tests {
         assert_eq!([health.livez(now, clock(0)), health.healthz(now, clock(0))], before);
     }
 
+    // A sync thread that works for too long makes the proxy unhealthy and says why (L3).
     #[test]
     fn a_sync_thread_that_works_for_too_long_makes_the_proxy_unhealthy_and_says_why() {
         let (mut health, start) = registered(&Family::BOTH);
@@ -373,6 +381,7 @@ mod tests {
         assert!(health.is_healthy(start + 100 * TIMEOUT), "it may wait for as long as nothing happens");
     }
 
+    // `/readyz` is 200 while syncs succeed, and says why it is not (L8).
     #[test]
     fn readyz_is_200_while_syncs_succeed_and_says_why_it_is_not() {
         let (mut health, start) = registered(&[Family::V4]);
@@ -439,6 +448,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
+    // Responses over a socket (L4).
     #[tokio::test]
     async fn responses_over_a_socket() {
         let (mut health, _) = registered(&[Family::V4]);
@@ -468,6 +478,7 @@ mod tests {
         server.abort();
     }
 
+    // An address in use is fatal only with hard fail (O8).
     #[tokio::test]
     async fn an_address_in_use_is_fatal_only_with_hard_fail() {
         let address = at(free_port());
@@ -490,6 +501,7 @@ mod tests {
         server.abort();
     }
 
+    // While another kube-proxy writes, requests may wait, and the responses say why (L8, L9).
     #[test]
     fn while_another_kube_proxy_writes_requests_may_wait_and_the_responses_say_why() {
         let (mut health, start) = registered(&Family::BOTH);

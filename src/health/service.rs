@@ -241,6 +241,7 @@ mod tests {
         )
     }
 
+    // Responses say whether there are endpoints and whether the proxy is healthy (K3).
     #[tokio::test]
     async fn responses_say_whether_there_are_endpoints_and_whether_the_proxy_is_healthy() {
         let [port] = free_ports();
@@ -255,6 +256,7 @@ mod tests {
         assert_eq!(without_date(&get(at(port), "/").await), expected("503 Service Unavailable", 2, false));
     }
 
+    // Every path and method gets the same answer (K3).
     #[tokio::test]
     async fn every_path_and_method_gets_the_same_answer() {
         let [port] = free_ports();
@@ -267,6 +269,7 @@ mod tests {
         }
     }
 
+    // Servers follow the snapshot (K1).
     #[tokio::test]
     async fn servers_follow_the_snapshot() {
         let [a, b] = free_ports();
@@ -279,6 +282,7 @@ mod tests {
         assert!(!is_open(at(b)).await);
     }
 
+    // Connections to an unchanged server go on (K1).
     #[tokio::test]
     async fn connections_to_an_unchanged_server_go_on() {
         let [a, b] = free_ports();
@@ -293,6 +297,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "the connection is open");
     }
 
+    // Two services can swap their ports in one update (K1).
     #[tokio::test]
     async fn two_services_can_swap_their_ports_in_one_update() {
         let [a, b] = free_ports();
@@ -303,6 +308,7 @@ mod tests {
         assert!(is_open(at(a)).await);
     }
 
+    // A port in use closes all of that service only and is tried again (K4).
     #[tokio::test]
     async fn a_port_in_use_closes_all_of_that_service_only_and_is_tried_again() {
         let [a, b] = free_ports();
@@ -323,6 +329,7 @@ mod tests {
         assert!(is_open(SocketAddr::from(([127, 0, 0, 2], a))).await);
     }
 
+    // Each family has its own listeners (K5).
     #[tokio::test]
     async fn each_family_has_its_own_listeners() {
         let [port] = free_ports();
@@ -335,6 +342,7 @@ mod tests {
         assert_eq!(without_date(&get(v6, "/").await), expected("200 OK", 1, true));
     }
 
+    // Listeners are only on the addresses given (K5).
     #[tokio::test]
     async fn listeners_are_only_on_the_addresses_given() {
         let [port] = free_ports();
@@ -362,6 +370,7 @@ mod tests {
         assert_eq!(without_date(&answer), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     }
 
+    // An equal snapshot that is reported again makes another try (K1, K4).
     #[tokio::test]
     async fn an_equal_snapshot_that_is_reported_again_makes_another_try() {
         let (reporter, all) = crate::health::new(Duration::from_secs(60));

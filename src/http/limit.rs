@@ -56,7 +56,7 @@ impl ConnectionLimit {
     /// Listens as [`bind`] does, if there is a file descriptor for one more listener.
     ///
     /// # Errors
-    /// EMFILE when there is none; else what the kernel answers.
+    /// EMFILE when there is none; else the kernel's error.
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
         if self.table().may_listen() { bind(address) } else { Err(Errno::MFILE.into()) }
     }

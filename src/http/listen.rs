@@ -20,7 +20,7 @@ const BACKLOG: u32 = 4096;
 /// Listens on an address of one family only: an unspecified IPv6 address does not include IPv4.
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's error.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -36,7 +36,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Listens as Go does: an unspecified address of either family means all addresses of both, where there is IPv6.
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's error.
 pub(crate) fn bind_like_go(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return bind(address);

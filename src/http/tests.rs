@@ -255,6 +255,7 @@ async fn a_panic_while_accepting_reaches_the_task_that_waits_for_the_server() {
     assert!(!server.is_running());
 }
 
+// An unspecified IPv6 address does not include IPv4 (K5).
 #[tokio::test]
 async fn an_unspecified_ipv6_address_leaves_ipv4_alone() {
     let v6 = bind("[::]:0".parse().unwrap()).unwrap();
@@ -273,6 +274,7 @@ async fn unspecified_addresses_take_both_families_as_in_go() {
     }
 }
 
+// A listener that fails is tried again until it works (O8).
 #[tokio::test]
 async fn a_listener_that_fails_is_tried_again_until_it_works() {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -285,6 +287,7 @@ async fn a_listener_that_fails_is_tried_again_until_it_works() {
     assert_eq!(listener.local_addr().unwrap(), address);
 }
 
+// With hard fail, the first failure is the last (O8).
 #[tokio::test]
 async fn with_hard_fail_the_first_failure_is_the_last() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -79,7 +79,7 @@ pub(crate) fn load_conntrack() {
 /// The UDP flows of a family. After five interrupted attempts it gives the last list, although that is not complete (J8).
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub(super) fn list(family: Family) -> io::Result<Vec<Flow>> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     with_fallback(|filter| until_complete(|flows| list_once(&mut socket, family, filter, flows)))
@@ -150,7 +150,7 @@ struct Outcome {
 /// flows from the flowtable; it is called if the kernel does not delete a flow because it is in one.
 ///
 /// # Errors
-/// The kernel's first, except that a flow does not exist; the error of `release`.
+/// The kernel's first error, except that a flow does not exist; the error of `release`.
 pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -> io::Result<usize> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     let outcome = until_released(|| delete_once(&mut socket, flows), release)?;
@@ -285,6 +285,7 @@ mod tests {
         (count, outcome.map(|flows| flows.len()))
     }
 
+    // An interrupted list is requested five times at most (J8).
     #[test]
     fn an_interrupted_list_is_requested_five_times_at_most() {
         assert!(matches!(attempts(|_| Ok(true)), (1, Ok(1))));
@@ -311,6 +312,7 @@ mod tests {
         (releases, tries, outcome.unwrap())
     }
 
+    // Flows in a flowtable are released once and then deleted (J1).
     #[test]
     fn flows_in_a_flowtable_are_released_once_and_then_deleted() {
         assert_eq!(held_for(0), (0, 1, Outcome { deleted: 2, ..Outcome::default() }));
@@ -325,6 +327,7 @@ mod tests {
         assert!(until_released(held, || Err(io::ErrorKind::PermissionDenied.into())).is_err());
     }
 
+    // A kernel that refuses the filter lists without it (J2).
     #[test]
     fn a_kernel_that_refuses_the_filter_lists_without_it() {
         let asked = |errno: Option<i32>| {
@@ -342,6 +345,7 @@ mod tests {
         assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "other errors have nothing to do with the filter");
     }
 
+    // What the kernel does not filter is filtered here (J2, J9).
     #[test]
     fn what_the_kernel_does_not_filter_is_filtered_here() {
         let tuple = |writer: &mut Writer, kind: u16, protocol: u8| {

@@ -35,6 +35,7 @@ fn has_ipv6(proc: &Path) -> bool {
 mod tests {
     use super::*;
 
+    // The primary family must be among those served (M9, M10).
     #[test]
     fn the_primary_family_must_be_among_those_served() {
         assert_eq!(served(Family::V6, &Family::BOTH), Ok(Family::BOTH.to_vec()));
@@ -43,6 +44,7 @@ mod tests {
         assert!(error.to_string().contains("IPv6"), "{error}");
     }
 
+    // IPv6 needs the kernel, and must not be disabled (M9).
     #[test]
     fn ipv6_needs_the_kernel_and_must_not_be_disabled() {
         let dir = tempfile::tempdir().unwrap();

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use nft::{Command, CommitError, Connection, Flowtable, ReadError, TableDump, TableName};
 
-use super::reconnect::Reconnecting;
-use super::{is_broken, rtnetlink};
+use super::reconnect::{Reconnecting, is_broken};
+use super::rtnetlink;
 
 /// The operations that the fast path needs. Tests have another implementation.
 pub(crate) trait FlowtableKernel {
     /// The names of the node's interfaces except loopback, sorted.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn interfaces(&mut self) -> io::Result<Vec<Arc<str>>>;
 
     /// The generation of all rules, which changes with each transaction of any program.
@@ -45,7 +45,7 @@ impl Flowtables {
     /// Opens the socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(crate) fn open() -> io::Result<Self> {
         let mut connection = Reconnecting::new(Connection::open);
         connection.ensure()?;

@@ -25,7 +25,7 @@ use tracing::info;
 use crate::conntrack::Flow;
 use crate::model::Family;
 use foreign_writes::Detector;
-use reconnect::Reconnecting;
+use reconnect::{Reconnecting, is_broken};
 
 pub(crate) use ctnetlink::load_conntrack;
 #[doc(hidden)]
@@ -75,19 +75,19 @@ pub trait Kernel {
     /// The UDP flows of a family that the kernel tracks.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>>;
 
     /// Deletes flows and gives the number of those that still existed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize>;
 
     /// The addresses of all interfaces of this node.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>>;
 }
 
@@ -105,7 +105,7 @@ impl Netfilter {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn open() -> io::Result<Self> {
         let mut connection = Reconnecting::new(Connection::open);
         connection.ensure()?;
@@ -184,9 +184,4 @@ impl Kernel for Netfilter {
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
         rtnetlink::addresses()
     }
-}
-
-/// Whether a new socket may help.
-fn is_broken(error: &ReadError) -> bool {
-    matches!(error, ReadError::Socket(_))
 }

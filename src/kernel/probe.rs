@@ -87,6 +87,7 @@ mod tests {
         Refusal { command, element: None, object: "add chain".into(), errno, message: None }
     }
 
+    // Only the impossible command may be refused (O3).
     #[test]
     fn only_the_impossible_command_may_be_refused() {
         assert!(check_refusals(Family::V4, &[refusal(Some(2), 2)], 2).is_ok());

@@ -90,6 +90,7 @@ pub(crate) fn raise_open_files() -> u64 {
 mod tests {
     use super::*;
 
+    // Kernels before 5.13 are refused (O4).
     #[test]
     fn kernels_before_5_13_are_refused() {
         for release in ["5.13.0", "5.15.0-91-generic", "6.1.0", "10.0", "5.13-rc1"] {
@@ -103,6 +104,7 @@ mod tests {
         assert_eq!(check_kernel(None), Ok(()), "the kernel of the tests is new enough");
     }
 
+    // The OOM score is written, and a failure is not fatal (O6).
     #[test]
     fn the_oom_score_is_written_and_a_failure_is_not_fatal() {
         let proc = tempfile::tempdir().unwrap();

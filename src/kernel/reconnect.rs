@@ -5,7 +5,7 @@
 
 use std::io;
 
-/// A socket, or what is built on one.
+/// A socket, or a value that has one.
 pub(super) struct Reconnecting<T> {
     open: fn() -> io::Result<T>,
     present: Option<T>,
@@ -48,6 +48,11 @@ impl<T> Reconnecting<T> {
         }
         result
     }
+}
+
+/// Whether a new socket may help after this error.
+pub(super) fn is_broken(error: &nft::ReadError) -> bool {
+    matches!(error, nft::ReadError::Socket(_))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ mod number {
 /// The addresses of all interfaces in the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub(super) fn addresses() -> io::Result<Vec<IpAddr>> {
     dump(number::RTM_GETADDR, number::ADDRESS_HEADERS, address)
 }
@@ -49,7 +49,7 @@ pub(super) fn addresses() -> io::Result<Vec<IpAddr>> {
 /// The names of all interfaces in the calling thread's network namespace except loopback.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub(super) fn interfaces() -> io::Result<Vec<Arc<str>>> {
     dump(number::RTM_GETLINK, number::LINK_HEADERS, interface)
 }

@@ -241,6 +241,7 @@ mod tests {
         limit(&Conntrack { max_per_core, min, ..SETTINGS }, cpus)
     }
 
+    // The limit follows the CPUs, between minimum and cap (N1).
     #[test]
     fn the_limit_follows_the_cpus_between_minimum_and_cap() {
         assert_eq!(limit_of(32_768, 131_072, 2), Some(131_072));
@@ -252,6 +253,7 @@ mod tests {
         assert_eq!(limit_of(u32::MAX, 0, 8), Some(1_048_576));
     }
 
+    // The CPUs are those online in the topology (N1).
     #[test]
     fn cpus_are_those_online_in_the_topology() {
         let machine = Machine::new(3, &[]);
@@ -263,6 +265,7 @@ mod tests {
         assert!(cpus(Path::new("/nowhere")) > 0);
     }
 
+    // Values that differ are written (N2, N3).
     #[test]
     fn values_that_differ_are_written() {
         let machine = Machine::new(
@@ -288,6 +291,7 @@ mod tests {
         assert_eq!(machine.apply(&SETTINGS).unwrap(), [], "a second time nothing differs");
     }
 
+    // A larger hash table stays (N2).
     #[test]
     fn a_larger_hash_table_stays() {
         let machine = Machine::new(8, &[("nf_conntrack_max", "262144"), ("hashsize", "65537")]);
@@ -295,6 +299,7 @@ mod tests {
         assert_eq!(machine.apply(&limit_only).unwrap(), []);
     }
 
+    // Being liberal is switched on and never off (N3).
     #[test]
     fn being_liberal_is_switched_on_and_never_off() {
         let machine = Machine::new(1, &[("nf_conntrack_tcp_be_liberal", "1")]);
@@ -305,6 +310,7 @@ mod tests {
         assert_eq!(machine.apply(&liberal).unwrap().len(), 1);
     }
 
+    // A value that is right needs no permission and the error of another says what to do (N4).
     #[test]
     fn a_value_that_is_right_needs_no_permission_and_the_error_of_another_says_what_to_do() {
         // Not even root can write these two files.
@@ -322,6 +328,7 @@ mod tests {
         assert_eq!(machine.apply(&udp).unwrap(), []);
     }
 
+    // A kernel without connection tracking is named (N1).
     #[test]
     fn a_kernel_without_connection_tracking_is_named() {
         let error = Machine::new(1, &[]).apply(&SETTINGS).unwrap_err().to_string();

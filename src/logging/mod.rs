@@ -3,7 +3,7 @@
 //! `RUST_LOG`, if it is set, replaces the verbosity until that is changed at run time.
 //!
 //! Invariants: logging never waits for the reader of the log (`queue`), and each line is one record (`escape`). A thread of its own
-//! writes the lines, from [`start_writing`] on; [`FlushOnDrop`] writes those that are left at the end of the process. Panics are records
+//! writes the lines, from `start_writing` on; [`FlushOnDrop`] writes those that are left at the end of the process. Panics are records
 //! too. Nothing else in a running process may write to standard error, because that could wait.
 
 mod escape;
@@ -58,7 +58,7 @@ impl fmt::Debug for Verbosity {
     }
 }
 
-/// Starts the log, which is kept in memory until [`start_writing`]. Later calls change nothing, and their result has no effect.
+/// Starts the log, which is kept in memory until `start_writing`. Later calls change nothing, and their result has no effect.
 pub fn init(config: &LoggingConfig) -> Verbosity {
     let from_environment = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
     let (filter, handle) = reload::Layer::new(from_environment.unwrap_or_else(|| filter(config.verbosity)));

@@ -17,8 +17,9 @@ use super::file::KubeProxyConfiguration;
 use field::go_bool;
 use table::FLAGS;
 
-/// The version to report unless another one is asked for. Tools read `Kubernetes v1.36.2` from the first line of `--version`, so the
-/// release whose behaviour this program follows comes first; its own version is the build part after `+`, as semantic versioning has it.
+/// The version to report unless `--version=v...` gives another one. Tools read `Kubernetes v1.36.2` from the first line of `--version`,
+/// so the release whose behaviour this program follows comes first; its own version is the build part after `+`, as in semantic
+/// versioning.
 pub(super) const VERSION: &str = concat!("v1.36.2+kube-proxy-nft.", env!("CARGO_PKG_VERSION"));
 
 /// A flag that sets no field.

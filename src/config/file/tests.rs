@@ -67,6 +67,7 @@ fn documented_defaults() -> Value {
     })
 }
 
+// An empty file gives the documented defaults (P2).
 #[test]
 fn an_empty_file_gives_the_documented_defaults() {
     let empty = decoded("");
@@ -143,6 +144,7 @@ fn addresses_follow_the_bind_address_and_get_ports() {
     assert_eq!(full.metrics_bind_address, "nonsense");
 }
 
+// Every field is read (P2).
 #[test]
 fn every_field_is_read() {
     let mut changed = documented_defaults();
@@ -170,6 +172,7 @@ fn change_leaves(value: &mut Value) {
     }
 }
 
+// Unknown fields are named, and are not fatal (P2).
 #[test]
 fn unknown_fields_are_named_not_fatal() {
     let decoded =

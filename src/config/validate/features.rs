@@ -90,7 +90,7 @@ fn looks_like_a_gate(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Checks the release whose hidden metrics are asked for.
+/// Checks `showHiddenMetricsForVersion`.
 pub(super) fn hidden_metrics(version: &str, diagnostics: &mut Diagnostics) {
     let previous = format!("1.{}", KUBERNETES_MINOR - 1);
     if !version.is_empty() && version != previous {

@@ -200,14 +200,14 @@ fn masquerade_bit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) 
     u8::try_from(file.nftables.masquerade_bit).ok()
 }
 
-/// In percent.
+/// The limit in percent.
 fn relist_removal_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
     let limit = file.nftables.relist_removal_limit;
     diagnostics.range("nftables.relistRemovalLimit", limit, 0..=100);
     u8::try_from(limit).ok()
 }
 
-/// 0 stands for no limit.
+/// The limit; 0 in the configuration stands for none.
 fn service_elements_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u64> {
     let limit = diagnostics.not_negative("nftables.serviceElementsLimit", file.nftables.service_elements_limit)?;
     Some(if limit == 0 { u64::MAX } else { u64::from(limit) })

@@ -45,6 +45,7 @@ fn the_mode_is_nftables() {
     assert_eq!(error("mode: userspace"), "mode: must be \"nftables\", not \"userspace\"");
 }
 
+// The node's name is trimmed and in lower case (M1).
 #[test]
 fn the_node_name_is_trimmed_and_lower_case() {
     assert_eq!(good("").node_name, "host-1");
@@ -121,6 +122,7 @@ fn periods_are_positive_and_in_order() {
     assert_eq!((equal.sync_period, equal.min_sync_period), (Duration::from_secs(5), Duration::from_secs(5)));
 }
 
+// The bind address is an IP (M6).
 #[test]
 fn the_bind_address_is_an_ip() {
     assert_eq!(good("bindAddress: 010.0.0.1").bind_address.to_string(), "10.0.0.1");
@@ -156,7 +158,7 @@ fn only_healthz_can_be_without_address() {
 
 #[test]
 fn node_port_addresses_are_cidrs_or_primary() {
-    // H1
+    // H1: an empty list is `primary`, which stands alone.
     assert_eq!(good("nodePortAddresses: []").node_port_addresses, NodePortAddresses::Primary);
     assert_eq!(good("nodePortAddresses: [primary]").node_port_addresses, NodePortAddresses::Primary);
     let cidrs = vec!["192.0.2.0/24".parse().unwrap(), "::/0".parse().unwrap()];
@@ -175,7 +177,7 @@ fn cluster_cidr(list: &str) -> DetectLocal {
 
 #[test]
 fn cluster_cidrs_are_at_most_one_of_each_family() {
-    // I1
+    // I1: at most one CIDR of each family.
     let (v4, v6) = ("10.0.0.0/8".parse().ok(), "fd00::/8".parse().ok());
     assert_eq!(good("").detect_local, DetectLocal::ClusterCidr { v4: None, v6: None });
     assert_eq!(cluster_cidr("10.0.0.0/8"), DetectLocal::ClusterCidr { v4, v6: None });
@@ -191,13 +193,13 @@ fn cluster_cidrs_are_at_most_one_of_each_family() {
 
 #[test]
 fn cluster_cidrs_do_not_matter_in_other_modes() {
-    // I2
+    // I2: mode NodeCIDR does not read `clusterCIDR`.
     assert_eq!(good("detectLocalMode: NodeCIDR\nclusterCIDR: nonsense").detect_local, DetectLocal::NodeCidr);
 }
 
 #[test]
 fn interface_modes_need_a_plausible_name() {
-    // I3
+    // I3: the name or prefix is one that the kernel accepts.
     for (mode, field) in [("BridgeInterface", "bridgeInterface"), ("InterfaceNamePrefix", "interfaceNamePrefix")] {
         let with = |name: &str| format!("detectLocalMode: {mode}\ndetectLocal: {{{field}: '{name}'}}");
         assert_eq!(error(&with("")), format!("detectLocal.{field}: must not be empty in this detectLocalMode"));

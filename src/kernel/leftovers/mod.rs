@@ -261,6 +261,7 @@ fn out_of_reach(proc: &Path) -> Vec<String> {
 mod tests {
     use super::*;
 
+    // Rules out of reach are reported (O1).
     #[test]
     fn rules_out_of_reach_are_reported() {
         let proc = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
 //! Finds the chains and rules of an iptables table that kube-proxy made. Pure.
 //!
 //! Takes a table's outline, gives the commands that unlink and empty chains, and the chains to delete after that. Chains of the kubelet
-//! and of other programs are not in it: KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT. KUBE-MARK-MASQ is kube-proxy's own since 1.28, was
-//! kubelet's before (KUBE-MARK-DROP beside it shows that), and port-mapping plug-ins may jump to it: then it stays as it is.
+//! and of other programs are not in it: KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT. KUBE-MARK-MASQ is
+//! kube-proxy's own since 1.28. It stays if the kubelet made it, as older ones did together with KUBE-MARK-DROP, and if chains of other
+//! programs, such as port-mapping plug-ins, jump to it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -113,6 +114,7 @@ mod tests {
         plan.unlink.iter().map(ToString::to_string).collect()
     }
 
+    // Jumps go and chains are emptied but those of the kubelet and of others stay (O1).
     #[test]
     fn jumps_go_and_chains_are_emptied_but_kubelets_and_others_stay() {
         let chains = ["KUBE-SERVICES", "KUBE-SVC-A", "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "MINE", "KUBE-SVCX"];
@@ -126,6 +128,7 @@ mod tests {
         assert_eq!(plan.warnings, [""; 0]);
     }
 
+    // A name counts in its own table and not as a built-in chain (O1).
     #[test]
     fn a_name_counts_in_its_own_table_and_not_as_a_built_in_chain() {
         let all = ["KUBE-SVC-A", "KUBE-POSTROUTING", "KUBE-FORWARD", "KUBE-PROXY-CANARY"];
@@ -137,6 +140,7 @@ mod tests {
         assert_eq!(plan(&table("nat"), &outline("nat", &["KUBE-SERVICES"], &[], &[])), Plan::default());
     }
 
+    // The mark chain is deleted unless another program needs it (O1).
     #[test]
     fn the_mark_chain_is_deleted_unless_another_program_needs_it() {
         let chains = ["KUBE-MARK-MASQ", "KUBE-SVC-A", "CNI-HOSTPORT-SETMARK"];
