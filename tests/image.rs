@@ -134,6 +134,27 @@ fn the_daemon_set_gives_what_the_image_test_gives() {
     assert_eq!(init["image"], container["image"]);
 }
 
+#[test]
+fn for_a_rolling_update_with_surge_two_pods_of_a_node_share_no_host_port() {
+    let mut set = documents("daemonset.yaml").remove(0);
+    let text = fs::read_to_string(project().join("deploy/surge/kustomization.yaml")).unwrap();
+    let overlay: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(overlay["patches"][0]["target"], json!({"kind": set["kind"], "name": set["metadata"]["name"]}));
+    let patch: Vec<Value> = serde_saphyr::from_str(overlay["patches"][0]["patch"].as_str().unwrap()).unwrap();
+    for change in &patch {
+        let path = change["path"].as_str().unwrap();
+        let present = set.pointer_mut(path).unwrap_or_else(|| panic!("the DaemonSet has no {path}"));
+        match change["op"].as_str() {
+            Some("replace") => *present = change["value"].clone(),
+            Some("remove") => *present = Value::Null,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(set["spec"]["updateStrategy"]["rollingUpdate"], json!({"maxSurge": "10%", "maxUnavailable": 0}));
+    let containers = set["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    assert!(containers.iter().all(|container| container["ports"].is_null()));
+}
+
 /// What kubeadm makes, as an API server would give it to a merge.
 fn kubeadms_daemon_set() -> Value {
     json!({

@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,9 +42,10 @@ fn paced() -> Value {
     config
 }
 
-/// Layout `chains` has eleven chains for each Service, all of which a read-back lists.
+/// Layout `chains` has eleven chains for each Service here, all of which a read-back lists and a flush of all rules empties: ten times
+/// as many Services take ten times as long.
 fn services() -> u32 {
-    if support::proxy::layout() == "chains" && cfg!(debug_assertions) { 100 } else { 1_000 }
+    if support::proxy::layout() == "chains" { 100 } else { 1_000 }
 }
 
 /// So many Services with one port and [`ENDPOINTS`].
@@ -197,6 +199,51 @@ fn a_program_that_commits_to_its_own_tables_all_the_time_causes_no_sync_and_dela
     assert!(!proxy.log().contains("changed our rules"), "{}", proxy.log());
     let took = node.enter(|| time_to_repair(&mut connect(), &[Command::FlushChain(ours(), "KUBE-SERVICES".into())]));
     assert!(is_slow() || took <= Duration::from_millis(500), "{took:?}");
+}
+
+/// Commits to a table of its own fifty times a second until told to stop.
+fn be_busy(stop: &AtomicBool) {
+    let mut connection = connect();
+    let table = Table { name: theirs(), comment: None };
+    while !stop.load(Ordering::Relaxed) {
+        connection.commit(&[Command::AddTable(table.clone())]).expect("its own table");
+        thread::sleep(Duration::from_millis(10));
+        connection.commit(&[Command::DeleteTable(theirs())]).expect("its own table");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_start_over_a_table_that_is_there_takes_at_most_twice_as_long_beside_a_program_that_commits_all_the_time() {
+    // Foreign transactions to other tables do not disturb a read-back (G10).
+    const STARTS: usize = 3;
+    let node = Namespace::new("node");
+    // The binary with optimisation has ten times as many to read.
+    let services = if cfg!(debug_assertions) { services() } else { services() * 10 };
+    let mut proxy = Proxy::start(&node, &paced(), &cluster(services));
+    proxy.wait_until_quiet();
+    let expected = rules(&node);
+    let mut starts = || {
+        let once = |_| {
+            proxy.kill();
+            let start = Instant::now();
+            proxy.launch();
+            start.elapsed()
+        };
+        (0..STARTS).map(once).min().expect("several starts")
+    };
+    let alone = starts();
+    let stop = AtomicBool::new(false);
+    let beside = thread::scope(|scope| {
+        scope.spawn(|| node.enter(|| be_busy(&stop)));
+        let beside = starts();
+        stop.store(true, Ordering::Relaxed);
+        beside
+    });
+    println!("a start over {services} Services takes {alone:?}, and {beside:?} beside the other program");
+    assert!(!proxy.log().contains("made anew"), "{}", proxy.log());
+    assert_eq!(rules(&node), expected);
+    assert!(is_slow() || beside <= alone * 2, "{alone:?}, and {beside:?}");
 }
 
 /// The processor time that a process has used.

@@ -68,8 +68,14 @@ impl Dns {
 
     /// Does what rules do: remembers clients for an endpoint.
     fn remember(&mut self, clients: impl IntoIterator<Item = u16>, endpoint: u16) {
+        self.remember_for(clients, endpoint, None);
+    }
+
+    /// The same, for so much longer.
+    fn remember_for(&mut self, clients: impl IntoIterator<Item = u16>, endpoint: u16, timeout: Option<Duration>) {
         let value = Value::Data(Data::from(address(Family::V4, 244, endpoint)));
-        let elements = clients.into_iter().map(|n| Element::mapping(client(n), value.clone())).collect();
+        let element = |n| Element { timeout, ..Element::mapping(client(n), value.clone()) };
+        let elements = clients.into_iter().map(element).collect();
         let add = Command::AddElements(table(), Arc::clone(&self.map), elements);
         self.kernel.inner.commit(&[add]).expect("there is room");
     }
@@ -136,6 +142,24 @@ fn clients_that_expire_at_any_moment_of_the_transaction_cost_no_sync() {
             }
         }
     });
+}
+
+#[test]
+fn a_client_about_to_expire_is_left_to_that_by_an_old_kernel_and_deleted_if_a_packet_renews_it() {
+    // A refused deletion costs an old kernel's transaction (E6).
+    let mut dns = Dns::new(true);
+    dns.remember(0..2, 2);
+    dns.remember_for(2..4, 2, Some(Duration::from_millis(150)));
+    // The first use tells that this kernel has no `destroy element`.
+    dns.take_away();
+    assert_eq!(dns.remembered().len(), 2, "those with little time left stay");
+    // One is renewed by a packet that was on its way; the other expires.
+    let both = [2, 3].map(|n| Element::new(client(n))).to_vec();
+    let expire = Command::DeleteElements(table(), Arc::clone(&dns.map), both);
+    dns.kernel.inner.commit(&[expire]).expect("both are there");
+    dns.remember_for([2], 2, Some(Duration::from_secs(300)));
+    dns.assert_forgotten("renewed");
+    assert_eq!(dns.remembered(), []);
 }
 
 #[test]

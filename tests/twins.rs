@@ -175,9 +175,9 @@ fn a_second_process_that_must_have_its_ports_waits_for_them_too() {
 }
 
 #[test]
-fn a_waiting_process_is_healthy_and_says_why_it_waits() {
+fn a_waiting_process_is_healthy_but_not_ready_and_says_why_it_waits() {
     let node = Namespace::new("node");
-    let _first = Proxy::start(&node, &config(), &objects(&[0, 1]));
+    let mut first = Proxy::start(&node, &config(), &objects(&[0, 1]));
     let mut other = config();
     other["healthzBindAddress"] = json!("127.0.0.1:11256");
     other["metricsBindAddress"] = json!("127.0.0.1:11249");
@@ -191,6 +191,10 @@ fn a_waiting_process_is_healthy_and_says_why_it_waits() {
         let answer = second.get("127.0.0.1:11256", page);
         assert!(answer.contains("200 OK") && answer.contains("another kube-proxy writes the rules"), "{answer}");
     }
+    let answer = second.get("127.0.0.1:11256", "/readyz");
+    assert!(answer.contains("503 ") && answer.contains("another kube-proxy writes the rules"), "{answer}");
+    first.stop();
+    wait_until("the second is ready", || second.get("127.0.0.1:11256", "/readyz").contains("200 OK"));
 }
 
 #[test]
@@ -219,6 +223,31 @@ fn nobody_else_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_
     // As `nft/README.md` says.
     let cut = r#"(echo flush ruleset; nft list ruleset | sed '/^table inet kube-proxy-lock /,/^}/d') | nft -f -"#;
     run(node.command("sh").args(["-c", cut]));
+}
+
+#[test]
+fn a_process_that_never_gets_its_objects_keeps_none_out_that_does() {
+    let node = Namespace::new("node");
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": "http://127.0.0.1:1" } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+        "users": [{ "name": "u", "user": {} }],
+    });
+    std::fs::write(&kubeconfig, text.to_string()).expect("it can be written");
+    let mut other = config();
+    other["healthzBindAddress"] = json!("127.0.0.1:11256");
+    other["metricsBindAddress"] = json!("127.0.0.1:11249");
+    let mut first = Proxy::with_api(&node, &other, &kubeconfig);
+    first.spawn();
+    wait_until("the first looks for its API server", || first.log().contains("serving healthz"));
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(list_everything(&node), "");
+    let second = Proxy::start(&node, &config(), &objects(&[0, 1]));
+    let lock = run(node.command("nft").args(["list", "table", "inet", "kube-proxy-lock"]));
+    assert!(lock.contains(&format!("pid {}: ", second.pid())), "{lock}");
 }
 
 #[test]

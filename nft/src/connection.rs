@@ -267,13 +267,19 @@ impl Connection {
         Ok(raw)
     }
 
-    /// The elements of one set, or nothing when there is no such set.
+    /// The elements of one set, or nothing when there is no such set. In a set that rules fill, the time-out of each is the time for
+    /// which it still lives.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub fn read_set(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
         match self.read_elements(table, &set.name, &mut Vec::new()) {
-            Ok(raw) => Ok(decode::pair(set, raw)),
+            Ok(mut raw) => {
+                if set.flags.dynamic {
+                    raw.iter_mut().for_each(|raw| raw.element.timeout = raw.expires.or(raw.element.timeout));
+                }
+                Ok(decode::pair(set, raw))
+            }
             Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
             Err(error) => Err(error),
         }

@@ -53,25 +53,24 @@ fn run(config: Config) -> Result<()> {
     let verbosity = start_log(&config);
     info!(version = config.version, node = config.node_name, "starting");
     prepare::check(&config)?;
-    let lock = take_lock();
+    let mut lock = Lock::new(std::process::id(), &command_line());
+    let waits = another_holds(&mut lock);
     prepare::prepare(&config)?;
     let open_files = raise_open_files();
     prepare::drop_privileges(&config)?;
     logging::start_writing();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(run::run(config, verbosity, open_files, lock));
+    let outcome = runtime.block_on(run::run(config, verbosity, open_files, lock, waits));
     runtime.shutdown_background();
     outcome
 }
 
-/// The lock, taken if it is free. If another process holds it, the sync loop logs that and goes on trying.
-fn take_lock() -> Lock {
-    let mut lock = Lock::new(std::process::id(), &command_line());
+/// Whether another process holds the lock. The sync loop takes it once there is something to write, so that a process that never gets its
+/// objects does not keep another one from writing.
+fn another_holds(lock: &mut Lock) -> bool {
     // The other steps of the start log errors such as a missing privilege.
-    if let Err(error) = lock.take() {
-        debug!(%error, "cannot take the lock");
-    }
-    lock
+    let holder = lock.holder().inspect_err(|error| debug!(%error, "cannot read the lock"));
+    holder.is_ok_and(|holder| holder.is_some())
 }
 
 /// The command line, by which the lock names this process.

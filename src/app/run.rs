@@ -27,13 +27,19 @@ const EVENT_QUEUE: usize = 4096;
 /// The time for the last events to reach the API server when the process ends.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// Runs until a signal ends the process.
+/// Runs until a signal ends the process. `waits` says whether another process holds the lock at the start.
 ///
 /// # Errors
 /// The first failure of a server, the source or a thread; also the new content of the configuration file.
-pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u64, lock: Lock) -> Result<()> {
+pub(super) async fn run(
+    mut config: Config,
+    verbosity: Verbosity,
+    open_files: u64,
+    lock: Lock,
+    waits: bool,
+) -> Result<()> {
     // While another process holds the lock, it also has the ports. They become free when it ends, so a busy port is no reason to end.
-    config.bind_address_hard_fail &= lock.held().get();
+    config.bind_address_hard_fail &= !waits;
     let (supervisor, mut failures) = supervise::new();
     let signal = shutdown::on_signal(&supervisor)?;
     let metrics = servers::metrics(&config);

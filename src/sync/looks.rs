@@ -29,9 +29,12 @@ struct Look {
 }
 
 impl Looks {
-    /// The endpoints that a map may remember changed, and the kernel has taken that over.
+    /// The endpoints that a map may remember changed, and the kernel has taken that over. A look that is due sooner stays: changes
+    /// that come faster than looks must not put them off.
     pub(super) fn changed(&mut self, map: &Arc<str>, now: Instant) {
-        self.0.insert(Arc::clone(map), Look { changed: now, next: now + SOON });
+        let soon = now + SOON;
+        let next = self.0.get(map).map_or(soon, |look| look.next.min(soon));
+        self.0.insert(Arc::clone(map), Look { changed: now, next });
     }
 
     /// Clients that should be forgotten are still in this map.
@@ -101,6 +104,23 @@ mod tests {
     #[test]
     fn a_map_without_surprises_is_looked_at_three_times_within_a_second() {
         assert_eq!(looks_at(0), [100, 300, 700]);
+    }
+
+    #[test]
+    fn changes_that_come_faster_than_looks_do_not_put_them_off() {
+        let (mut looks, start, map) = (Looks::default(), Instant::now(), "clients".into());
+        let looked = (0..1_000).filter(|n| {
+            let now = start + MILLISECOND * *n;
+            if n % 50 == 0 {
+                looks.changed(&map, now);
+            }
+            let is_due = looks.due(now).is_some();
+            if is_due {
+                looks.looked(&map, false, now);
+            }
+            is_due
+        });
+        assert!(looked.count() >= 5);
     }
 
     #[test]

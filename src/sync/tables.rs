@@ -388,6 +388,13 @@ impl<L: Layout> Tables<L> {
         Ok(found)
     }
 
+    /// Has the map of an expulsion looked at within [`crate::sync::looks`]'s usual time after a change.
+    pub(super) fn look_soon(&mut self, expulsion: &Expulsion, now: Instant) {
+        for table in self.tables.iter_mut().filter(|table| *table.name() == expulsion.table) {
+            table.looks.changed(&expulsion.map.name, now);
+        }
+    }
+
     /// Has the map of an expulsion looked at at once, because the clients are still remembered, or later, if it just failed.
     pub(super) fn look_again(&mut self, expulsion: &Expulsion, failed: bool, now: Instant) {
         for table in self.tables.iter_mut().filter(|table| *table.name() == expulsion.table) {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nft::{Command, CommitError, Committed, Refusal};
+use nft::{Command, CommitError, Committed, Element, Refusal};
 use tracing::{debug, warn};
 
 use super::{Engine, Refused, Report};
@@ -26,6 +26,10 @@ const FEW: usize = 256;
 
 /// How often such a transaction is tried before the map is read again.
 const TRIES: usize = 8;
+
+/// Without `destroy element`, a client with less time left than this is not deleted: it would often be missing by then, and a refused
+/// transaction costs a grace period of the kernel (RCU), some 10 to 100 ms. If a packet renews it, the next look deletes it.
+const ALMOST_EXPIRED: Duration = Duration::from_millis(200);
 
 /// How long maps are looked at in one go: a sync must not wait for thousands of them.
 const ENOUGH: Duration = Duration::from_millis(50);
@@ -77,6 +81,11 @@ fn strike(expulsions: &mut Vec<Expulsion>, commands: &[Command], own: usize, ref
     expulsions.retain(|expulsion| !expulsion.clients.is_empty());
 }
 
+/// Whether a client will have expired before it could be deleted.
+fn is_almost_expired(client: &Element) -> bool {
+    client.timeout.is_some_and(|left| left <= ALMOST_EXPIRED)
+}
+
 /// What a transaction did.
 pub(super) struct Done {
     pub(super) committed: Option<Committed>,
@@ -91,6 +100,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     pub(super) fn commit(&mut self, commands: Vec<Command>, mut expulsions: Vec<Expulsion>) -> Result<Done, Refused> {
         let (own, mut commands, mut manner) = (commands.len(), commands, self.manner());
         loop {
+            if manner == Manner::Delete {
+                self.leave_almost_expired(&mut expulsions);
+            }
             commands.truncate(own);
             commands.extend(expulsions.iter().flat_map(|expulsion| expulsion.commands(manner)));
             if commands.is_empty() {
@@ -116,6 +128,18 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             }
             manner = self.next_manner(manner, &ours);
         }
+    }
+
+    /// Takes clients out that are about to expire, and has their maps looked at soon after.
+    fn leave_almost_expired(&mut self, expulsions: &mut Vec<Expulsion>) {
+        for expulsion in &mut *expulsions {
+            let before = expulsion.clients.len();
+            expulsion.clients.retain(|client| !is_almost_expired(client));
+            if expulsion.clients.len() < before {
+                self.tables.look_soon(expulsion, Instant::now());
+            }
+        }
+        expulsions.retain(|expulsion| !expulsion.clients.is_empty());
     }
 
     fn not_committed(&mut self, error: CommitError, commands: Vec<Command>) -> Refused {
@@ -201,6 +225,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let few = if self.destroys { usize::MAX } else { FEW };
         for clients in expulsion.clients.chunks(few) {
             let mut rest = vec![Expulsion { clients: clients.to_vec(), ..expulsion.clone() }];
+            if !self.destroys {
+                self.leave_almost_expired(&mut rest);
+            }
             for _ in 0..TRIES {
                 let manner = if self.destroys { Manner::Destroy } else { Manner::OneByOne };
                 let commands: Vec<Command> = rest.iter().flat_map(|expulsion| expulsion.commands(manner)).collect();
