@@ -1,8 +1,8 @@
 //! Events about this node and its Services, as `kubectl get events` shows them.
 //!
-//! Takes [`Happening`]s from any thread, gives events.k8s.io/v1 objects to the API server (surface.md section 7). Events are a
-//! courtesy: who reports one never waits, an API server that does not take it loses nothing but the event, and what happens again
-//! and again is said once in ten minutes.
+//! Takes [`ReportedEvent`]s from any thread, sends events.k8s.io/v1 objects to the API server, with upstream's reasons and actions. Events
+//! are not essential: recording one never waits, an error of the API server loses only the event, and an event that repeats is sent
+//! once in ten minutes.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,24 +19,24 @@ use tracing::{debug, warn};
 
 use crate::model::ObjectName;
 
-/// Who reports, as upstream calls itself: dashboards select by it.
+/// The name of the reporting controller, which is upstream's because dashboards select by it.
 const CONTROLLER: &str = "kube-proxy";
 /// Events that wait for the API server; further ones are dropped.
-const WAITING: usize = 64;
-/// How long the same is not said again.
-const SILENCE: Duration = Duration::from_secs(600);
-/// What is remembered of it at most.
-const MEMORY: usize = 1024;
-/// How often the API server is asked, and how long it may take.
+const QUEUE: usize = 64;
+/// The time in which an equal event is not sent again.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
+/// The most events that are remembered for that.
+const MAX_RECENT: usize = 1024;
+/// How often sending an event is tried, and the time-out of each try.
 const TRIES: u32 = 5;
-const ANSWER: Duration = Duration::from_secs(10);
-/// Longest note and longest name of the reporter that the API takes, in bytes.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest note and the longest name of a reporting instance that the API accepts, in bytes.
 const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
 
-/// Something to tell the cluster's operators.
+/// An event for the cluster's operators.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Happening {
+pub(crate) enum ReportedEvent {
     /// The proxy starts (O11).
     Starting,
     /// The healthz server cannot listen, and the process ends for it (O8).
@@ -51,7 +51,7 @@ pub enum Happening {
         service: ObjectName,
         /// Its health-check node port.
         port: u16,
-        /// What the kernel says.
+        /// The kernel's error.
         error: String,
     },
     /// A Service is left out, because the kernel refuses its rules or because it is too large.
@@ -65,69 +65,69 @@ pub enum Happening {
     FrontNotProgrammed {
         /// The Service.
         service: ObjectName,
-        /// What it does not get, and why.
+        /// The address or port that it does not get, and why.
         reason: String,
     },
 }
 
-/// Takes what happened. Clones report to the same [`Publisher`].
+/// Records events. Clones record for the same [`Publisher`].
 #[derive(Clone, Debug)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     sender: mpsc::Sender<Message>,
 }
 
 #[derive(Debug)]
 enum Message {
-    Happened(Happening),
-    /// Everything before this was published, or given up.
+    Event(ReportedEvent),
+    /// Completes when all earlier events were sent, or dropped.
     Flush(oneshot::Sender<()>),
 }
 
 impl Recorder {
-    /// Reports something; dropped when too much waits already, or when there is no API server to tell.
-    pub fn record(&self, happening: Happening) {
-        if let Err(error) = self.sender.try_send(Message::Happened(happening)) {
+    /// Records an event; it is dropped when too many wait already, or when there is no API server.
+    pub(crate) fn record(&self, event: ReportedEvent) {
+        if let Err(error) = self.sender.try_send(Message::Event(event)) {
             debug!("no event is sent: {error}");
         }
     }
 
-    /// Waits until what was recorded so far is published, or for so long.
-    pub async fn flush(&self, at_most: Duration) {
+    /// Waits until the events so far are sent, at most for this time.
+    pub(crate) async fn flush(&self, at_most: Duration) {
         let (done, published) = oneshot::channel();
         if self.sender.try_send(Message::Flush(done)).is_ok() && timeout(at_most, published).await.is_err() {
-            debug!("the API server did not take the last events in time");
+            debug!("the API server did not accept the last events in time");
         }
     }
 }
 
-/// A recorder for the node of this name, and what publishes for it.
+/// A recorder for the node of this name, and its publisher.
 #[must_use]
-pub fn new(node: &str) -> (Recorder, Publisher) {
-    let (sender, receiver) = mpsc::channel(WAITING);
-    (Recorder { sender }, Publisher { node: node.to_owned(), receiver, said: Said::default(), client: None })
+pub(crate) fn new(node: &str) -> (Recorder, Publisher) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    (Recorder { sender }, Publisher { node: node.to_owned(), receiver, recent: RecentEvents::default(), client: None })
 }
 
 /// Sends events to the API server, one after the other.
-pub struct Publisher {
+pub(crate) struct Publisher {
     node: String,
     receiver: mpsc::Receiver<Message>,
-    said: Said,
-    /// Made when it is first needed, and anew when the server does not know who we are any more.
+    recent: RecentEvents,
+    /// The client and the URL of its server. Made for the first event, and again after a failure, because the credentials may have changed.
     client: Option<(kube::Client, String)>,
 }
 
 impl Publisher {
-    /// Publishes until every recorder is gone. `connect` makes a client, and says for which URL.
-    pub async fn run(mut self, connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>) {
+    /// Sends events until every recorder is dropped. `connect` makes a client, and gives the URL of its server.
+    pub(crate) async fn run(mut self, connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>) {
         while let Some(message) = self.receiver.recv().await {
             match message {
-                Message::Happened(happening) if self.said.is_news(&happening, Instant::now()) => {
-                    let event = describe(&self.node, &happening, SystemTime::now());
+                Message::Event(event) if self.recent.is_new(&event, Instant::now()) => {
+                    let event = object(&self.node, &event, SystemTime::now());
                     self.publish(&connect, &event).await;
                 }
-                Message::Happened(_) => {}
+                Message::Event(_) => {}
                 Message::Flush(done) => {
-                    // Whoever waited may have given up.
+                    // The receiver is gone if the flush timed out.
                     let _ = done.send(());
                 }
             }
@@ -136,16 +136,16 @@ impl Publisher {
 
     async fn publish(&mut self, connect: &impl AsyncFn() -> anyhow::Result<(kube::Client, String)>, event: &Event) {
         for attempt in 0..TRIES {
-            match timeout(ANSWER, self.try_to_publish(connect, event)).await {
+            match timeout(TIMEOUT, self.try_to_publish(connect, event)).await {
                 Ok(Ok(())) => return,
-                Ok(Err(error)) if is_final(&error) => return warn!("the API server does not take an event: {error:#}"),
-                Ok(Err(error)) => debug!("an event was not taken: {error:#}"),
-                Err(_) => debug!("no answer to an event"),
+                Ok(Err(error)) if is_final(&error) => return warn!("the API server refuses an event: {error:#}"),
+                Ok(Err(error)) => debug!("an event was not sent: {error:#}"),
+                Err(_) => debug!("the API server did not respond to an event in time"),
             }
             self.client = None;
             sleep(Duration::from_secs(1 << attempt)).await;
         }
-        debug!("gave up on an event");
+        debug!("an event is dropped after {TRIES} tries");
     }
 
     async fn try_to_publish(
@@ -165,7 +165,7 @@ impl Publisher {
     }
 }
 
-/// Whether the same request would be refused again.
+/// Whether the server would refuse the same request again.
 fn is_final(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => !matches!(status.code, 401 | 429 | 500..),
@@ -173,62 +173,63 @@ fn is_final(error: &anyhow::Error) -> bool {
     }
 }
 
-/// Remembers what was said lately.
+/// The events that were sent within [`REPEAT_INTERVAL`].
 #[derive(Debug, Default)]
-struct Said {
-    last: HashMap<Happening, Instant>,
+struct RecentEvents {
+    sent: HashMap<ReportedEvent, Instant>,
 }
 
-impl Said {
-    /// Whether this was not said lately; then it now was.
-    fn is_news(&mut self, happening: &Happening, now: Instant) -> bool {
-        self.last.retain(|_, said| now.saturating_duration_since(*said) < SILENCE);
-        if self.last.contains_key(happening) || self.last.len() >= MEMORY {
+impl RecentEvents {
+    /// Whether an event was not sent recently; then it counts as sent now.
+    fn is_new(&mut self, event: &ReportedEvent, now: Instant) -> bool {
+        self.sent.retain(|_, at| now.saturating_duration_since(*at) < REPEAT_INTERVAL);
+        if self.sent.contains_key(event) || self.sent.len() >= MAX_RECENT {
             return false;
         }
-        self.last.insert(happening.clone(), now);
+        self.sent.insert(event.clone(), now);
         true
     }
 }
 
-/// The event that tells of something.
-fn describe(node: &str, happening: &Happening, now: SystemTime) -> Event {
-    let about = about(node, happening);
-    // A clock that Kubernetes' times cannot express is a clock that is not set.
+/// The object that is sent for an event.
+fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Event {
+    let regarding = regarding(node, event);
+    // Only a clock that is not set has a time that Kubernetes cannot express.
     let now = Timestamp::try_from(now).unwrap_or_default();
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{}.{:x}", about.name.as_deref().unwrap_or_default(), now.as_nanosecond())),
-            namespace: Some(about.namespace.clone().unwrap_or_else(|| "default".to_owned())),
+            name: Some(format!("{}.{:x}", regarding.name.as_deref().unwrap_or_default(), now.as_nanosecond())),
+            namespace: Some(regarding.namespace.clone().unwrap_or_else(|| "default".to_owned())),
             ..ObjectMeta::default()
         },
         event_time: Some(MicroTime(now)),
-        type_: Some(if matches!(happening, Happening::Starting) { "Normal" } else { "Warning" }.to_owned()),
-        reason: Some(reason(happening).to_owned()),
-        action: Some(action(happening).to_owned()),
-        note: Some(cut(note(node, happening), MAX_NOTE)).filter(|note| !note.is_empty()),
-        regarding: Some(about),
+        type_: Some(if matches!(event, ReportedEvent::Starting) { "Normal" } else { "Warning" }.to_owned()),
+        reason: Some(reason(event).to_owned()),
+        action: Some(action(event).to_owned()),
+        note: Some(truncated(note(node, event), MAX_NOTE)).filter(|note| !note.is_empty()),
+        regarding: Some(regarding),
         reporting_controller: Some(CONTROLLER.to_owned()),
-        reporting_instance: Some(cut(format!("{CONTROLLER}-{node}"), MAX_INSTANCE)),
+        reporting_instance: Some(truncated(format!("{CONTROLLER}-{node}"), MAX_INSTANCE)),
         ..Event::default()
     }
 }
 
-/// The object it is about. Upstream knows no UIDs and gives names in their place.
-fn about(node: &str, happening: &Happening) -> ObjectReference {
-    match happening {
-        Happening::Starting | Happening::AnotherProxy | Happening::HealthzFailed(_) | Happening::MetricsFailed(_) => {
-            ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Node".to_owned()),
-                name: Some(node.to_owned()),
-                uid: Some(node.to_owned()),
-                ..ObjectReference::default()
-            }
-        }
-        Happening::ServiceHealthCheckFailed { service, .. }
-        | Happening::ServiceNotProgrammed { service, .. }
-        | Happening::FrontNotProgrammed { service, .. } => ObjectReference {
+/// The object that an event is about. As upstream, it has the name instead of the UID.
+fn regarding(node: &str, event: &ReportedEvent) -> ObjectReference {
+    match event {
+        ReportedEvent::Starting
+        | ReportedEvent::AnotherProxy
+        | ReportedEvent::HealthzFailed(_)
+        | ReportedEvent::MetricsFailed(_) => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            uid: Some(node.to_owned()),
+            ..ObjectReference::default()
+        },
+        ReportedEvent::ServiceHealthCheckFailed { service, .. }
+        | ReportedEvent::ServiceNotProgrammed { service, .. }
+        | ReportedEvent::FrontNotProgrammed { service, .. } => ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Service".to_owned()),
             namespace: Some(service.namespace.to_string()),
@@ -239,49 +240,49 @@ fn about(node: &str, happening: &Happening) -> ObjectReference {
     }
 }
 
-fn reason(happening: &Happening) -> &'static str {
-    match happening {
-        Happening::Starting => "Starting",
-        Happening::HealthzFailed(_) => "FailedToStartProxierHealthcheck",
-        Happening::MetricsFailed(_) => "FailedToStartMetricServer",
-        Happening::AnotherProxy => "AnotherKubeProxy",
-        Happening::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
-        Happening::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
-        Happening::FrontNotProgrammed { .. } => "FrontNotProgrammed",
+fn reason(event: &ReportedEvent) -> &'static str {
+    match event {
+        ReportedEvent::Starting => "Starting",
+        ReportedEvent::HealthzFailed(_) => "FailedToStartProxierHealthcheck",
+        ReportedEvent::MetricsFailed(_) => "FailedToStartMetricServer",
+        ReportedEvent::AnotherProxy => "AnotherKubeProxy",
+        ReportedEvent::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
+        ReportedEvent::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
+        ReportedEvent::FrontNotProgrammed { .. } => "FrontNotProgrammed",
     }
 }
 
-fn action(happening: &Happening) -> &'static str {
-    match happening {
-        Happening::ServiceHealthCheckFailed { .. } => "Listen",
-        Happening::AnotherProxy | Happening::ServiceNotProgrammed { .. } | Happening::FrontNotProgrammed { .. } => {
-            "Program"
-        }
+fn action(event: &ReportedEvent) -> &'static str {
+    match event {
+        ReportedEvent::ServiceHealthCheckFailed { .. } => "Listen",
+        ReportedEvent::AnotherProxy
+        | ReportedEvent::ServiceNotProgrammed { .. }
+        | ReportedEvent::FrontNotProgrammed { .. } => "Program",
         _ => "StartKubeProxy",
     }
 }
 
-fn note(node: &str, happening: &Happening) -> String {
-    match happening {
-        Happening::Starting => String::new(),
-        Happening::AnotherProxy => {
+fn note(node: &str, event: &ReportedEvent) -> String {
+    match event {
+        ReportedEvent::Starting => String::new(),
+        ReportedEvent::AnotherProxy => {
             format!(
                 "another kube-proxy, in mode nftables, writes to the same tables of node {node}: end one of the two"
             )
         }
-        Happening::HealthzFailed(error) | Happening::MetricsFailed(error) => error.clone(),
-        Happening::ServiceHealthCheckFailed { service, port, error } => {
+        ReportedEvent::HealthzFailed(error) | ReportedEvent::MetricsFailed(error) => error.clone(),
+        ReportedEvent::ServiceHealthCheckFailed { service, port, error } => {
             format!("node {node} failed to start healthcheck {:?} on port {port}: {error}", service.to_string())
         }
-        Happening::ServiceNotProgrammed { error, .. } => {
+        ReportedEvent::ServiceNotProgrammed { error, .. } => {
             format!("node {node} goes on without the changes of this Service: {error}")
         }
-        Happening::FrontNotProgrammed { reason, .. } => format!("node {node}: {reason}"),
+        ReportedEvent::FrontNotProgrammed { reason, .. } => format!("node {node}: {reason}"),
     }
 }
 
-/// The text without what is beyond so many bytes.
-fn cut(mut text: String, max: usize) -> String {
+/// The first `max` bytes of a text, without a part of a character.
+fn truncated(mut text: String, max: usize) -> String {
     while text.len() > max {
         text.pop();
     }
@@ -294,19 +295,19 @@ mod tests {
 
     use super::*;
 
-    fn failed(error: &str) -> Happening {
+    fn failed(error: &str) -> ReportedEvent {
         let service = ObjectName { namespace: "demo".into(), name: "web".into() };
-        Happening::ServiceHealthCheckFailed { service, port: 30_500, error: error.to_owned() }
+        ReportedEvent::ServiceHealthCheckFailed { service, port: 30_500, error: error.to_owned() }
     }
 
     fn at(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    // O11
+    // The start is an event of the node (O11).
     #[test]
     fn the_start_is_an_event_of_the_node() {
-        let event = serde_json::to_value(describe("node-1", &Happening::Starting, at(1))).unwrap();
+        let event = serde_json::to_value(object("node-1", &ReportedEvent::Starting, at(1))).unwrap();
         let expected = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
@@ -322,10 +323,10 @@ mod tests {
         assert_eq!(event, expected);
     }
 
-    // K4
+    // A health check that cannot listen is an event of its service (K4).
     #[test]
     fn a_health_check_that_cannot_listen_is_an_event_of_its_service() {
-        let event = describe("node-1", &failed("address in use"), at(1));
+        let event = object("node-1", &failed("address in use"), at(1));
         assert_eq!(event.metadata.namespace.as_deref(), Some("demo"));
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         assert_eq!(event.reason.as_deref(), Some("FailedToStartServiceHealthcheck"));
@@ -339,8 +340,8 @@ mod tests {
     #[test]
     fn a_service_that_the_kernel_refuses_has_an_event() {
         let service = ObjectName { namespace: "demo".into(), name: "web".into() };
-        let happening = Happening::ServiceNotProgrammed { service, error: "set full".to_owned() };
-        let event = describe("node-1", &happening, at(1));
+        let event = ReportedEvent::ServiceNotProgrammed { service, error: "set full".to_owned() };
+        let event = object("node-1", &event, at(1));
         assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ServiceNotProgrammed")));
         assert_eq!((event.metadata.namespace.as_deref(), event.action.as_deref()), (Some("demo"), Some("Program")));
         assert!(event.note.is_some_and(|note| note.contains("node-1") && note.ends_with("set full")));
@@ -350,22 +351,22 @@ mod tests {
     #[test]
     fn a_claim_that_loses_is_an_event_of_its_service() {
         let service = ObjectName { namespace: "demo".into(), name: "web".into() };
-        let happening = Happening::FrontNotProgrammed { service, reason: "a/b gets it".to_owned() };
-        let event = describe("node-1", &happening, at(1));
+        let event = ReportedEvent::FrontNotProgrammed { service, reason: "a/b gets it".to_owned() };
+        let event = object("node-1", &event, at(1));
         assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("FrontNotProgrammed")));
         assert_eq!(event.action.as_deref(), Some("Program"));
         assert_eq!(event.note.as_deref(), Some("node node-1: a/b gets it"));
         assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
     }
 
-    // O8
+    // Servers that end the process are events of the node (O8).
     #[test]
     fn servers_that_end_the_process_are_events_of_the_node() {
-        for (happening, reason) in [
-            (Happening::HealthzFailed("in use".to_owned()), "FailedToStartProxierHealthcheck"),
-            (Happening::MetricsFailed("in use".to_owned()), "FailedToStartMetricServer"),
+        for (event, reason) in [
+            (ReportedEvent::HealthzFailed("in use".to_owned()), "FailedToStartProxierHealthcheck"),
+            (ReportedEvent::MetricsFailed("in use".to_owned()), "FailedToStartMetricServer"),
         ] {
-            let event = describe("node-1", &happening, at(1));
+            let event = object("node-1", &event, at(1));
             assert_eq!(event.reason.as_deref(), Some(reason));
             assert_eq!((event.type_.as_deref(), event.note.as_deref()), (Some("Warning"), Some("in use")));
             assert_eq!(event.action.as_deref(), Some("StartKubeProxy"));
@@ -374,42 +375,43 @@ mod tests {
 
     #[test]
     fn another_kube_proxy_is_an_event_of_the_node() {
-        let event = describe("node-1", &Happening::AnotherProxy, at(1));
+        let event = object("node-1", &ReportedEvent::AnotherProxy, at(1));
         assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("AnotherKubeProxy")));
         assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
         assert!(event.note.is_some_and(|note| note.contains("another kube-proxy") && note.contains("node-1")));
     }
 
     #[test]
-    fn long_texts_are_cut_to_what_the_api_takes() {
-        let event = describe(&"n".repeat(253), &failed(&"ä".repeat(2_000)), at(1));
+    fn long_texts_are_cut_to_what_the_api_accepts() {
+        let event = object(&"n".repeat(253), &failed(&"ä".repeat(2_000)), at(1));
         assert!(event.note.is_some_and(|note| note.len() <= MAX_NOTE && note.ends_with('ä')));
         assert_eq!(event.reporting_instance.map(|instance| instance.len()), Some(MAX_INSTANCE));
     }
 
+    // An equal event is sent once in ten minutes (P9).
     #[test]
-    fn the_same_is_said_once_in_ten_minutes() {
-        let (mut said, now) = (Said::default(), Instant::now());
-        assert!(said.is_news(&failed("in use"), now));
-        assert!(!said.is_news(&failed("in use"), now + SILENCE / 2));
-        assert!(said.is_news(&failed("no such address"), now));
-        assert!(said.is_news(&failed("in use"), now + SILENCE));
+    fn an_equal_event_is_sent_once_in_ten_minutes() {
+        let (mut recent, now) = (RecentEvents::default(), Instant::now());
+        assert!(recent.is_new(&failed("in use"), now));
+        assert!(!recent.is_new(&failed("in use"), now + REPEAT_INTERVAL / 2));
+        assert!(recent.is_new(&failed("no such address"), now));
+        assert!(recent.is_new(&failed("in use"), now + REPEAT_INTERVAL));
     }
 
     #[test]
-    fn memory_is_bounded() {
-        let (mut said, now) = (Said::default(), Instant::now());
-        let news = (0..2 * MEMORY).filter(|n| said.is_news(&failed(&n.to_string()), now)).count();
-        assert_eq!(news, MEMORY);
-        assert!(said.is_news(&failed("later"), now + SILENCE));
+    fn the_number_of_remembered_events_is_bounded() {
+        let (mut recent, now) = (RecentEvents::default(), Instant::now());
+        let news = (0..2 * MAX_RECENT).filter(|n| recent.is_new(&failed(&n.to_string()), now)).count();
+        assert_eq!(news, MAX_RECENT);
+        assert!(recent.is_new(&failed("later"), now + REPEAT_INTERVAL));
     }
 
     #[tokio::test]
-    async fn reporting_never_waits() {
+    async fn recording_never_waits() {
         let (recorder, publisher) = new("node-1");
-        (0..2 * WAITING).for_each(|n| recorder.record(failed(&n.to_string())));
-        assert_eq!(publisher.receiver.len(), WAITING);
+        (0..2 * QUEUE).for_each(|n| recorder.record(failed(&n.to_string())));
+        assert_eq!(publisher.receiver.len(), QUEUE);
         drop(publisher);
-        recorder.record(Happening::Starting);
+        recorder.record(ReportedEvent::Starting);
     }
 }

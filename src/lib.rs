@@ -1,7 +1,7 @@
 //! A drop-in kube-proxy for Linux nodes that programs Services into nf_tables over netlink.
 //!
-//! The modules are the stages of the picture in the README, in its order; beside the line stand `config`, `health`, `metrics`,
-//! `http` under these two, `events`, `fastpath`, `logging`, `privileges`, `supervise`, and `serving`, which joins some of them.
+//! The first seven modules are the stages of the drawing in the README, in its order. Public items are those that the binary, the
+//! integration tests, the benchmarks and the fuzz targets use.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
@@ -23,12 +23,11 @@ pub mod sync;
 pub mod app;
 pub mod config;
 pub mod conntrack;
-pub mod events;
-pub mod fastpath;
+mod events;
+mod fastpath;
 pub mod health;
-pub mod http;
+mod http;
 pub mod logging;
 pub mod metrics;
-pub mod privileges;
-pub mod serving;
-pub mod supervise;
+mod privileges;
+mod supervise;

@@ -8,7 +8,7 @@ use kube_proxy::app::{self, ReaderGone};
 
 fn main() -> ExitCode {
     // Also after a panic.
-    let _ending = kube_proxy::logging::Ending;
+    let _flush = kube_proxy::logging::FlushOnDrop;
     match app::start(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<ReaderGone>() => ExitCode::from(ReaderGone::EXIT_CODE),

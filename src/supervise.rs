@@ -1,7 +1,7 @@
 //! Tasks and threads that have to run as long as the process does.
 //!
-//! Takes their work and their names; gives the first failure of any of them, to end the process with. A panic is a failure like any
-//! other, and its text begins with the name of who panicked. Work that ends well has done what it should, and is not told of.
+//! Takes their work and their names; gives the failures of all of them, the first of which ends the process. A panic is a failure as well,
+//! and its text begins with the name of the task or thread. Work that ends without an error is not reported.
 
 use std::any::Any;
 use std::future::Future;
@@ -12,55 +12,55 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Result, anyhow};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Starts work. Clones report to the same [`Failures`].
+/// Starts tasks and threads. Clones report to the same [`Failures`].
 #[derive(Clone, Debug)]
-pub struct Supervisor(UnboundedSender<anyhow::Error>);
+pub(crate) struct Supervisor(UnboundedSender<anyhow::Error>);
 
-/// How work failed.
+/// The failures of tasks and threads.
 #[derive(Debug)]
-pub struct Failures {
+pub(crate) struct Failures {
     receiver: UnboundedReceiver<anyhow::Error>,
-    /// Without it the failures would end when all work has ended.
+    /// Keeps the channel open when all work has ended.
     _supervisor: Supervisor,
 }
 
-/// The two ends.
+/// A supervisor and the failures that it reports.
 #[must_use]
-pub fn new() -> (Supervisor, Failures) {
+pub(crate) fn new() -> (Supervisor, Failures) {
     let (sender, receiver) = unbounded_channel();
     (Supervisor(sender.clone()), Failures { receiver, _supervisor: Supervisor(sender) })
 }
 
 impl Supervisor {
-    /// Runs a task of the current runtime. `name` is what the text of a panic begins with, such as "the metrics server's task".
-    pub fn task(&self, name: &'static str, work: impl Future<Output = Result<()>> + Send + 'static) {
+    /// Runs a task of the current runtime. `name` is for the text of a panic, such as "the metrics server's task".
+    pub(crate) fn task(&self, name: &'static str, work: impl Future<Output = Result<()>> + Send + 'static) {
         let (supervisor, task) = (self.clone(), tokio::spawn(work));
         tokio::spawn(async move {
-            supervisor.tell(match task.await {
+            supervisor.report(match task.await {
                 Ok(outcome) => outcome,
-                // Nobody aborts it, but the runtime, whose end nobody needs to be told of.
+                // Only the end of the runtime aborts a task, and that is no failure.
                 Err(error) => error.try_into_panic().map_or(Ok(()), |panic| Err(panicked(name, &*panic))),
             });
         });
     }
 
-    /// Runs a thread that the system calls `short`, in at most 15 bytes; `name` as for [`Self::task`].
+    /// Runs a thread. `short` is its name in the system, at most 15 bytes; `name` as for [`Self::task`].
     ///
     /// # Errors
-    /// When the system has no thread to give.
-    pub fn thread(
+    /// When the system cannot start another thread.
+    pub(crate) fn thread(
         &self,
         short: &str,
         name: &'static str,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let supervisor = self.clone();
-        thread::Builder::new().name(short.into()).spawn(move || supervisor.tell(guarded(name, work)))
+        thread::Builder::new().name(short.into()).spawn(move || supervisor.report(guarded(name, work)))
     }
 
-    fn tell(&self, outcome: Result<()>) {
+    fn report(&self, outcome: Result<()>) {
         if let Err(error) = outcome {
-            // Nobody listens any more when the process is ending.
+            // The receiver is gone when the process is ending.
             let _ = self.0.send(error);
         }
     }
@@ -68,7 +68,7 @@ impl Supervisor {
 
 impl Failures {
     /// Waits for the next failure.
-    pub async fn next(&mut self) -> anyhow::Error {
+    pub(crate) async fn next(&mut self) -> anyhow::Error {
         match self.receiver.recv().await {
             Some(error) => error,
             // There is always a sender.
@@ -77,17 +77,17 @@ impl Failures {
     }
 }
 
-/// Does work of this thread, and makes an error of a panic: "`name` panicked: ...".
+/// Runs work, and turns a panic into an error: "`name` panicked: ...".
 ///
 /// # Errors
-/// Those of the work, and its panic. What the work used is not to be used after one.
-pub fn guarded<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Those of the work, and its panic. Do not use the values that the work changed after a panic.
+pub(crate) fn guarded<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(name, &*panic)))
 }
 
 fn panicked(name: &str, panic: &(dyn Any + Send)) -> anyhow::Error {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    anyhow!("{name} panicked: {}", text.unwrap_or("it did not say why"))
+    anyhow!("{name} panicked: {}", text.unwrap_or("without a message"))
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(next(&mut failures).await, "the configuration watcher's thread panicked: out of files");
         assert!(thread.unwrap().join().is_ok(), "the panic ended there");
         supervisor.thread("odd", "the odd thread", || std::panic::panic_any(7)).unwrap();
-        assert_eq!(next(&mut failures).await, "the odd thread panicked: it did not say why");
+        assert_eq!(next(&mut failures).await, "the odd thread panicked: without a message");
     }
 
     #[tokio::test]

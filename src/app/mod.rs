@@ -1,18 +1,20 @@
-//! What the process does from its arguments to its end; the only module that knows all others.
+//! The process from its arguments to its end; the only module that imports all others.
 //!
 //! The order of a start: configuration, log, `--write-config-to`, `--cleanup`, check of everything that can be checked without a change
-//! (privileges, kernel, credentials or manifest directory), sysctls (`--init-only` ends here), OOM score, servers, objects, first sync,
-//! removal of other modes' rules. That is upstream's (surface.md section 10), but for two things: nothing is changed before the check, and
-//! no rule of anybody before all objects are there, because the rules of another mode may be all that serves the node. What is privileged
-//! comes before any thread, and is given up then ([`crate::privileges`]).
+//! (privileges, kernel, credentials or manifest directory), lock, sysctls (`--init-only` ends here), OOM score, drop of privileges, then
+//! `run`: servers, objects, first sync, removal of other modes' rules. That is upstream's order with two differences: nothing is
+//! changed before the check, and no rule is removed before all objects are known, because the rules of another mode may be all that
+//! serves the node. Privileged steps come before any thread, so that no thread keeps the privileges (`privileges`).
 
-mod ending;
-mod node;
+mod node_check;
 mod output;
 mod prepare;
 mod render;
-mod serve;
+mod run;
+mod servers;
+mod shutdown;
 mod source;
+mod sync_loop;
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,8 +22,7 @@ use std::fs;
 use anyhow::{Context as _, Result, bail};
 use tracing::{debug, info, warn};
 
-use crate::config::file::RulesetLayout;
-use crate::config::{self, Config, Invocation};
+use crate::config::{self, Config, Invocation, RulesetLayout};
 use crate::kernel::process::raise_open_files;
 use crate::kernel::{Lock, Turn, leftovers};
 use crate::logging::{self, Verbosity};
@@ -33,13 +34,13 @@ pub use output::ReaderGone;
 /// Does what the arguments ask for; the first of them is the program's name.
 ///
 /// # Errors
-/// What to tell the user; upstream's exit code for each is 1. Nothing is to be told in the case of [`ReaderGone`].
+/// The error to show to the user; upstream's exit code for each is 1. [`ReaderGone`] is not to be shown.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<()> {
     match config::load(args)? {
         Invocation::Run(config) => run(config),
-        Invocation::Render(config) => render::render(config),
+        Invocation::Render { config, is_named } => render::render(config, is_named),
         Invocation::WriteConfig { path, text } => {
-            output::written(fs::write(&path, text)).with_context(|| format!("cannot write {}", path.display()))
+            output::check_reader(fs::write(&path, text)).with_context(|| format!("cannot write {}", path.display()))
         }
         Invocation::InitOnly(config) => init_only(&config),
         Invocation::Cleanup(config) => clean_up(&config),
@@ -47,40 +48,40 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<()> {
     }
 }
 
-/// Runs until a signal asks to end.
+/// Runs until a signal ends the process.
 fn run(config: Config) -> Result<()> {
-    let verbosity = begin(&config);
+    let verbosity = start_log(&config);
     info!(version = config.version, node = config.node_name, "starting");
     prepare::check(&config)?;
     let mut lock = Lock::new(std::process::id(), &command_line());
     let waits = another_holds(&mut lock);
     prepare::prepare(&config)?;
     let open_files = raise_open_files();
-    prepare::give_up_privileges(&config)?;
+    prepare::drop_privileges(&config)?;
     logging::start_writing();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(serve::serve(config, verbosity, open_files, lock, waits));
+    let outcome = runtime.block_on(run::run(config, verbosity, open_files, lock, waits));
     runtime.shutdown_background();
     outcome
 }
 
-/// Whether another process holds the lock. The sync loop takes it once there is something to write: a process that never gets its
-/// objects must not keep one out that does.
+/// Whether another process holds the lock. The sync loop takes it once there is something to write, so that a process that never gets its
+/// objects does not keep another one from writing.
 fn another_holds(lock: &mut Lock) -> bool {
-    // What is wrong, such as a missing privilege, is logged by the steps of the start that need it too.
-    let holder = lock.holder().inspect_err(|error| debug!(%error, "cannot look at the lock"));
+    // The other steps of the start log errors such as a missing privilege.
+    let holder = lock.holder().inspect_err(|error| debug!(%error, "cannot read the lock"));
     holder.is_ok_and(|holder| holder.is_some())
 }
 
-/// What the lock tells others of this process.
+/// The command line, by which the lock names this process.
 fn command_line() -> Vec<String> {
     std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
 }
 
-/// The privileged part of a start, and nothing else (O3). It is checked as for a start, credentials included: a proxy that could not go on
-/// should not find its sysctls written.
+/// The privileged part of a start, and nothing else (O3). All checks of a start come first, credentials included, so that no sysctls are
+/// written for a proxy that could not run.
 fn init_only(config: &Config) -> Result<()> {
-    begin(config);
+    start_log(config);
     logging::start_writing();
     prepare::check(config)?;
     prepare::prepare(config)?;
@@ -88,13 +89,13 @@ fn init_only(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Removes what any kube-proxy left on this node (O1).
+/// Removes the rules of any kube-proxy from this node (O1).
 fn clean_up(config: &Config) -> Result<()> {
-    begin(config);
+    start_log(config);
     logging::start_writing();
     privileges::check()?;
     let mut lock = Lock::new(std::process::id(), &command_line());
-    // Held until the end, so that no kube-proxy begins to write meanwhile.
+    // Held until the end, so that no kube-proxy starts to write during the clean-up.
     match lock.take() {
         Ok(Turn::Of(holder)) => bail!(
             "nothing was removed: a kube-proxy runs on this node and would write its rules again ({holder}); end it first, then \
@@ -108,9 +109,9 @@ fn clean_up(config: &Config) -> Result<()> {
     if report.errors.is_empty() { Ok(()) } else { bail!("the clean-up is not complete") }
 }
 
-/// Starts the log and says what waited for it. Lines are kept until somebody starts the thread that writes them: a proxy that stays
-/// gives up its privileges first, which that thread could not do later.
-fn begin(config: &Config) -> Verbosity {
+/// Starts the log and logs the warnings of the configuration. Lines wait in memory until [`logging::start_writing`]: a running proxy
+/// drops its privileges first, so that the thread that writes the log does not have them.
+fn start_log(config: &Config) -> Verbosity {
     let verbosity = logging::init(&config.logging);
     config.warnings.iter().for_each(|text| warn!("{text}"));
     if config.logging.verbosity >= 1 {
@@ -119,9 +120,9 @@ fn begin(config: &Config) -> Verbosity {
     verbosity
 }
 
-/// How Services are written down.
+/// The layout of the rules.
 fn layout(config: &Config) -> AnyLayout {
-    match config.file.nftables.ruleset_layout {
+    match config.ruleset_layout {
         RulesetLayout::Maps => AnyLayout::Maps,
         RulesetLayout::Chains => AnyLayout::Chains,
     }

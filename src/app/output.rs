@@ -1,7 +1,7 @@
-//! Text for standard output.
+//! Text for standard output and standard error.
 //!
-//! Takes text, writes it. A reader that has gone away is no fault of the program and needs no message: [`ReaderGone`] says so, and
-//! `main` ends with [`ReaderGone::EXIT_CODE`].
+//! If the reader of the output has ended, as `head` does, that is no error of the program and needs no message: [`ReaderGone`] has
+//! `main` end with [`ReaderGone::EXIT_CODE`].
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write as _};
@@ -10,13 +10,13 @@ use anyhow::{Context as _, Result};
 
 use crate::logging;
 
-/// Whoever read an output of the program went away before its end, as `head` does.
+/// The reader of the output has closed it before its end.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody reads the output any more")]
+#[error("the reader of the output has closed it")]
 pub struct ReaderGone;
 
 impl ReaderGone {
-    /// What a shell shows for a program that SIGPIPE ended. Rust programs ignore that signal, so they have to say it themselves.
+    /// The exit code that a shell shows for a program that SIGPIPE ended. Rust programs ignore that signal, and have to set it.
     pub const EXIT_CODE: u8 = 128 + 13;
 }
 
@@ -26,21 +26,21 @@ impl ReaderGone {
 /// [`ReaderGone`], or why the output cannot be written.
 pub(super) fn print(text: impl Display) -> Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
-    written(write!(output, "{text}").and_then(|()| output.flush())).context("cannot write to standard output")
+    check_reader(write!(output, "{text}").and_then(|()| output.flush())).context("cannot write to standard output")
 }
 
-/// Tells a reader that has gone from the other reasons why something was not written.
+/// Turns the error of a closed pipe into [`ReaderGone`].
 ///
 /// # Errors
 /// [`ReaderGone`], or the error as it was.
-pub(super) fn written(outcome: io::Result<()>) -> Result<()> {
+pub(super) fn check_reader(outcome: io::Result<()>) -> Result<()> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ReaderGone.into()),
         other => Ok(other?),
     }
 }
 
-/// Prints a line for people to standard error. Where nobody reads it, the exit code has to do.
-pub(super) fn tell(line: impl Display) {
-    let _nobody_reads_it = writeln!(io::stderr(), "{}", logging::harmless(&line.to_string()));
+/// Prints a line to standard error. A failure is ignored, because the exit code shows the problem as well.
+pub(super) fn print_error(line: impl Display) {
+    let _ignored = writeln!(io::stderr(), "{}", logging::escaped(&line.to_string()));
 }

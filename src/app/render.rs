@@ -1,6 +1,6 @@
-//! `kube-proxy render`: the ruleset that a directory of manifests asks for, printed and not programmed.
+//! `kube-proxy render`: prints the ruleset for a directory of manifests, and changes nothing.
 //!
-//! Takes the configuration and the manifests, and nothing of the machine it runs on, so that the text is the same on every machine:
+//! Takes the configuration and the manifests, and no setting of the machine, so that the text is the same on every machine:
 //! this node is the Node of the manifests, node ports are open on the addresses of that Node as far as `nodePortAddresses` allows, and
 //! the interfaces of a fast path are those that `--flowtable` names.
 
@@ -9,30 +9,30 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 
 use super::{layout, output, source};
-use crate::config::Config;
-use crate::config::file::Flowtable;
+use crate::config::{Config, Flowtable};
 use crate::fastpath;
 use crate::model::{Event, Family, Node};
 use crate::source::manifests;
 use crate::sync::{Engine, NoKernel};
 
-/// Prints the ruleset that the manifests ask for, and on standard error what is wrong with them.
+/// Prints the ruleset for the manifests, and their problems on standard error. `is_named` says whether the configuration has the node's
+/// name; otherwise the manifests may have only one Node.
 ///
 /// # Errors
-/// When the manifests cannot be read, leave open which of several Nodes is meant, or had a problem; in the last case what the rest
-/// of them asks for was printed.
-pub(super) fn render(mut config: Config) -> Result<()> {
+/// When the manifests cannot be read, have several Nodes and no name was configured, or have a problem; in the last case the ruleset for
+/// the rest of them was printed.
+pub(super) fn render(mut config: Config, is_named: bool) -> Result<()> {
     let dir = config.manifests.clone().context("give --manifests DIR")?;
     let (events, problems) = manifests::read_once(&dir, source::options(&config))?;
-    config.warnings.iter().for_each(output::tell);
-    problems.iter().for_each(output::tell);
-    if config.file.hostname_override.is_empty() {
+    config.warnings.iter().for_each(output::print_error);
+    problems.iter().for_each(output::print_error);
+    if !is_named {
         config.node_name = only_node(&events)?.map_or_else(String::new, |node| node.name.to_string());
     }
     let own = nodes(&events).find(|node| *node.name == *config.node_name);
     let addresses = own.map_or_else(Vec::new, |node| node.clone().with_bind_address(config.bind_address).ips);
     let layout = layout(&config);
-    let flowtable = config.file.nftables.flowtable.clone();
+    let flowtable = config.flowtable.clone();
     let mut engine = Engine::new(config, layout, &Family::BOTH, NoKernel { addresses });
     events.into_iter().for_each(|event| {
         engine.apply(event);
@@ -41,7 +41,7 @@ pub(super) fn render(mut config: Config) -> Result<()> {
     engine
         .take_oversized()
         .iter()
-        .for_each(|left_out| output::tell(format_args!("Service {}: left out: {left_out}", left_out.service)));
+        .for_each(|left_out| output::print_error(format_args!("Service {}: left out: {left_out}", left_out.service)));
     print_fast_path(&flowtable)?;
     match problems.len() {
         0 => Ok(()),
@@ -65,7 +65,7 @@ fn nodes(events: &[Event]) -> impl Iterator<Item = &Node> {
     })
 }
 
-/// The node to render for when no name was given.
+/// The only Node of the manifests, if there is one.
 ///
 /// # Errors
 /// When there are several.

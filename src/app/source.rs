@@ -1,4 +1,4 @@
-//! Where the objects come from: manifests if a directory is given, else the API server.
+//! Starts the source of objects: manifests if a directory is given, else the API server.
 
 use std::sync::mpsc::SyncSender;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use crate::model::Event;
 use crate::source::{ConvertOptions, api, manifests};
 use crate::supervise::Supervisor;
 
-/// A running source. Dropping it ends the events, as soon as its thread notices.
+/// A running source. When it is dropped, its thread ends, and so do the events.
 pub(super) enum Source {
     /// A directory.
     Manifests { _handle: manifests::Handle },
@@ -44,14 +44,14 @@ impl Source {
             needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
             removal_limit: config.relist_removal_limit,
         };
-        Ok(Self::Api { _handle: api::spawn(options, sink, Counted(metrics, health), supervisor)? })
+        Ok(Self::Api { _handle: api::spawn(options, sink, ApiObserver(metrics, health), supervisor)? })
     }
 }
 
-/// Whether what says how to get objects can be read: the credentials for the API server, or the directory.
+/// Checks that the credentials for the API server, or the directory of manifests, can be read.
 ///
 /// # Errors
-/// Why it cannot.
+/// Why they cannot.
 pub(super) fn check(config: &Config) -> Result<()> {
     match &config.manifests {
         Some(dir) => manifests::check(dir),
@@ -64,15 +64,15 @@ pub(super) fn client(config: &Config) -> api::ClientOptions {
     api::ClientOptions { kubeconfig: config.client.kubeconfig.clone(), master: config.client.master.clone() }
 }
 
-/// How objects are read.
+/// How objects are converted.
 pub(super) fn options(config: &Config) -> ConvertOptions {
     ConvertOptions { allow_external_ips: config.allow_service_external_ips }
 }
 
-/// Counts what the source goes through, and tells `/readyz` what it waits for.
-struct Counted(Metrics, Reporter);
+/// Counts events of the connections to the API server, and has `/readyz` show what the source waits for.
+struct ApiObserver(Metrics, Reporter);
 
-impl api::Observer for Counted {
+impl api::Observer for ApiObserver {
     fn connected(&self, kind: &'static str, is: bool) {
         self.0.source_connected(kind, is);
     }

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A signed number of nanoseconds, as Go's `time.Duration`. Negative values parse, so that validation can refuse them by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GoDuration {
+pub(crate) struct GoDuration {
     nanos: i64,
 }
 
 /// Why a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ParseDurationError {
+pub(crate) enum ParseDurationError {
     /// The text does not follow the grammar.
     #[error("invalid duration {0:?}: expected a number with a unit, such as \"30s\" or \"1h30m\"")]
     Syntax(String),
@@ -42,31 +42,31 @@ const UNITS: [(&str, i128); 8] = [
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
 impl GoDuration {
-    /// No time at all; in most configuration fields it stands for "the default".
-    pub const ZERO: Self = Self { nanos: 0 };
+    /// Zero; in most configuration fields it stands for the default.
+    pub(crate) const ZERO: Self = Self { nanos: 0 };
 
     /// A number of nanoseconds.
     #[must_use]
-    pub const fn from_nanos(nanos: i64) -> Self {
+    pub(crate) const fn from_nanos(nanos: i64) -> Self {
         Self { nanos }
     }
 
     /// A number of seconds, which must be within 292 years.
     #[must_use]
-    pub const fn from_secs(seconds: i32) -> Self {
+    pub(crate) const fn from_secs(seconds: i32) -> Self {
         // An i32 always fits the i64, and its nanoseconds do too.
         Self { nanos: seconds as i64 * 1_000_000_000 }
     }
 
     /// Whether this is exactly zero.
     #[must_use]
-    pub const fn is_zero(self) -> bool {
+    pub(crate) const fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
     /// The same length of time, or `None` if it is negative.
     #[must_use]
-    pub fn to_std(self) -> Option<Duration> {
+    pub(crate) fn to_std(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }
 }

@@ -6,16 +6,16 @@
 //! file ─── decode ───┘
 //! ```
 //!
-//! The only place that reads the command line. Invariants: a [`Config`] has passed every rule; nothing is logged from here,
-//! as logging is not up yet: what should be said waits in [`Config::warnings`].
+//! The only place that reads the command line. Invariants: a [`Config`] has passed every rule, and has every setting in the form in which
+//! the program uses it, so that no other module reads the file's words; feature gates are evaluated here, once. Nothing is logged from
+//! here, because the log has not been started: warnings wait in `Config::warnings`.
 
+mod change;
 mod cli;
-pub mod duration;
+mod duration;
 pub mod file;
 mod output;
 mod validate;
-mod version;
-pub mod watch;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -27,16 +27,25 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use file::{DecodeError, Decoded, KubeProxyConfiguration};
 
-pub use output::configz;
+pub(crate) use change::ConfigFile;
+pub(crate) use file::{Flowtable, RulesetLayout};
 
-/// What the program was called to do.
+/// The minor release of Kubernetes 1 whose behaviour this program follows.
+pub(crate) const KUBERNETES_MINOR: u32 = 36;
+
+/// What the command line asks for.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Run the proxy until told to stop.
+    /// Run the proxy until a signal ends it.
     Run(Config),
-    /// Print the ruleset for the manifests, and change nothing. [`Config::manifests`] is set. The machine is not asked for its name:
-    /// [`Config::node_name`] means something only where the configuration gives one (`file.hostname_override`).
-    Render(Config),
+    /// Print the ruleset for the manifests, and change nothing.
+    Render {
+        /// `Config::manifests` is set.
+        config: Config,
+        /// Whether `Config::node_name` comes from the configuration. The host name is not used, so that the ruleset is the same on
+        /// every machine: without a name in the configuration, the manifests have to say which node is meant.
+        is_named: bool,
+    },
     /// Write this text to this file and exit with 0.
     WriteConfig {
         /// The file of `--write-config-to`.
@@ -52,142 +61,160 @@ pub enum Invocation {
     Print(String),
 }
 
-/// The validated configuration, in this program's words.
+/// The validated configuration, in the form in which the program uses it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Name of this node: the override or the host name, trimmed, lower case, never empty (M1).
-    pub node_name: String,
+    pub(crate) node_name: String,
     /// Directory to read manifests from, instead of the API server.
-    pub manifests: Option<PathBuf>,
+    pub(crate) manifests: Option<PathBuf>,
     /// At most this long after a failed sync the next follows (G5); more than zero.
-    pub sync_period: Duration,
+    pub(crate) sync_period: Duration,
     /// At least this long after a sync the next begins (G3); at most `sync_period`.
-    pub min_sync_period: Duration,
+    pub(crate) min_sync_period: Duration,
     /// The bit of the packet mark that asks for masquerading, `0..=31`.
-    pub masquerade_bit: u8,
+    pub(crate) masquerade_bit: u8,
     /// Masquerade all traffic to cluster IPs.
-    pub masquerade_all: bool,
+    pub(crate) masquerade_all: bool,
+    /// How the rules are laid out.
+    pub(crate) ruleset_layout: RulesetLayout,
+    /// The interfaces between which established connections bypass the rules.
+    pub(crate) flowtable: Flowtable,
     /// How traffic of local pods is recognised.
-    pub detect_local: DetectLocal,
+    pub(crate) detect_local: DetectLocal,
     /// Which addresses of the node accept node ports.
-    pub node_port_addresses: NodePortAddresses,
+    pub(crate) node_port_addresses: NodePortAddresses,
     /// Unless unspecified, the node's IP of its family, and that family is the primary one (M6). Nothing is bound to it.
-    pub bind_address: IpAddr,
+    pub(crate) bind_address: IpAddr,
     /// Where the metrics server listens.
-    pub metrics_bind_address: SocketAddr,
+    pub(crate) metrics_bind_address: SocketAddr,
     /// Where the healthz server listens, if it does.
-    pub healthz_bind_address: Option<SocketAddr>,
-    /// Whether nobody else may change our tables while we run, on kernels that can do that.
-    pub own_tables: bool,
-    /// A list of the API server that takes away a larger share of a kind's objects, in percent, is confirmed by a second one.
-    pub relist_removal_limit: u8,
+    pub(crate) healthz_bind_address: Option<SocketAddr>,
+    /// Whether the process ends when the metrics or the healthz server cannot listen (O8).
+    pub(crate) bind_address_hard_fail: bool,
+    /// Whether the kernel refuses changes of our tables by other programs while this one runs, where it can.
+    pub(crate) own_tables: bool,
+    /// A list of the API server that lacks a larger share of a kind's objects, in percent, is confirmed by a second one.
+    pub(crate) relist_removal_limit: u8,
     /// A Service that takes more elements of sets and maps is left out; `u64::MAX` for no limit.
     pub service_elements_limit: u64,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
-    pub allow_service_external_ips: bool,
+    pub(crate) allow_service_external_ips: bool,
     /// How the API server is reached.
-    pub client: Client,
+    pub(crate) client: Client,
     /// Connection tracking sysctls.
-    pub conntrack: Conntrack,
+    pub(crate) conntrack: Conntrack,
     /// Written to `/proc/self/oom_score_adj`, `-1000..=1000`.
-    pub oom_score_adj: i32,
+    pub(crate) oom_score_adj: i32,
     /// Whether the metrics server has profiling handlers.
-    pub profiling: bool,
+    pub(crate) profiling: bool,
     /// The version to report in metrics, pages and the log (`--version=v...`); by default Kubernetes' and our own.
-    pub version: String,
-    /// The file that the configuration came from, if it did.
-    pub config_file: Option<PathBuf>,
-    /// What that file held when it was read; empty without one.
-    pub config_content: Vec<u8>,
+    pub(crate) version: String,
+    /// The configuration file and what it held when it was read, if there is one.
+    pub(crate) config_file: Option<(PathBuf, Vec<u8>)>,
     /// Whether `/flagz` is served (feature gate ComponentFlagz, on).
-    pub flagz: bool,
+    pub(crate) flagz: bool,
     /// Whether `/statusz` is served (feature gate ComponentStatusz, on).
-    pub statusz: bool,
-    /// Whether native histograms are exposed (feature gate NativeHistograms, off).
-    pub native_histograms: bool,
+    pub(crate) statusz: bool,
+    /// The feature gates that `kubernetes_feature_enabled` shows.
+    pub(crate) features: Vec<Feature>,
     /// Every flag with its value as Go prints it, sorted by name.
-    pub flags: Vec<(String, String)>,
-    /// What to log and how.
-    pub logging: LoggingConfig,
-    /// The configuration as decoded, defaults filled in and flags applied.
-    pub file: KubeProxyConfiguration,
-    /// What the operator should know; to be logged once logging is up.
-    pub warnings: Vec<String>,
+    pub(crate) flags: Vec<(String, String)>,
+    /// Format and verbosity of the log.
+    pub(crate) logging: LoggingConfig,
+    /// The body of `/configz`: the configuration file with defaults filled in and flags applied, as JSON.
+    pub(crate) configz: String,
+    /// Warnings for the operator, to be logged as soon as the log is started.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A feature gate and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Feature {
+    /// Upstream's name of the gate.
+    pub(crate) name: &'static str,
+    /// Upstream's stage of the feature.
+    pub(crate) stage: Stage,
+    /// Whether it is on.
+    pub(crate) enabled: bool,
+}
+
+/// Upstream's stage of a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// May vanish; off by default.
+    Alpha,
+    /// May change; on by default.
+    Beta,
+    /// Stays; on by default.
+    Stable,
 }
 
 /// How the API server is reached.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Client {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Client {
     /// The kubeconfig; without it and `master`, the in-cluster configuration.
-    pub kubeconfig: Option<PathBuf>,
-    /// URL of the API server; wins over the kubeconfig's.
-    pub master: Option<String>,
-    /// Requests a second; negative: without limit.
-    pub qps: f32,
-    /// Requests at once beyond `qps`.
-    pub burst: u32,
-    /// Content type of requests.
-    pub content_type: String,
-    /// The `Accept` header of requests; empty: the content type.
-    pub accept_content_types: String,
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// URL of the API server; overrides the kubeconfig's.
+    pub(crate) master: Option<String>,
 }
 
-/// Connection tracking sysctls (N1 to N4). What is `None` or 0 is left as the kernel has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Connection tracking sysctls (N1 to N4). The default leaves all of them as the kernel has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conntrack {
-    /// Connections to track for each CPU; 0 leaves the limit alone, and `min` does not count.
+    /// Connections to track for each CPU; 0 leaves the kernel's limit as it is, and `min` is ignored.
     pub max_per_core: u32,
     /// Least number of connections to track.
     pub min: u32,
-    /// Time-out of idle established TCP connections.
+    /// Time-out of idle established TCP connections. `None` leaves the kernel's, as for the other time-outs.
     pub tcp_established: Option<Duration>,
     /// Time-out of TCP connections in CLOSE_WAIT.
     pub tcp_close_wait: Option<Duration>,
-    /// Whether packets outside of the window are accepted.
+    /// Whether TCP packets outside of the window are valid.
     pub tcp_be_liberal: bool,
-    /// Time-out of unanswered UDP flows.
+    /// Time-out of UDP flows without an answer.
     pub udp: Option<Duration>,
-    /// Time-out of answered UDP flows.
+    /// Time-out of UDP flows with traffic in both directions.
     pub udp_stream: Option<Duration>,
 }
 
 /// How traffic of local pods is recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DetectLocal {
-    /// The source is in the CIDR of its family; a family without one has no detector (I1).
+pub(crate) enum DetectLocal {
+    /// By the source address: it is in the CIDR of its family. In a family without a CIDR no traffic counts as local (I1).
     ClusterCidr {
         /// The IPv4 CIDR.
         v4: Option<Ipv4Net>,
         /// The IPv6 CIDR.
         v6: Option<Ipv6Net>,
     },
-    /// The same with this node's `spec.podCIDRs` (I2).
+    /// By the source address: it is in this node's `spec.podCIDRs` (I2).
     NodeCidr,
-    /// The input interface has this name (I3).
+    /// By the input interface: it has this name (I3).
     BridgeInterface(String),
-    /// The name of the input interface starts with this (I3).
+    /// By the input interface: its name starts with this (I3).
     InterfaceNamePrefix(String),
 }
 
 /// Which addresses of the node accept node ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodePortAddresses {
+pub(crate) enum NodePortAddresses {
     /// The node's primary IP of each family (H1, H2).
     Primary,
     /// The local addresses in these CIDRs; host bits are cleared (H3 to H5).
     Cidrs(Vec<IpNet>),
 }
 
-/// What to log and how.
+/// Format and verbosity of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggingConfig {
-    /// The form of each line.
+    /// The format of each line.
     pub format: LogFormat,
     /// Kubernetes' verbosity, from 0 up.
     pub verbosity: u32,
 }
 
-/// The form of log lines.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
@@ -196,13 +223,13 @@ pub enum LogFormat {
     Json,
 }
 
-/// A field that breaks a rule; printed as `path: what is wrong`.
+/// A field of the configuration that breaks a rule; printed as `path: what is wrong`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// Path of the field in the configuration file, such as `nftables.masqueradeBit`.
-    pub field: String,
+    pub(crate) field: String,
     /// What is wrong with it, and what would be right.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 impl fmt::Display for FieldError {
@@ -214,7 +241,7 @@ impl fmt::Display for FieldError {
 /// Why there is no configuration. Upstream exits with 1 for each.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The command line does not fit; the text says why and ends in a newline.
+    /// The command line is wrong; the text says why and ends in a newline.
     #[error("{0}")]
     Usage(String),
     /// The file cannot be read.
@@ -253,15 +280,18 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Erro
         cli::Request::Render(flags) if flags.option("manifests").is_none() => {
             Err(Error::Usage("kube-proxy render needs --manifests DIR\n".to_owned()))
         }
-        cli::Request::Render(flags) => configure(&flags, || Ok("unknown".to_owned())).map(Invocation::Render),
+        cli::Request::Render(flags) => {
+            let (config, file) = configure(&flags, || Ok("unknown".to_owned()))?;
+            Ok(Invocation::Render { config, is_named: !file.hostname_override.is_empty() })
+        }
     }
 }
 
-/// What the flags ask for, in upstream's order (surface.md section 10).
+/// What the flags ask for, in upstream's order.
 fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
-    let config = configure(flags, hostname)?;
+    let (config, file) = configure(flags, hostname)?;
     if let Some(path) = flags.option("write-config-to") {
-        let text = output::text(&config).map_err(Error::Usage)?;
+        let text = output::yaml(&file).map_err(Error::Usage)?;
         return Ok(Invocation::WriteConfig { path: path.into(), text });
     }
     Ok(if flags.is_on("cleanup") {
@@ -273,52 +303,57 @@ fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
     })
 }
 
-/// `hostname` is asked for the node's name only if none is configured.
-fn configure(flags: &cli::Flags, hostname: impl FnOnce() -> io::Result<String>) -> Result<Config, Error> {
+/// The validated configuration, and the file's fields with the flags applied. `hostname` is called only if no node name is configured.
+fn configure(
+    flags: &cli::Flags,
+    hostname: impl FnOnce() -> io::Result<String>,
+) -> Result<(Config, KubeProxyConfiguration), Error> {
     let content = flags.config_file().map(read).transpose()?.unwrap_or_default();
-    let Decoded { mut config, warnings } = match flags.config_file() {
+    let Decoded { config: mut file, warnings } = match flags.config_file() {
         Some(path) => decode(path, &content)?,
         None => Decoded { config: KubeProxyConfiguration::default(), warnings: Vec::new() },
     };
-    flags.apply(&mut config).map_err(Error::Usage)?;
+    flags.apply(&mut file).map_err(Error::Usage)?;
     if flags.is_on("cleanup") {
-        // What is left of any mode is removed, so any mode may be set.
-        config.mode = "nftables".to_owned();
+        // The rules of any mode are removed, so any mode may be set.
+        file.mode = "nftables".to_owned();
     }
     let context = Context {
         manifests: flags.option("manifests").map(PathBuf::from),
         master: flags.option("master").map(str::to_owned),
         own_tables: flags.option("table-ownership") == Some("auto"),
         version: flags.version().to_owned(),
-        config_file: flags.config_file().map(PathBuf::from),
-        config_content: content.into_bytes(),
+        config_file: flags.config_file().map(|path| (PathBuf::from(path), content.into_bytes())),
+        configz: output::configz(&file).map_err(Error::Usage)?,
         flags: flags.shown(),
     };
-    validate::validate(config, context, warnings, hostname).map_err(Error::Invalid)
+    let config = validate::validate(&file, context, warnings, hostname).map_err(Error::Invalid)?;
+    Ok((config, file))
 }
 
-/// Judges what a configuration file would mean to this process now, given new content: the errors, if it were refused.
+/// Checks the new content of a configuration file as at a start with it.
 ///
-/// `flags` of the process are not taken into account, but for the name: they do not make a file valid.
+/// The flags of the process are not applied, except that the node has a name: a file has to be valid by itself.
 ///
 /// # Errors
 /// Everything that is wrong with it, as text for the log.
-pub fn judge(content: &[u8]) -> Result<(), String> {
+pub fn check_content(content: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(content).map_err(|error| error.to_string())?;
     let decoded = file::decode(text).map_err(|error| error.to_string())?;
     let name = || Ok("node".to_owned());
-    validate::validate(decoded.config, Context::default(), Vec::new(), name).map(drop).map_err(|errors| lines(&errors))
+    let checked = validate::validate(&decoded.config, Context::default(), Vec::new(), name);
+    checked.map(drop).map_err(|errors| lines(&errors))
 }
 
-/// What only the command line says.
+/// The part of a [`Config`] that does not come from the fields of the file.
 #[derive(Clone, Debug, Default)]
 struct Context {
     manifests: Option<PathBuf>,
     master: Option<String>,
     own_tables: bool,
     version: String,
-    config_file: Option<PathBuf>,
-    config_content: Vec<u8>,
+    config_file: Option<(PathBuf, Vec<u8>)>,
+    configz: String,
     flags: Vec<(String, String)>,
 }
 
@@ -330,7 +365,7 @@ fn decode(path: &str, text: &str) -> Result<Decoded, Error> {
     file::decode(text).map_err(|source| Error::Decode { path: path.to_owned(), source })
 }
 
-/// The host name, asked as Go does.
+/// The host name, read from where Go reads it.
 fn hostname() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/hostname")
 }

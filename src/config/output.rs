@@ -1,34 +1,36 @@
-//! The configuration as others read it: the file of `--write-config-to` and the body of `/configz`.
+//! The configuration as text for others: the file of `--write-config-to` and the body of `/configz`.
 //!
-//! Takes a validated [`Config`], gives v1alpha1 text. As upstream writes it: keys in alphabetical order, what upstream omits
-//! when empty is omitted, and the settings that all modes share stand in the `nftables` section only (surface.md section 2).
-//! Invariant: the text decodes to a configuration with the same meaning.
-
-mod yaml;
+//! Takes a decoded configuration file with the flags applied, gives v1alpha1 text in upstream's form: keys in alphabetical order, fields
+//! that upstream marks with `omitempty` are left out when they are empty, and the settings that all modes share stand in the `nftables`
+//! section only. Invariant: the text decodes to a configuration with the same meaning.
 
 use serde_json::{Map, Value, json};
 
-use super::Config;
+use super::file::KubeProxyConfiguration;
 
 /// The body of `/configz`: one object, keyed by the group of the API.
 ///
 /// # Errors
 /// None in practice: every value is a number, a text or a list of these.
-pub fn configz(config: &Config) -> Result<String, serde_json::Error> {
-    Ok(json!({ "kubeproxy.config.k8s.io": document(config)? }).to_string())
+pub(super) fn configz(file: &KubeProxyConfiguration) -> Result<String, String> {
+    let document = document(file).map_err(|error| error.to_string())?;
+    Ok(json!({ "kubeproxy.config.k8s.io": document }).to_string())
 }
 
 /// The text of `--write-config-to`.
 ///
 /// # Errors
 /// As [`configz`].
-pub(super) fn text(config: &Config) -> Result<String, String> {
-    document(config).map(|document| yaml::write(&document)).map_err(|error| error.to_string())
+pub(super) fn yaml(file: &KubeProxyConfiguration) -> Result<String, String> {
+    let document = document(file).map_err(|error| error.to_string())?;
+    // One line for each field, however long its value is.
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(&document, options).map_err(|error| error.to_string())
 }
 
-/// The configuration after the platform's defaults.
-fn document(config: &Config) -> Result<Value, serde_json::Error> {
-    let mut file = config.file.clone();
+/// The configuration with the defaults that depend on the platform.
+fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
+    let mut file = file.clone();
     file.mode = "nftables".to_owned();
     if file.detect_local_mode.is_empty() {
         file.detect_local_mode = "ClusterCIDR".to_owned();
@@ -50,7 +52,7 @@ fn document(config: &Config) -> Result<Value, serde_json::Error> {
     Ok(sorted(document))
 }
 
-/// A list that nobody set is null in Go.
+/// Go writes a list that is not set as null.
 fn null_if_empty(list: &mut Value) {
     if list.as_array().is_some_and(Vec::is_empty) {
         *list = Value::Null;
@@ -98,4 +100,97 @@ fn sorted(value: Value) -> Value {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::ffi::OsString;
+
+    use super::super::{Invocation, load};
+    use super::*;
+
+    fn written(args: &[&str]) -> String {
+        let args = ["kube-proxy", "--write-config-to=out"].iter().chain(args).map(OsString::from);
+        match load(args).unwrap() {
+            Invocation::WriteConfig { path, text } if path.as_os_str() == "out" => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_written_with_upstreams_fields_in_upstreams_order() {
+        assert_eq!(written(&["--proxy-mode=nftables"]), include_str!("testdata/defaults.yaml"));
+    }
+
+    #[test]
+    fn kubeadms_file_is_written_with_the_defaults_filled_in() {
+        let text = written(&["--config", concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/kubeadm.yaml")]);
+        let expected = include_str!("testdata/defaults.yaml")
+            .replace("clusterCIDR: \"\"", "clusterCIDR: 10.244.0.0/16")
+            .replace("kubeconfig: \"\"", "kubeconfig: /var/lib/kube-proxy/kubeconfig.conf");
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_is_written_reads_back_and_is_written_the_same() {
+        let long = format!("--kubeconfig=/{}", "a b: ".repeat(40));
+        let first = written(&[
+            "--proxy-mode=nftables",
+            "--kube-api-qps=0.1",
+            "--masquerade-all",
+            "--relist-removal-limit=75",
+            "--service-elements-limit=0",
+            "--feature-gates=A=true",
+            "--nodeport-addresses=10.0.0.0/8",
+            "--healthz-bind-address=[::]:1",
+            "--ipvs-exclude-cidrs=10.0.0.0/8",
+            &long,
+        ]);
+        for line in ["  qps: 0.1\n", "  relistRemovalLimit: 75\n  serviceElementsLimit: 0\n"] {
+            assert!(first.contains(line), "{first}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &first).unwrap();
+        assert_eq!(written(&["--config", file.path().to_str().unwrap()]), first);
+    }
+
+    /// A reader of YAML 1.1, as Go's, takes some plain words for numbers and booleans.
+    #[test]
+    fn texts_that_look_like_other_types_are_quoted() {
+        let texts = [
+            "",
+            "0",
+            "1.35",
+            "1e3",
+            "0x10",
+            "no",
+            "On",
+            "~",
+            "null",
+            "1_000",
+            "1:20",
+            "2026-01-01",
+            "::",
+            "[::]:1",
+            "a: b",
+            "-1",
+        ];
+        for text in texts {
+            let file = KubeProxyConfiguration { port_range: text.to_owned(), ..KubeProxyConfiguration::default() };
+            let written = yaml(&file).unwrap();
+            let line = written.lines().find_map(|line| line.strip_prefix("portRange: ")).unwrap();
+            assert!(line.starts_with(['"', '\'']), "{line}");
+            let read: Value = serde_saphyr::from_str(&written).unwrap();
+            assert_eq!(read["portRange"], text);
+        }
+    }
+
+    #[test]
+    fn configz_is_keyed_by_the_group() {
+        let body: Value = serde_json::from_str(&configz(&KubeProxyConfiguration::default()).unwrap()).unwrap();
+        let object = &body["kubeproxy.config.k8s.io"];
+        assert_eq!(object["kind"], "KubeProxyConfiguration");
+        assert_eq!(object["apiVersion"], "kubeproxy.config.k8s.io/v1alpha1");
+        assert_eq!(object["nodePortAddresses"], json!(["primary"]));
+        assert_eq!(object["clientConnection"]["qps"], json!(5));
+        assert_eq!(object["iptables"]["syncPeriod"], "0s");
+        assert_eq!(object["nftables"]["syncPeriod"], "30s");
+    }
+}

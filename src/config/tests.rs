@@ -46,23 +46,19 @@ fn defaults_without_file_or_flags() {
         min_sync_period: Duration::from_secs(1),
         masquerade_bit: 14,
         masquerade_all: false,
+        ruleset_layout: RulesetLayout::Maps,
+        flowtable: Flowtable::Off,
         detect_local: DetectLocal::ClusterCidr { v4: None, v6: None },
-        node_port_addresses: NodePortAddresses::Primary, // H1
+        node_port_addresses: NodePortAddresses::Primary,
         bind_address: "0.0.0.0".parse().unwrap(),
         metrics_bind_address: "127.0.0.1:10249".parse().unwrap(),
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
+        bind_address_hard_fail: false,
         own_tables: false,
         relist_removal_limit: 90,
         service_elements_limit: 100_000,
         allow_service_external_ips: true,
-        client: Client {
-            kubeconfig: None,
-            master: None,
-            qps: 5.0,
-            burst: 10,
-            content_type: "application/vnd.kubernetes.protobuf".to_owned(),
-            accept_content_types: String::new(),
-        },
+        client: Client { kubeconfig: None, master: None },
         conntrack: Conntrack {
             max_per_core: 32_768,
             min: 131_072,
@@ -74,23 +70,29 @@ fn defaults_without_file_or_flags() {
         },
         oom_score_adj: -999,
         profiling: false,
-        version: version::VERSION.to_owned(),
+        version: cli::VERSION.to_owned(),
         config_file: None,
-        config_content: Vec::new(),
         flagz: true,
         statusz: true,
-        native_histograms: false,
-        flags: config.flags.clone(), // cli's tests know them
+        features: vec![
+            Feature { name: "AllowServiceExternalIPs", stage: Stage::Stable, enabled: true },
+            Feature { name: "ComponentFlagz", stage: Stage::Beta, enabled: true },
+            Feature { name: "ComponentStatusz", stage: Stage::Beta, enabled: true },
+            Feature { name: "MultiCIDRServiceAllocator", stage: Stage::Stable, enabled: true },
+            Feature { name: "NativeHistograms", stage: Stage::Alpha, enabled: false },
+            Feature { name: "PreferSameTrafficDistribution", stage: Stage::Stable, enabled: true },
+        ],
+        configz: config.configz.clone(), // output's tests know it
+        flags: config.flags.clone(),     // cli's tests know them
         logging: LoggingConfig { format: LogFormat::Text, verbosity: 0 },
-        file: KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() },
         warnings: Vec::new(),
     };
     assert_eq!(config, expected);
 }
 
-/// As the conformance replay's `launch` writes it.
+/// As a conformance case writes it.
 #[test]
-fn the_replays_file_works() {
+fn the_file_of_a_conformance_case_works() {
     let body = serde_json::json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": "nftables",
         "clientConnection": {"kubeconfig": "", "contentType": "application/json", "qps": 1000, "burst": 2000},
@@ -140,7 +142,6 @@ fn with_a_file_only_few_flags_count() {
     assert_eq!(config.manifests, Some(PathBuf::from("dir")));
     assert_eq!(config.logging, LoggingConfig { format: LogFormat::Json, verbosity: 5 });
     // These are silently ignored.
-    assert_eq!(config.file.mode, "nftables");
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
     assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
     assert!(!config.masquerade_all);
@@ -184,10 +185,13 @@ fn render_needs_manifests() {
     let args = ["render", "--proxy-mode=nftables", "--hostname-override=n1"];
     assert!(matches!(load_with(&args), Err(Error::Usage(text)) if text.contains("--manifests")));
     let with_manifests = [&args[..], &["--manifests=dir"]].concat();
-    let Invocation::Render(config) = load_with(&with_manifests).unwrap() else { panic!() };
+    let Invocation::Render { config, is_named: true } = load_with(&with_manifests).unwrap() else { panic!() };
     assert_eq!((config.node_name.as_str(), config.manifests), ("n1", Some(PathBuf::from("dir"))));
+    let unnamed = load_with(&["render", "--proxy-mode=nftables", "--manifests=dir"]).unwrap();
+    assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));
 }
 
+// What to do follows upstream's order (P3).
 #[test]
 fn what_to_do_follows_upstreams_order() {
     // What the flags ask for is done in this order (P3).
@@ -202,18 +206,19 @@ fn what_to_do_follows_upstreams_order() {
     assert_eq!(run(&[name, "--healthz-port=0"]).healthz_bind_address, None);
 }
 
+// New content is checked (O5).
 #[test]
-fn new_content_is_judged() {
-    // O5
-    assert_eq!(judge(format!("{HEADER}mode: nftables\n").as_bytes()), Ok(()));
-    let error = judge(format!("{HEADER}mode: ipvs\noomScoreAdj: 2000\n").as_bytes()).unwrap_err();
+fn new_content_is_checked() {
+    assert_eq!(check_content(format!("{HEADER}mode: nftables\n").as_bytes()), Ok(()));
+    let error = check_content(format!("{HEADER}mode: ipvs\noomScoreAdj: 2000\n").as_bytes()).unwrap_err();
     assert!(error.contains("mode: ") && error.contains("oomScoreAdj: "), "{error}");
-    assert!(judge(b"mode: [").is_err());
-    assert!(judge(b"\xff").is_err());
+    assert!(check_content(b"mode: [").is_err());
+    assert!(check_content(b"\xff").is_err());
 }
 
 #[test]
 fn version_is_printed() {
     let Invocation::Print(text) = load_with(&["--version"]).unwrap() else { panic!() };
     assert_eq!(text, format!("Kubernetes v1.36.2+kube-proxy-nft.{}\n", env!("CARGO_PKG_VERSION")));
+    assert!(text.starts_with(&format!("Kubernetes v1.{KUBERNETES_MINOR}.")));
 }

@@ -1,4 +1,4 @@
-//! The servers on the health-check node ports: load balancers ask them which nodes have endpoints of a Service.
+//! The servers on the health-check node ports: load balancers probe them to find the nodes that have endpoints of a Service.
 //!
 //! Takes [`Snapshot`]s, opens and closes one set of listeners for each Service and family so that they match.
 
@@ -9,20 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hyper::Response;
 use hyper::header::{HeaderName, HeaderValue};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::{Check, CheckName, ListenFailure, Observer, Shared, Snapshot};
-use crate::http::{self, Answer, Limits};
+use crate::http::{self, Limits, Response};
 use crate::model::{Family, ObjectName};
 
-/// Tells load balancers how much traffic the node should get.
+/// The header with the number of local endpoints, by which load balancers weigh the node.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// Time until the next try to listen on ports that were not free, if no sync comes before (K4).
+/// Time until the next try to listen on ports that were not free, unless a sync comes first (K4).
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Follows the snapshots until their sender is gone.
@@ -37,7 +36,7 @@ pub(super) async fn run(
     loop {
         let is_retry = tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { return } else { false },
-            // The port may be that of a process which this one replaced, and which is about to end.
+            // A former process may still have the port until it has ended.
             () = tokio::time::sleep(RETRY), if !all_open => true,
         };
         let snapshot = snapshots.borrow_and_update().clone();
@@ -56,25 +55,25 @@ struct ServiceServers {
 
 /// All listeners of a Service in one family.
 struct Server {
-    /// Never empty: a server without addresses is none.
+    /// Never empty.
     addresses: BTreeSet<SocketAddr>,
     local_endpoints: Arc<Count>,
     listeners: Vec<http::Server>,
 }
 
-/// The number of local endpoints, or that the Service is gone, shared with the answers.
+/// The number of local endpoints, shared with the listeners; none when the Service was deleted.
 struct Count(AtomicUsize);
 
 impl Count {
-    /// No Service has so many endpoints.
-    const GONE: usize = usize::MAX;
+    /// More endpoints than any Service has.
+    const DELETED: usize = usize::MAX;
 
     fn set(&self, count: Option<usize>) {
-        self.0.store(count.unwrap_or(Self::GONE), Ordering::Relaxed);
+        self.0.store(count.unwrap_or(Self::DELETED), Ordering::Relaxed);
     }
 
     fn get(&self) -> Option<usize> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|count| *count != Self::GONE)
+        Some(self.0.load(Ordering::Relaxed)).filter(|count| *count != Self::DELETED)
     }
 }
 
@@ -83,8 +82,8 @@ impl ServiceServers {
         Self { limits, health, observer, open: BTreeMap::new() }
     }
 
-    /// Opens and closes what it takes to match the snapshot; servers that stay where they are go on (K1). What fails is told, but not
-    /// of a retry.
+    /// Opens and closes servers so that they match the snapshot; servers whose addresses stay the same go on (K1). Failures are logged
+    /// and observed, except those of a retry.
     async fn follow(&mut self, snapshot: &Snapshot, is_retry: bool) {
         self.close_unwanted(snapshot).await;
         for (name, check) in &snapshot.checks {
@@ -96,7 +95,7 @@ impl ServiceServers {
         }
     }
 
-    /// Whether every server listens that has an address.
+    /// Whether every health check with an address has its server.
     fn is_complete(&self, snapshot: &Snapshot) -> bool {
         let mut checks = snapshot.checks.iter();
         checks.all(|(name, check)| {
@@ -104,8 +103,8 @@ impl ServiceServers {
         })
     }
 
-    /// Comes first, and waits until the ports are free: another Service may want them. Requests that are on their way learn
-    /// nothing about a Service that is gone.
+    /// Comes first, and waits until the ports are free, because another Service may need them. Requests that have arrived get an empty
+    /// response if the Service was deleted.
     async fn close_unwanted(&mut self, snapshot: &Snapshot) {
         let is_wanted = |name: &CheckName, server: &Server| {
             if !server.listeners.iter().all(http::Server::is_running) {
@@ -130,17 +129,17 @@ impl ServiceServers {
         }
     }
 
-    /// All listeners of a server or none (K4).
+    /// Opens all listeners of a server or none (K4).
     fn open(&mut self, name: &CheckName, check: &Check, addresses: BTreeSet<SocketAddr>, is_retry: bool) {
         let CheckName { service, family } = name;
-        let bind = |address: &SocketAddr| self.limits.places.bind(*address);
+        let bind = |address: &SocketAddr| self.limits.connections.bind(*address);
         let listeners: Vec<_> = match addresses.iter().map(bind).collect::<io::Result<_>>() {
             Ok(listeners) => listeners,
             Err(_) if is_retry => return,
             Err(error) => {
                 warn!(%service, %family, port = check.port, %error,
                     "cannot listen on the health-check node port; trying again every {RETRY:?}");
-                let failure = ListenFailure { service: service.clone(), family: *family, port: check.port, error };
+                let failure = ListenFailure { service: service.clone(), port: check.port, error };
                 self.observer.listen_failed(&failure);
                 return;
             }
@@ -158,8 +157,8 @@ impl ServiceServers {
         let (service, count, health) = (service.clone(), Arc::clone(count), self.health.clone());
         http::Server::start(listener, self.limits.clone(), move |_| {
             let healthy = health.lock().is_healthy(Instant::now());
-            let answer = answer(&service, count.get(), healthy);
-            async { answer }
+            let response = response(&service, count.get(), healthy);
+            async { response }
         })
     }
 }
@@ -170,18 +169,223 @@ fn addresses(snapshot: &Snapshot, family: Family, port: u16) -> BTreeSet<SocketA
     of_family.map(|ip: &IpAddr| SocketAddr::new(*ip, port)).collect()
 }
 
-/// The same for every path and method (K3); empty when the Service is gone (surface.md section 5).
-fn answer(service: &ObjectName, local_endpoints: Option<usize>, healthy: bool) -> Answer {
+/// The response to every path and method (K3); empty when the Service was deleted, as upstream.
+fn response(service: &ObjectName, local_endpoints: Option<usize>, healthy: bool) -> Response {
     let Some(local_endpoints) = local_endpoints else { return Response::default() };
     let ObjectName { namespace, name } = service;
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
          \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
     );
-    let mut answer = http::answer(http::status(local_endpoints > 0 && healthy), http::JSON, body);
-    answer.headers_mut().insert(WEIGHT, HeaderValue::from(local_endpoints));
-    answer
+    let mut response = http::response(http::status(local_endpoints > 0 && healthy), http::JSON, body);
+    response.headers_mut().insert(WEIGHT, HeaderValue::from(local_endpoints));
+    response
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::sync::Mutex;
+    use std::time::{Duration, SystemTime};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::health::Listen;
+    use crate::health::proxy::ProxyHealth;
+    use crate::health::testing::Notes;
+    use crate::http::testing::{exchange, free_port, get, is_open, without_date};
+
+    fn health() -> Shared {
+        Shared(Arc::new(Mutex::new(ProxyHealth::new(Duration::from_secs(60)))))
+    }
+
+    fn unhealthy() -> Shared {
+        let mut health = ProxyHealth::new(Duration::ZERO);
+        health.synced(Family::V4, SystemTime::now());
+        health.queued(Family::V4, Instant::now());
+        Shared(Arc::new(Mutex::new(health)))
+    }
+
+    fn check_name(name: &str, family: Family) -> CheckName {
+        CheckName { service: ObjectName::new("ns", name), family }
+    }
+
+    /// IPv4 servers on these addresses; each is a Service's name, its port and its number of local endpoints.
+    fn snapshot(listen: &[&str], checks: &[(&str, u16, usize)]) -> Snapshot {
+        let check = |(name, port, local_endpoints): &(&str, u16, usize)| {
+            (check_name(name, Family::V4), Check { port: *port, local_endpoints: *local_endpoints })
+        };
+        Snapshot {
+            listen: listen.iter().map(|ip| ip.parse().unwrap()).collect(),
+            checks: checks.iter().map(check).collect(),
+        }
+    }
+
+    const LOOPBACK: &[&str] = &["127.0.0.1"];
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn free_ports<const N: usize>() -> [u16; N] {
+        [(); N].map(|()| free_port())
+    }
+
+    fn expected(status: &str, count: usize, healthy: bool) -> String {
+        let body = format!(
+            "{{\n\t\"service\": {{\n\t\t\"namespace\": \"ns\",\n\t\t\"name\": \"web\"\n\t}},\n\t\"localEndpoints\": {count},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
+        );
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\nX-Load-Balancing-Endpoint-Weight: {count}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+
+    // Responses say whether there are endpoints and whether the proxy is healthy (K3).
+    #[tokio::test]
+    async fn responses_say_whether_there_are_endpoints_and_whether_the_proxy_is_healthy() {
+        let [port] = free_ports();
+        let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
+        for (count, status) in [(2, "200 OK"), (0, "503 Service Unavailable")] {
+            servers.follow(&snapshot(LOOPBACK, &[("web", port, count)]), false).await;
+            assert_eq!(without_date(&get(at(port), "/").await), expected(status, count, true));
+        }
+        let [port] = free_ports();
+        let mut servers = ServiceServers::new(Limits::default(), unhealthy(), Notes::new());
+        servers.follow(&snapshot(LOOPBACK, &[("web", port, 2)]), false).await;
+        assert_eq!(without_date(&get(at(port), "/").await), expected("503 Service Unavailable", 2, false));
+    }
+
+    // Every path and method gets the same answer (K3).
+    #[tokio::test]
+    async fn every_path_and_method_gets_the_same_answer() {
+        let [port] = free_ports();
+        let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
+        servers.follow(&snapshot(LOOPBACK, &[("web", port, 1)]), false).await;
+        for request in ["GET /any?x=y", "POST /", "DELETE /healthz", "OPTIONS *"] {
+            let answer =
+                exchange(at(port), &format!("{request} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")).await;
+            assert_eq!(without_date(&answer), expected("200 OK", 1, true), "{request}");
+        }
+    }
+
+    // Servers follow the snapshot (K1).
+    #[tokio::test]
+    async fn servers_follow_the_snapshot() {
+        let [a, b] = free_ports();
+        let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
+        servers.follow(&snapshot(LOOPBACK, &[("web", a, 1)]), false).await;
+        assert!(is_open(at(a)).await);
+        servers.follow(&snapshot(LOOPBACK, &[("web", b, 1)]), false).await;
+        assert!(!is_open(at(a)).await && is_open(at(b)).await, "the port changed");
+        servers.follow(&snapshot(LOOPBACK, &[]), false).await;
+        assert!(!is_open(at(b)).await);
+    }
+
+    // Connections to an unchanged server go on (K1).
+    #[tokio::test]
+    async fn connections_to_an_unchanged_server_go_on() {
+        let [a, b] = free_ports();
+        let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
+        servers.follow(&snapshot(LOOPBACK, &[("web", a, 1)]), false).await;
+        let waiting = tokio::net::TcpStream::connect(at(a)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        servers.follow(&snapshot(LOOPBACK, &[("web", a, 2), ("other", b, 0)]), false).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut byte = [0];
+        let error = waiting.try_read(&mut byte).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "the connection is open");
+    }
+
+    // Two services can swap their ports in one update (K1).
+    #[tokio::test]
+    async fn two_services_can_swap_their_ports_in_one_update() {
+        let [a, b] = free_ports();
+        let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
+        servers.follow(&snapshot(LOOPBACK, &[("web", a, 1), ("other", b, 0)]), false).await;
+        servers.follow(&snapshot(LOOPBACK, &[("web", b, 1), ("other", a, 0)]), false).await;
+        assert_eq!(without_date(&get(at(b), "/").await), expected("200 OK", 1, true));
+        assert!(is_open(at(a)).await);
+    }
+
+    // A port in use closes all of that service only and is tried again (K4).
+    #[tokio::test]
+    async fn a_port_in_use_closes_all_of_that_service_only_and_is_tried_again() {
+        let [a, b] = free_ports();
+        let taken = std::net::TcpListener::bind(("127.0.0.2", a)).unwrap();
+        let both = snapshot(&["127.0.0.1", "127.0.0.2"], &[("other", b, 1), ("web", a, 1)]);
+        let notes = Notes::new();
+        let mut servers = ServiceServers::new(Limits::default(), health(), notes.clone());
+        servers.follow(&both, false).await;
+        assert!(!is_open(at(a)).await, "the address that is free was closed again");
+        assert!(is_open(at(b)).await);
+        assert_eq!(notes.take(), [format!("ns/web {a} AddrInUse")]);
+        servers.follow(&both, false).await;
+        assert_eq!(notes.take().len(), 1, "it was tried again, and failed again");
+        drop(taken);
+        servers.follow(&both, false).await;
+        assert!(notes.take().is_empty());
+        assert!(is_open(at(a)).await);
+        assert!(is_open(SocketAddr::from(([127, 0, 0, 2], a))).await);
+    }
+
+    // Each family has its own listeners (K5).
+    #[tokio::test]
+    async fn each_family_has_its_own_listeners() {
+        let [port] = free_ports();
+        let mut all = snapshot(&["0.0.0.0", "::"], &[("web", port, 3)]);
+        all.checks.insert(check_name("web", Family::V6), Check { port, local_endpoints: 1 });
+        let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
+        servers.follow(&all, false).await;
+        assert_eq!(without_date(&get(at(port), "/").await), expected("200 OK", 3, true));
+        let v6 = SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), port);
+        assert_eq!(without_date(&get(v6, "/").await), expected("200 OK", 1, true));
+    }
+
+    // Listeners are only on the addresses given (K5).
+    #[tokio::test]
+    async fn listeners_are_only_on_the_addresses_given() {
+        let [port] = free_ports();
+        let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
+        servers.follow(&snapshot(&["127.0.0.2"], &[("web", port, 3)]), false).await;
+        assert!(!is_open(at(port)).await);
+        assert!(is_open(SocketAddr::from(([127, 0, 0, 2], port))).await);
+        servers.follow(&snapshot(&[], &[("web", port, 3)]), false).await;
+        assert!(servers.open.is_empty(), "no address, no listener, no error");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_reaches_a_server_whose_service_was_deleted_gets_an_empty_200() {
+        let [port] = free_ports();
+        let mut servers = ServiceServers::new(Limits::default(), health(), Notes::new());
+        servers.follow(&snapshot(LOOPBACK, &[("web", port, 1)]), false).await;
+        let mut stream = tokio::net::TcpStream::connect(at(port)).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: node\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        servers.follow(&snapshot(LOOPBACK, &[]), false).await;
+        assert!(!is_open(at(port)).await);
+        stream.write_all(b"\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(without_date(&answer), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    }
+
+    // An equal snapshot that is reported again makes another try (K1, K4).
+    #[tokio::test]
+    async fn an_equal_snapshot_that_is_reported_again_makes_another_try() {
+        let (reporter, all) = crate::health::new(Duration::from_secs(60));
+        let running = tokio::spawn(all.run(Listen::default(), Notes::new()));
+        let [port] = free_ports();
+        let taken = std::net::TcpListener::bind(at(port)).unwrap();
+        let checks = Arc::new(snapshot(LOOPBACK, &[("web", port, 1)]));
+        reporter.services(checks.clone());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(taken);
+        assert!(!is_open(at(port)).await);
+        reporter.services(checks);
+        assert_eq!(without_date(&get(at(port), "/").await), expected("200 OK", 1, true));
+        drop(reporter);
+        running.await.unwrap().unwrap();
+        assert!(!is_open(at(port)).await);
+    }
+}

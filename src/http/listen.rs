@@ -8,20 +8,20 @@ use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
-/// Time until the next try to listen (O8). Short, because the port may be that of a process which this one is to replace: load balancers
-/// that ask it should not find it closed.
+/// Time until the next try to listen (O8). Short, because a former process may still have the port, and load balancers that probe it
+/// should not find it closed.
 const RETRY: Duration = Duration::from_millis(100);
 /// Tries between two log records about the same failure: 5 s.
 const TRIES: u32 = 50;
-/// Connections that wait in the kernel until they are accepted, as far as `net.core.somaxconn` (4096) lets them: were there no room,
-/// the kernel would drop the packet of a client that dials, who tries again after a second.
+/// Connections that wait in the kernel until they are accepted, at most `net.core.somaxconn` (4096). When the queue is full, the kernel
+/// drops the SYN of a client, which tries again after a second.
 const BACKLOG: u32 = 4096;
 
-/// Listens on an address of one family only: an unspecified IPv6 address does not take IPv4 as well.
+/// Listens on an address of one family only: an unspecified IPv6 address does not include IPv4.
 ///
 /// # Errors
-/// What the kernel answers.
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// The kernel's error.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => {
@@ -33,12 +33,11 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     listen(socket, address)
 }
 
-/// Listens as Go does: an unspecified address of either family means all addresses of both, where there is IPv6 (surface.md
-/// section 4.1).
+/// Listens as Go does: an unspecified address of either family means all addresses of both, where there is IPv6.
 ///
 /// # Errors
-/// What the kernel answers.
-pub fn bind_like_go(address: SocketAddr) -> io::Result<TcpListener> {
+/// The kernel's error.
+pub(crate) fn bind_like_go(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return bind(address);
     }
@@ -56,17 +55,17 @@ fn bind_both(port: u16) -> io::Result<TcpListener> {
 }
 
 fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
-    // Connections of a process before this one may still be ending.
+    // Connections of a former process may still be in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Whether a server could listen, as Go does. Takes nothing.
+/// Whether a server could listen, as Go does. Frees the port again.
 ///
 /// # Errors
 /// Why not; the text names server and address, and says what to do.
-pub fn check(what: &str, address: SocketAddr) -> io::Result<()> {
+pub(crate) fn check(what: &str, address: SocketAddr) -> io::Result<()> {
     bind_like_go(address).map(drop).map_err(|error| failure(what, address, &error))
 }
 
@@ -88,7 +87,7 @@ fn failure(what: &str, address: SocketAddr, error: &io::Error) -> io::Error {
 ///
 /// # Errors
 /// With `hard_fail`, the first failure; its text names server and address.
-pub async fn bind_with_retry(what: &str, address: SocketAddr, hard_fail: bool) -> io::Result<TcpListener> {
+pub(crate) async fn bind_with_retry(what: &str, address: SocketAddr, hard_fail: bool) -> io::Result<TcpListener> {
     for tries in 0_u32.. {
         match bind_like_go(address) {
             Ok(listener) => return Ok(listener),

@@ -18,31 +18,31 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use super::places::{Place, Places};
-use super::{Answer, Asked};
+use super::limit::{ConnectionLimit, Permit};
+use super::{Request, Response};
 
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What one listener grants its clients.
+/// The limits of one listener.
 #[derive(Clone, Debug)]
-pub struct Limits {
-    /// The places of its connections, which it may share with other listeners.
-    pub places: Places,
-    /// Bytes of a request's header; more are answered with 431. At least 8,192.
-    pub header_bytes: usize,
-    /// A client that sends no whole header for so long loses its connection, also between two requests.
-    pub header_time: Duration,
-    /// A connection that is older takes no further request: a client that does not read its answers must not stay for ever.
-    pub lifetime: Duration,
-    /// How long after that, or after the server was closed, an answer that was begun may still be read.
-    pub grace: Duration,
+pub(crate) struct Limits {
+    /// The limit of its connections, which it may share with other listeners.
+    pub(crate) connections: ConnectionLimit,
+    /// Bytes of a request's header; a longer one gets status 431. At least 8,192.
+    pub(crate) header_bytes: usize,
+    /// A client that sends no whole header within this time loses its connection, also between two requests.
+    pub(crate) header_time: Duration,
+    /// A connection that is older takes no further request, so that a client that does not read its responses cannot keep it for ever.
+    pub(crate) lifetime: Duration,
+    /// How long after that, or after the server was closed, a client may still read a response that was begun.
+    pub(crate) grace: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            places: Places::default(),
+            connections: ConnectionLimit::default(),
             header_bytes: 16 * 1024,
             header_time: Duration::from_secs(5),
             lifetime: Duration::from_secs(60),
@@ -53,28 +53,28 @@ impl Default for Limits {
 
 /// A running server. Dropping it ends it as [`Server::close`] does, without waiting.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
 }
 
 impl Server {
     /// Serves a listener's connections on tasks of the current runtime.
-    pub fn start<A, F>(listener: TcpListener, limits: Limits, answer: A) -> Self
+    pub(crate) fn start<A, F>(listener: TcpListener, limits: Limits, respond: A) -> Self
     where
-        A: Fn(Asked) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Answer> + Send + 'static,
+        A: Fn(Request) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response> + Send + 'static,
     {
         let (stop, stopped) = watch::channel(false);
-        Self { stop, accepting: tokio::spawn(accept(listener, limits, answer, stopped)) }
+        Self { stop, accepting: tokio::spawn(accept(listener, limits, respond, stopped)) }
     }
 
-    /// Never comes back: for a server that lives as long as the process.
+    /// Waits for ever: for a server that runs as long as the process.
     ///
     /// # Panics
     /// When the task that accepts connections panicked.
-    pub async fn forever(mut self) {
-        // The task ends only when told to, or by a panic.
+    pub(crate) async fn forever(mut self) {
+        // The task ends only when the server is closed, or by a panic.
         if let Err(ended) = (&mut self.accepting).await
             && let Ok(panic) = ended.try_into_panic()
         {
@@ -82,41 +82,40 @@ impl Server {
         }
     }
 
-    /// Whether connections are accepted: until it is closed, unless the task that does it panicked.
+    /// Whether connections are accepted: until the server is closed, unless the task that accepts them panicked.
     #[must_use]
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         !self.accepting.is_finished()
     }
 
-    /// Stops listening and waits until the port is free. Requests that are on their way are answered by a task that stays
-    /// behind for a moment.
-    pub async fn close(self) {
+    /// Stops listening and waits until the port is free. A task of its own answers the requests that have arrived already.
+    pub(crate) async fn close(self) {
         self.stop.send_replace(true);
-        // The task gives nothing; it ends by a panic at worst, and then the port is free as well.
+        // The result does not matter: after a panic of the task the port is free as well.
         let _ended = self.accepting.await;
     }
 }
 
-/// Accepts until told to stop.
-async fn accept<A, F>(listener: TcpListener, limits: Limits, answer: A, mut stopped: watch::Receiver<bool>)
+/// Accepts connections until the server is closed or dropped.
+async fn accept<A, F>(listener: TcpListener, limits: Limits, respond: A, mut stopped: watch::Receiver<bool>)
 where
-    A: Fn(Asked) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Answer> + Send + 'static,
+    A: Fn(Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
 {
-    let listening = limits.places.listening();
+    let listening = limits.connections.listening();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let (place, lost) = limits.places.enter().await;
-                    let (limits, answer, stopped) = (limits.clone(), answer.clone(), stopped.clone());
+                    let (permit, evicted) = limits.connections.acquire().await;
+                    let (limits, respond, stopped) = (limits.clone(), respond.clone(), stopped.clone());
                     connections.spawn(async move {
                         tokio::select! {
-                            () = connection(stream, &place, limits, answer, stopped) => {}
-                            _ = lost => debug!("a connection lost its place to another one"),
+                            () = connection(stream, &permit, limits, respond, stopped) => {}
+                            _ = evicted => debug!("closed a connection to serve a new one within the limit"),
                         }
-                        drop(place);
+                        drop(permit);
                     });
                 }
                 Err(error) => {
@@ -125,7 +124,7 @@ where
                 }
             },
             Some(_) = connections.join_next() => {}
-            // An error says that the server was dropped.
+            // Also when the server was dropped, which gives an error.
             _ = stopped.changed() => break,
         }
     }
@@ -136,36 +135,41 @@ where
 /// Serves one connection; ends within `lifetime + grace`.
 async fn connection<A, F>(
     stream: TcpStream,
-    place: &Place,
+    permit: &Permit,
     limits: Limits,
-    answer: A,
+    respond: A,
     mut stopped: watch::Receiver<bool>,
 ) where
-    A: Fn(Asked) -> F,
-    F: Future<Output = Answer>,
+    A: Fn(Request) -> F,
+    F: Future<Output = Response>,
 {
-    // A client that says nothing costs no more than its socket.
+    // A client that sends nothing costs no more than its socket.
     let mut byte = [0];
     tokio::select! {
         first = timeout(limits.header_time, stream.peek(&mut byte)) => if !matches!(first, Ok(Ok(1))) { return },
         _ = stopped.changed() => return,
     }
-    Box::pin(exchange(stream, place, limits, answer, stopped)).await;
+    Box::pin(exchange(stream, permit, limits, respond, stopped)).await;
 }
 
-/// Answers what a client asks.
-async fn exchange<A, F>(stream: TcpStream, place: &Place, limits: Limits, answer: A, mut stopped: watch::Receiver<bool>)
-where
-    A: Fn(Asked) -> F,
-    F: Future<Output = Answer>,
+/// Answers the requests of a client.
+async fn exchange<A, F>(
+    stream: TcpStream,
+    permit: &Permit,
+    limits: Limits,
+    respond: A,
+    mut stopped: watch::Receiver<bool>,
+) where
+    A: Fn(Request) -> F,
+    F: Future<Output = Response>,
 {
     let service = service_fn(|request| {
-        place.asked();
-        let answer = answer(request);
+        permit.requested();
+        let response = respond(request);
         async {
-            let answer = answer.await;
-            place.answered();
-            Ok::<_, Infallible>(answer)
+            let response = response.await;
+            permit.responded();
+            Ok::<_, Infallible>(response)
         }
     });
     let mut connection = pin!(
@@ -174,7 +178,7 @@ where
             .header_read_timeout(limits.header_time)
             .max_buf_size(limits.header_bytes)
             .title_case_headers(true)
-            .serve_connection(Observed { io: TokioIo::new(stream), place }, service)
+            .serve_connection(Observed { io: TokioIo::new(stream), permit }, service)
     );
     tokio::select! {
         ended = connection.as_mut() => {
@@ -188,14 +192,14 @@ where
     }
     connection.as_mut().graceful_shutdown();
     if timeout(limits.grace, connection).await.is_err() {
-        debug!("a connection was cut off: its client does not read");
+        debug!("closed a connection whose client does not read its response");
     }
 }
 
-/// The stream of a connection, which tells its place how the client takes the answers.
+/// The stream of a connection; notes in its permit what the client reads of the responses.
 struct Observed<'a> {
     io: TokioIo<TcpStream>,
-    place: &'a Place,
+    permit: &'a Permit,
 }
 
 impl Read for Observed<'_> {
@@ -207,14 +211,14 @@ impl Read for Observed<'_> {
 impl Write for Observed<'_> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, bytes).map_ok(|count| {
-            self.place.wrote();
+            self.permit.wrote();
             count
         })
     }
 
     /// Called when everything is written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx).map_ok(|()| self.place.flushed())
+        Pin::new(&mut self.io).poll_flush(cx).map_ok(|()| self.permit.flushed())
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

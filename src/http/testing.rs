@@ -1,4 +1,4 @@
-//! A client that shows the bytes of the answer.
+//! A client that gives the bytes of the response.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// The whole answer, or nothing when nobody listens within a second.
+/// The whole response; empty when no server listens within a second.
 pub(crate) async fn exchange(address: SocketAddr, request: &str) -> String {
     for _ in 0..100 {
         if let Ok(mut stream) = TcpStream::connect(address).await {
@@ -20,23 +20,23 @@ pub(crate) async fn exchange(address: SocketAddr, request: &str) -> String {
     String::new()
 }
 
-/// Answer to a GET on a connection of its own.
+/// The response to a GET on a connection of its own.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
     exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")).await
 }
 
-/// The answer without the two headers that belong to the connection.
+/// The response without the two headers that belong to the connection.
 pub(crate) fn without_date(answer: &str) -> String {
     let lines = answer.split_inclusive("\r\n");
     lines.filter(|line| !line.starts_with("Date: ") && !line.starts_with("Connection: ")).collect()
 }
 
-/// Whether anybody listens.
+/// Whether a server listens.
 pub(crate) async fn is_open(address: SocketAddr) -> bool {
     TcpStream::connect(address).await.is_ok()
 }
 
-/// A port that nobody listens on, another one each time. Below the range from which the kernel takes ports for clients.
+/// A free port, another one each time. Below the range from which the kernel takes ports for clients.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     loop {

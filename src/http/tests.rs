@@ -5,14 +5,15 @@ use std::time::Instant;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use super::listen::bind_like_go;
 use super::testing::{exchange, free_port, get, is_open};
 use super::*;
 
-/// Limits in which a test need not be patient.
+/// Limits with short times.
 fn quick() -> Limits {
     let millis = Duration::from_millis;
     Limits {
-        places: Places::new(4, usize::MAX),
+        connections: ConnectionLimit::new(4, usize::MAX),
         header_time: millis(300),
         lifetime: millis(900),
         grace: millis(300),
@@ -20,11 +21,11 @@ fn quick() -> Limits {
     }
 }
 
-/// A server that answers everything with `body`.
+/// A server whose every response is `body`.
 fn start(limits: Limits, body: &'static str) -> (SocketAddr, Server) {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
-    (address, Server::start(listener, limits, move |_| async move { answer(status(true), PLAIN, body) }))
+    (address, Server::start(listener, limits, move |_| async move { response(status(true), PLAIN, body) }))
 }
 
 /// How long the server keeps a connection on which this was sent.
@@ -76,9 +77,9 @@ async fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-// An answer of this size does not fit into the buffers of the kernel, so the server cannot finish it.
+/// A response of this size does not fit into the buffers of the kernel, so the server cannot write all of it.
 #[tokio::test]
-async fn a_client_that_never_reads_its_answer_is_given_up_in_time() {
+async fn a_client_that_never_reads_its_response_loses_its_connection_in_time() {
     let (address, _server) = start(quick(), String::leak("x".repeat(32 << 20)));
     let mut stuck = connected(address, GET).await;
     let begin = Instant::now();
@@ -89,8 +90,8 @@ async fn a_client_that_never_reads_its_answer_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_reads_its_answer_makes_room_for_others() {
-    let (address, _server) = start(Limits { places: Places::new(4, usize::MAX), ..Limits::default() }, {
+async fn a_client_that_never_reads_its_response_loses_its_connection_to_others() {
+    let (address, _server) = start(Limits { connections: ConnectionLimit::new(4, usize::MAX), ..Limits::default() }, {
         String::leak("x".repeat(32 << 20))
     });
     let mut stuck = Vec::new();
@@ -142,7 +143,7 @@ async fn an_endless_header_is_refused() {
 async fn a_small_body_is_read_and_a_large_one_refused() {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
-    let echo = |request| async { answer(StatusCode::OK, PLAIN, small_body(request).await.unwrap_or("none".into())) };
+    let echo = |request| async { response(StatusCode::OK, PLAIN, small_body(request).await.unwrap_or("none".into())) };
     let _server = Server::start(listener, Limits::default(), echo);
     let put = |body: String| {
         let header =
@@ -155,11 +156,11 @@ async fn a_small_body_is_read_and_a_large_one_refused() {
 }
 
 #[tokio::test]
-async fn one_connection_more_than_there_are_places_takes_that_of_who_waited_longest() {
-    let limits = Limits { places: Places::new(3, usize::MAX), ..Limits::default() };
+async fn one_connection_beyond_the_limit_closes_the_one_that_waited_longest() {
+    let limits = Limits { connections: ConnectionLimit::new(3, usize::MAX), ..Limits::default() };
     let (address, _server) = start(limits, "ok");
     let mut first = connected(address, "").await;
-    // An answered client counts as older than it is by less than this.
+    // More than the time by which a client with a whole response counts as older.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mut second = connected(address, "GET / HTTP/1.1\r\n").await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -172,8 +173,8 @@ async fn one_connection_more_than_there_are_places_takes_that_of_who_waited_long
 }
 
 #[tokio::test]
-async fn servers_that_share_places_are_bounded_together() {
-    let limits = Limits { places: Places::new(2, usize::MAX), ..Limits::default() };
+async fn servers_that_share_a_limit_are_bounded_together() {
+    let limits = Limits { connections: ConnectionLimit::new(2, usize::MAX), ..Limits::default() };
     let ((one, _first_server), (other, _second_server)) = (start(limits.clone(), "one"), start(limits, "other"));
     let mut idle = [connected(one, "").await, connected(one, "").await];
     assert!(timeout(Duration::from_secs(4), get(other, "/")).await.unwrap().ends_with("other"));
@@ -184,7 +185,7 @@ async fn servers_that_share_places_are_bounded_together() {
 async fn requests_on_one_connection_are_answered_in_order() {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
-    let path = |request: Asked| async move { answer(StatusCode::OK, PLAIN, request.uri().path().to_owned()) };
+    let path = |request: Request| async move { response(StatusCode::OK, PLAIN, request.uri().path().to_owned()) };
     let _server = Server::start(listener, Limits::default(), path);
     let pipeline = "GET /a HTTP/1.1\r\nHost: x\r\n\r\nHEAD /bb HTTP/1.1\r\nHost: x\r\n\r\nGET /c HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let text = exchange(address, pipeline).await;
@@ -197,12 +198,12 @@ async fn requests_on_one_connection_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn closing_frees_the_port_at_once_and_lets_what_has_begun_end() {
+async fn closing_frees_the_port_at_once_and_requests_that_arrived_are_answered() {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
     let slow = |_| async {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        answer(StatusCode::OK, PLAIN, "late")
+        response(StatusCode::OK, PLAIN, "late")
     };
     let server = Server::start(listener, Limits::default(), slow);
     let asked = tokio::spawn(async move { get(address, "/").await });
@@ -222,7 +223,7 @@ async fn dropping_a_server_ends_it() {
 }
 
 #[tokio::test]
-async fn a_panic_while_accepting_reaches_who_waits_for_the_server() {
+async fn a_panic_while_accepting_reaches_the_task_that_waits_for_the_server() {
     struct Fragile;
     impl Clone for Fragile {
         fn clone(&self) -> Self {
@@ -234,7 +235,7 @@ async fn a_panic_while_accepting_reaches_who_waits_for_the_server() {
         let address = listener.local_addr().unwrap();
         let server = Server::start(listener, Limits::default(), move |_| {
             let _captured = &fragile;
-            async { answer(StatusCode::OK, PLAIN, "ok") }
+            async { response(StatusCode::OK, PLAIN, "ok") }
         });
         (address, server)
     };
@@ -247,14 +248,14 @@ async fn a_panic_while_accepting_reaches_who_waits_for_the_server() {
 
     let (address, server) = start();
     let _dialled = TcpStream::connect(address).await;
-    let mut looks = 0..500;
-    while server.is_running() && looks.next().is_some() {
+    let mut tries = 0..500;
+    while server.is_running() && tries.next().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(!server.is_running());
 }
 
-// K5
+// An unspecified IPv6 address does not include IPv4 (K5).
 #[tokio::test]
 async fn an_unspecified_ipv6_address_leaves_ipv4_alone() {
     let v6 = bind("[::]:0".parse().unwrap()).unwrap();
@@ -263,7 +264,7 @@ async fn an_unspecified_ipv6_address_leaves_ipv4_alone() {
 }
 
 #[tokio::test]
-async fn unspecified_addresses_take_both_families_where_go_does() {
+async fn unspecified_addresses_take_both_families_as_in_go() {
     for text in ["0.0.0.0:0", "[::]:0"] {
         let listener = bind_like_go(text.parse().unwrap()).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -273,7 +274,7 @@ async fn unspecified_addresses_take_both_families_where_go_does() {
     }
 }
 
-// O8
+// A listener that fails is tried again until it works (O8).
 #[tokio::test]
 async fn a_listener_that_fails_is_tried_again_until_it_works() {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -286,7 +287,7 @@ async fn a_listener_that_fails_is_tried_again_until_it_works() {
     assert_eq!(listener.local_addr().unwrap(), address);
 }
 
-// O8
+// With hard fail, the first failure is the last (O8).
 #[tokio::test]
 async fn with_hard_fail_the_first_failure_is_the_last() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

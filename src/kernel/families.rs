@@ -1,4 +1,4 @@
-//! Which IP families this node can serve (M9).
+//! The IP families that this node can serve (M9).
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::model::Family;
 
 /// IPv4 always; IPv6 when the kernel has it and it is not disabled for all interfaces.
 #[must_use]
-pub fn supported() -> Vec<Family> {
+pub(crate) fn supported() -> Vec<Family> {
     let mut families = vec![Family::V4];
     families.extend(has_ipv6(Path::new("/proc")).then_some(Family::V6));
     families
@@ -16,13 +16,13 @@ pub fn supported() -> Vec<Family> {
 /// The node's addresses are of a family that the kernel does not have. Fatal (M9).
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the node's primary IP family is {0}, which this kernel does not support or has switched off (disable_ipv6)")]
-pub struct Unsupported(pub Family);
+pub(crate) struct Unsupported(pub Family);
 
 /// The families to serve: all that are supported, if the primary one is among them (M9, M10).
 ///
 /// # Errors
 /// See [`Unsupported`].
-pub fn served(primary: Family, supported: &[Family]) -> Result<Vec<Family>, Unsupported> {
+pub(crate) fn served(primary: Family, supported: &[Family]) -> Result<Vec<Family>, Unsupported> {
     if supported.contains(&primary) { Ok(supported.to_vec()) } else { Err(Unsupported(primary)) }
 }
 
@@ -35,7 +35,7 @@ fn has_ipv6(proc: &Path) -> bool {
 mod tests {
     use super::*;
 
-    // M9 M10
+    // The primary family must be among those served (M9, M10).
     #[test]
     fn the_primary_family_must_be_among_those_served() {
         assert_eq!(served(Family::V6, &Family::BOTH), Ok(Family::BOTH.to_vec()));
@@ -44,7 +44,7 @@ mod tests {
         assert!(error.to_string().contains("IPv6"), "{error}");
     }
 
-    // M9
+    // IPv6 needs the kernel, and must not be disabled (M9).
     #[test]
     fn ipv6_needs_the_kernel_and_must_not_be_disabled() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,23 +1,23 @@
-//! The door to the fast path's table. It is not behind [`super::Kernel`]: whatever happens to it, the Services' tables are none the
-//! wiser.
+//! Access to the table of the fast path. It is separate from [`super::Kernel`], so that an error there does not affect the Services'
+//! tables.
 
 use std::io;
 use std::sync::Arc;
 
 use nft::{Command, CommitError, Connection, Flowtable, ReadError, TableDump, TableName};
 
-use super::link::Link;
-use super::{interfaces, is_broken};
+use super::reconnect::{Reconnecting, is_broken};
+use super::rtnetlink;
 
-/// What the fast path asks of the kernel. Tests put another one in its place.
-pub trait FlowtableKernel {
-    /// The names of the node's interfaces but loopback, sorted.
+/// The operations that the fast path needs. Tests have another implementation.
+pub(crate) trait FlowtableKernel {
+    /// The names of the node's interfaces except loopback, sorted.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     fn interfaces(&mut self) -> io::Result<Vec<Arc<str>>>;
 
-    /// The generation of all rules: another one when anybody changed any.
+    /// The generation of all rules, which changes with each transaction of any program.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -29,7 +29,7 @@ pub trait FlowtableKernel {
     /// See [`ReadError`].
     fn read(&mut self, table: &TableName) -> Result<Option<(TableDump, Vec<Flowtable>)>, ReadError>;
 
-    /// Has the kernel carry out all commands, or none.
+    /// Commits all commands, or none.
     ///
     /// # Errors
     /// See [`CommitError`].
@@ -37,17 +37,17 @@ pub trait FlowtableKernel {
 }
 
 /// The kernel of the calling thread's network namespace. A socket that fails is opened again at its next use.
-pub struct Flowtables {
-    connection: Link<Connection>,
+pub(crate) struct Flowtables {
+    connection: Reconnecting<Connection>,
 }
 
 impl Flowtables {
     /// Opens the socket.
     ///
     /// # Errors
-    /// What the kernel answers.
-    pub fn open() -> io::Result<Self> {
-        let mut connection = Link::new(Connection::open);
+    /// The kernel's error.
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut connection = Reconnecting::new(Connection::open);
         connection.ensure()?;
         Ok(Self { connection })
     }
@@ -55,7 +55,7 @@ impl Flowtables {
 
 impl FlowtableKernel for Flowtables {
     fn interfaces(&mut self) -> io::Result<Vec<Arc<str>>> {
-        interfaces::list()
+        rtnetlink::interfaces()
     }
 
     fn generation(&mut self) -> Result<u32, ReadError> {

@@ -1,16 +1,16 @@
 //! The lock that lets one process of this program write the rules of a network namespace.
 //!
 //! The lock is an empty table with the flag `owner` (kernel 5.12 and later; `nft_rcv_nl_event` and `nft_table_lookup` in
-//! `net/netfilter/nf_tables_api.c`): the kernel refuses it to a second netlink socket, leaves it out when another program flushes the
-//! ruleset, and removes it when the owner's socket closes, also after SIGKILL. Only CAP_NET_ADMIN can make one, so that no other pod
-//! in the host's network can keep the proxy out. The table's comment names the holder by process id and command line; a file of
-//! `/proc` could not, because another container does not see the process, or sees another one under its number.
+//! `net/netfilter/nf_tables_api.c`): the kernel refuses it to a second netlink socket, keeps it when another program flushes the
+//! ruleset, and removes it when the owner's socket closes, also after SIGKILL. Only CAP_NET_ADMIN can make one, so that no other pod in
+//! the host's network can block the proxy. The table's comment names the holder by process id and command line; a file of
+//! `/proc` could not, because another container does not see the process, or sees another one with its number.
 //!
-//! Takes the command line of this process; gives, each time it is asked, whether we hold the lock or who does. Asking takes the lock
-//! when it is free.
+//! Takes the command line of this process. [`Lock::take`] takes the lock if it is free, and gives whether this process or another one
+//! holds it.
 //!
-//! Invariant: the socket of a lock that is held is never closed before the process ends, except by [`Lock::release`]: whoever holds
-//! the lock may have threads that still write.
+//! Invariant: the socket of a lock that is held is never closed before the process ends, because the process may have threads that still
+//! write.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -26,7 +26,7 @@ pub const TABLE: &str = "kube-proxy-lock";
 /// How much of the command line fits beside the process id: a comment has 127 bytes.
 const COMMAND: usize = 100;
 
-/// Whose turn it is to write rules.
+/// Which process may write rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// This process holds the lock.
@@ -38,34 +38,34 @@ pub enum Turn {
 /// Another process that holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// What it says of itself: `pid 4711: kube-proxy --config ...`, the process id being the one that the host sees.
-    says: Option<Arc<str>>,
+    /// The comment of its table: `pid 4711: kube-proxy --config ...`, with the process id in the host's namespace.
+    comment: Option<Arc<str>>,
     /// The port of its netlink socket.
     port: u32,
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.says {
+        match &self.comment {
             Some(text) => f.write_str(text),
-            None => write!(f, "a program with netlink port {} that does not say who it is", self.port),
+            None => write!(f, "an unnamed program with netlink port {}", self.port),
         }
     }
 }
 
-/// Whether the lock is held, for threads other than the one that asks for it.
+/// Whether this process holds the lock, for other threads than the one that takes it.
 #[derive(Clone, Debug, Default)]
-pub struct Held(Arc<AtomicBool>);
+pub(crate) struct Held(Arc<AtomicBool>);
 
 impl Held {
-    /// Whether this process may write, as of the last time the lock was asked for.
+    /// Whether this process held the lock at the last call of [`Lock::take`].
     #[must_use]
-    pub fn get(&self) -> bool {
+    pub(crate) fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// Why the lock cannot be asked for.
+/// Why the lock cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The table cannot be read.
@@ -76,11 +76,11 @@ pub enum LockError {
     Commit(#[from] CommitError),
 }
 
-/// The lock of the network namespace of the thread that first asks for it.
+/// The lock of the network namespace of the thread that first takes it.
 pub struct Lock {
-    /// What the table says of us.
+    /// The comment that names this process.
     comment: Arc<str>,
-    /// The socket that owns the table, or waits to. See the module's invariant.
+    /// The socket that owns the table, or tries to. See the module's invariant.
     connection: Option<ManuallyDrop<Connection>>,
     held: Held,
     /// This kernel has no owned tables.
@@ -88,28 +88,28 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Nothing is asked of the kernel but the host's number of this process, which is that of the calling thread: call it on the main
-    /// one. `pid` is the process's own number, for a kernel that does not say.
+    /// A lock that is not taken yet. Call it on the main thread: the kernel gives the number of the calling thread in the host's
+    /// namespace, which is the process id there. `pid` is used if the kernel does not give it.
     #[must_use]
-    pub fn new(pid: u32, command_line: &[String]) -> Self {
+    pub(crate) fn new(pid: u32, command_line: &[String]) -> Self {
         let caller = Connection::open().ok().and_then(|mut connection| connection.caller().ok().flatten());
         let pid = caller.map_or(pid, |caller| caller.pid);
         let comment = comment(pid, command_line).into();
         Self { comment, connection: None, held: Held::default(), unsupported: false }
     }
 
-    /// Tells other threads whether the lock is held.
+    /// A view of the lock for other threads.
     #[must_use]
-    pub fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> Held {
         self.held.clone()
     }
 
-    /// Takes the lock if it is free, and says whose it is. Costs one short dump while nothing changes.
+    /// Takes the lock if it is free, and gives which process holds it. Costs one short dump while nothing changes.
     ///
     /// # Errors
     /// See [`LockError`]; then the lock is not held.
-    pub fn take(&mut self) -> Result<Turn, LockError> {
-        let outcome = self.ask();
+    pub(crate) fn take(&mut self) -> Result<Turn, LockError> {
+        let outcome = self.try_take();
         if outcome.is_err() {
             self.close();
         }
@@ -117,19 +117,13 @@ impl Lock {
         outcome
     }
 
-    /// Gives the lock back. The next call of [`Self::take`] asks for it again.
-    pub fn release(&mut self) {
-        self.held.0.store(false, Ordering::Release);
-        self.close();
-    }
-
-    /// The other process that holds the lock at this moment, if there is one. Takes nothing.
+    /// The other process that holds the lock at this moment, if there is one. Does not take the lock.
     ///
     /// # Errors
     /// See [`LockError`].
-    pub fn holder(&mut self) -> Result<Option<Holder>, LockError> {
+    pub(crate) fn holder(&mut self) -> Result<Option<Holder>, LockError> {
         match self.connection()?.table(&TableName::new(Family::Inet, TABLE))? {
-            Some((table, Ownership::Of { port })) => Ok(Some(Holder { says: table.comment, port })),
+            Some((table, Ownership::Of { port })) => Ok(Some(Holder { comment: table.comment, port })),
             _ => Ok(None),
         }
     }
@@ -142,7 +136,7 @@ impl Lock {
         Ok(connection)
     }
 
-    fn ask(&mut self) -> Result<Turn, LockError> {
+    fn try_take(&mut self) -> Result<Turn, LockError> {
         if self.unsupported {
             return Ok(Turn::Ours);
         }
@@ -151,21 +145,21 @@ impl Lock {
         let present = connection.table(&table.name)?;
         let commands = match present {
             Some((_, Ownership::Ours)) => return Ok(Turn::Ours),
-            Some((table, Ownership::Of { port })) => return Ok(Turn::Of(Holder { says: table.comment, port })),
+            Some((table, Ownership::Of { port })) => return Ok(Turn::Of(Holder { comment: table.comment, port })),
             None => vec![Command::LockTable(table.clone())],
-            // A table of everybody, such as one that was loaded from a file, is no lock and cannot become one.
+            // A table without an owner, such as one that was loaded from a file, is no lock and cannot become one.
             Some(_) => vec![Command::DeleteTable(table.name.clone()), Command::LockTable(table.clone())],
         };
         match connection.commit(&commands) {
             Ok(_) => Ok(Turn::Ours),
             Err(CommitError::Refused(refusals)) if refusals.iter().any(nft::Refusal::is_unsupported) => {
-                info!("this kernel has no tables with an owner: nothing keeps a second kube-proxy from writing");
+                info!("this kernel has no tables with an owner: a second kube-proxy could write at the same time");
                 self.unsupported = true;
                 Ok(Turn::Ours)
             }
             // Another process was faster.
             Err(error) => match connection.table(&table.name)? {
-                Some((table, Ownership::Of { port })) => Ok(Turn::Of(Holder { says: table.comment, port })),
+                Some((table, Ownership::Of { port })) => Ok(Turn::Of(Holder { comment: table.comment, port })),
                 _ => Err(error.into()),
             },
         }
@@ -176,7 +170,7 @@ impl Lock {
     }
 }
 
-/// What the table says of a process: text that nft can print between quotes and read again.
+/// The comment that names a process: text that nft can print between quotes and read again.
 fn comment(pid: u32, command_line: &[String]) -> String {
     let plain = |character: char| match character {
         '"' | '\\' => '\'',

@@ -1,22 +1,20 @@
-//! The door to the kernel: commit a transaction, read a table back, list the node's addresses, list and delete UDP flows.
+//! Access to the kernel: commits transactions, reads tables back, lists the node's addresses, lists and deletes UDP flows.
 //!
-//! Takes commands and gives an acknowledgement or a typed error. Knows neither what a Service is nor whether to try again. Its
-//! sockets belong to the network namespace of the thread that opens them, and stay on that thread: a commit blocks it.
+//! Takes commands and gives an acknowledgement or a typed error. Knows neither Services nor when to try again. Its sockets belong to the
+//! network namespace of the thread that opens them, and stay on that thread: a commit blocks it.
 
-pub mod addresses;
-mod bell;
-pub mod families;
-mod flows;
+mod ctnetlink;
+pub(crate) mod families;
 mod flowtables;
-pub mod interfaces;
+mod foreign_writes;
 pub mod leftovers;
-mod link;
 mod lock;
 pub mod probe;
-pub mod process;
+pub(crate) mod process;
+mod reconnect;
 mod rtnetlink;
 pub mod sysctl;
-mod watch;
+mod waker;
 
 use std::io;
 use std::net::IpAddr;
@@ -26,20 +24,23 @@ use tracing::info;
 
 use crate::conntrack::Flow;
 use crate::model::Family;
-use link::Link;
-use watch::Watch;
+use foreign_writes::Detector;
+use reconnect::{Reconnecting, is_broken};
 
-pub use bell::Wake;
-pub use flows::load_conntrack;
+pub(crate) use ctnetlink::load_conntrack;
 #[doc(hidden)]
-pub use flows::{deletion, flow};
-pub use flowtables::{FlowtableKernel, Flowtables};
-pub use lock::{Held, Holder, Lock, LockError, TABLE as LOCK, Turn};
-pub use watch::ForeignWrites;
+pub use ctnetlink::{deletion, flow};
+pub(crate) use flowtables::{FlowtableKernel, Flowtables};
+pub use foreign_writes::ForeignWrites;
+pub(crate) use lock::Held;
+pub use lock::{Holder, Lock, LockError, TABLE as LOCK, Turn};
+#[doc(hidden)]
+pub use rtnetlink::address;
+pub(crate) use waker::Wake;
 
-/// What the sync loop asks of the kernel. Tests put another one in its place.
+/// The operations that the sync loop needs. Tests have other implementations.
 pub trait Kernel {
-    /// Has the kernel carry out all commands, or none.
+    /// Commits all commands, or none.
     ///
     /// # Errors
     /// See [`CommitError`].
@@ -57,16 +58,16 @@ pub trait Kernel {
     /// See [`ReadError`].
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError>;
 
-    /// What others wrote to these tables since the last call.
+    /// The writes of other programs to these tables since the last call.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError>;
 
-    /// Whose turn it is to write to our tables. Without a lock, it is always ours.
+    /// Which process may write to our tables. Without a lock, it is always this one.
     ///
     /// # Errors
-    /// See [`LockError`]; then it is not our turn.
+    /// See [`LockError`]; then this process may not write.
     fn turn(&mut self) -> Result<Turn, LockError> {
         Ok(Turn::Ours)
     }
@@ -74,29 +75,29 @@ pub trait Kernel {
     /// The UDP flows of a family that the kernel tracks.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>>;
 
-    /// Deletes flows and gives the number of those that were still there.
+    /// Deletes flows and gives the number of those that still existed.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize>;
 
     /// The addresses of all interfaces of this node.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>>;
 }
 
 /// The kernel of the calling thread's network namespace. A socket that fails is opened again at its next use.
 pub struct Netfilter {
-    connection: Link<Connection>,
-    watch: Watch,
-    /// The table with the flowtable that flows of ours may be in.
+    connection: Reconnecting<Connection>,
+    foreign_writes: Detector,
+    /// The table with the flowtable of the fast path, if there is one.
     fast_path: Option<TableName>,
-    /// Without it nothing keeps two processes from writing.
+    /// Without it two processes may write at the same time.
     lock: Option<Lock>,
 }
 
@@ -104,40 +105,39 @@ impl Netfilter {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn open() -> io::Result<Self> {
-        let mut connection = Link::new(Connection::open);
+        let mut connection = Reconnecting::new(Connection::open);
         connection.ensure()?;
-        Ok(Self { connection, watch: Watch::new(None), fast_path: None, lock: None })
+        Ok(Self { connection, foreign_writes: Detector::new(None), fast_path: None, lock: None })
     }
 
-    /// Names the table of the fast path. Where the kernel deletes no flow that is in a flowtable, the table is deleted for that; who
-    /// keeps it makes it again.
+    /// Sets the table of the fast path. If the kernel does not delete flows that are in a flowtable, [`Kernel::delete_flows`] deletes this
+    /// table first; the fast path makes it again.
     #[must_use]
-    pub fn with_fast_path(self, table: Option<TableName>) -> Self {
+    pub(crate) fn with_fast_path(self, table: Option<TableName>) -> Self {
         Self { fast_path: table, ..self }
     }
 
-    /// Has somebody woken when another program wrote to nf_tables, from the first call of [`Kernel::foreign_writes`] on. Each such
-    /// call asks for the next time.
+    /// Calls `wake` when another program wrote to nf_tables, once after each call of [`Kernel::foreign_writes`].
     #[must_use]
-    pub fn waking(self, wake: Wake) -> Self {
-        Self { watch: Watch::new(Some(wake)), ..self }
+    pub(crate) fn waking(self, wake: Wake) -> Self {
+        Self { foreign_writes: Detector::new(Some(wake)), ..self }
     }
 
-    /// Has [`Kernel::turn`] ask this lock.
+    /// Sets the lock that [`Kernel::turn`] takes.
     #[must_use]
-    pub fn with_lock(self, lock: Lock) -> Self {
+    pub(crate) fn with_lock(self, lock: Lock) -> Self {
         Self { lock: Some(lock), ..self }
     }
 
     fn release_flows(&mut self) -> io::Result<()> {
         let Some(name) = self.fast_path.clone() else {
-            let text = "a flow is in somebody else's flowtable, and this kernel deletes none that is";
+            let text = "a flow is in a flowtable of another program, and this kernel does not delete such flows";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         };
-        info!("this kernel deletes no flow that is in a flowtable: all flows leave it for a moment");
-        // Added first, as somebody may have deleted it.
+        info!("this kernel does not delete flows that are in a flowtable: all flows are removed from it for a moment");
+        // Added first, because another program may have deleted it.
         let commands = [Command::AddTable(Table { name: name.clone(), comment: None }), Command::DeleteTable(name)];
         self.commit(&commands).map(drop).map_err(io::Error::other)
     }
@@ -145,10 +145,10 @@ impl Netfilter {
 
 impl Kernel for Netfilter {
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
-        let watch = &mut self.watch;
+        let detector = &mut self.foreign_writes;
         self.connection.with(
             |error| matches!(error, CommitError::Socket(_)),
-            |connection| watch.during(connection, commands, |connection| connection.commit(commands)),
+            |connection| detector.during(connection, commands, |connection| connection.commit(commands)),
         )
     }
 
@@ -161,12 +161,12 @@ impl Kernel for Netfilter {
     }
 
     fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError> {
-        let watch = &mut self.watch;
+        let detector = &mut self.foreign_writes;
         if self.connection.ensure().map_err(ReadError::Socket)? {
-            // Tables that the former connection owned were anybody's for a moment.
-            watch.missed();
+            // Other programs could write to the tables of the former connection after it closed.
+            detector.missed();
         }
-        self.connection.with(is_broken, |connection| watch.foreign_writes(connection, tables))
+        self.connection.with(is_broken, |connection| detector.foreign_writes(connection, tables))
     }
 
     fn turn(&mut self) -> Result<Turn, LockError> {
@@ -174,19 +174,14 @@ impl Kernel for Netfilter {
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
-        flows::list(family)
+        ctnetlink::list(family)
     }
 
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
-        flows::delete(flows, || self.release_flows())
+        ctnetlink::delete(flows, || self.release_flows())
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
-        addresses::list()
+        rtnetlink::addresses()
     }
-}
-
-/// Whether a new socket may do better. A kernel that answers with an error gets a new one too: that costs little.
-fn is_broken(error: &ReadError) -> bool {
-    matches!(error, ReadError::Socket(_))
 }

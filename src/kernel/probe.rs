@@ -1,9 +1,8 @@
-//! Whether this kernel lets this process program nf_tables, without programming anything (O3, start order step 11). At every start, and
-//! with `--init-only`, before anything is changed.
+//! Checks whether this kernel lets this process program nf_tables, without a change (O3). At every start, and with `--init-only`, before
+//! anything is changed.
 //!
-//! Sends one batch that makes a table with a nat chain, a map, and a rule with each statement that our rules are made of, and then asks
-//! for something impossible, so that the kernel checks everything and keeps nothing. The answer must be that the impossible is the
-//! only thing wrong.
+//! Sends one batch that makes a table with a nat chain, a map, and a rule with each statement of our rules, and then has an impossible
+//! command, so that the kernel checks all commands and keeps none. The impossible command must be the only one that it refuses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +16,7 @@ use nft::{
 
 use crate::model::Family;
 
-/// The kernel does not take our rules. Fatal.
+/// The kernel does not accept our rules. Fatal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The capability is missing, or is that of another user namespace.
@@ -34,12 +33,12 @@ pub enum ProbeError {
     Unsupported {
         /// The family that was tried.
         family: Family,
-        /// The kernel module that has what was refused.
+        /// The kernel module that the refused command needs.
         module: &'static str,
         /// What was refused.
         refusal: String,
     },
-    /// The kernel gave no sensible answer.
+    /// The kernel gave an unexpected answer.
     #[error("cannot ask the kernel for nf_tables")]
     Failed(#[from] CommitError),
     /// The socket failed.
@@ -57,7 +56,7 @@ pub fn probe(family: Family) -> Result<(), ProbeError> {
     let (commands, modules): (Vec<_>, Vec<_>) = commands(family).into_iter().unzip();
     match Connection::open()?.commit(&commands) {
         Ok(_) => Ok(()),
-        Err(CommitError::Refused(refusals)) => judge(family, &refusals, &modules),
+        Err(CommitError::Refused(refusals)) => check_refusals(family, &refusals, &modules),
         Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(ProbeError::NotPermitted)
         }
@@ -65,7 +64,7 @@ pub fn probe(family: Family) -> Result<(), ProbeError> {
     }
 }
 
-/// The module of what every kernel with nf_tables has.
+/// The kernel module of nf_tables itself.
 const CORE: &str = "nf_tables";
 
 /// The commands, each with the kernel module that it needs; the last one is the impossible one.
@@ -73,7 +72,7 @@ fn commands(family: Family) -> Vec<(Command, &'static str)> {
     let table = TableName::new(family.into(), "kube-proxy-probe");
     let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
     let nat = Chain { name: "nat".into(), base: Some(base), comment: None };
-    // No packet comes to it, so that the kernel does not ask whether each statement fits the hook.
+    // A chain without a hook, so that the kernel does not check whether each statement fits the hook.
     let chain = Chain { name: "statements".into(), base: None, comment: None };
     let random = Field::NumgenRandom(2);
     let map = Set::map("slots", Types::Of(vec![random]), ValueType::Verdict);
@@ -103,8 +102,8 @@ fn commands(family: Family) -> Vec<(Command, &'static str)> {
     commands
 }
 
-/// Judges what was refused of commands that need these modules.
-fn judge(family: Family, refusals: &[Refusal], modules: &[&'static str]) -> Result<(), ProbeError> {
+/// Finds a refusal other than that of the impossible command. `modules` are those that the commands need.
+fn check_refusals(family: Family, refusals: &[Refusal], modules: &[&'static str]) -> Result<(), ProbeError> {
     const EPERM: i32 = 1;
     const ENOENT: i32 = 2;
     let last = modules.len() - 1;
@@ -126,12 +125,12 @@ mod tests {
         Refusal { command, element: None, object: "add chain".into(), errno, message: None }
     }
 
-    // O3
+    // Only the impossible command may be refused (O3).
     #[test]
-    fn only_the_impossible_may_be_refused() {
+    fn only_the_impossible_command_may_be_refused() {
         let modules: Vec<_> = commands(Family::V4).into_iter().map(|(_, module)| module).collect();
         let last = modules.len() - 1;
-        let of = |family, refusals: &[Refusal]| judge(family, refusals, &modules);
+        let of = |family, refusals: &[Refusal]| check_refusals(family, refusals, &modules);
         assert!(of(Family::V4, &[refusal(Some(last), 2)]).is_ok());
         assert!(matches!(of(Family::V4, &[refusal(None, 1)]), Err(ProbeError::NotPermitted)));
         assert!(matches!(of(Family::V4, &[refusal(Some(last), 1)]), Err(ProbeError::NotPermitted)));

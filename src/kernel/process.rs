@@ -1,5 +1,5 @@
-//! What the process needs from the kernel besides netfilter: a version that is new enough (O4), its own place in the
-//! out-of-memory killer's order (O6), and enough file descriptors.
+//! Kernel settings of the process itself: the check of the kernel's version (O4), the score for the out-of-memory killer (O6), and the
+//! limit of file descriptors.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,29 +9,29 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 /// The environment variable that, when not empty, makes [`check_kernel`] accept every kernel (O4).
-pub const SKIP_VERSION_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
+pub(crate) const SKIP_VERSION_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
 /// The oldest kernel that mode nftables is known to work on.
 const OLDEST: (u32, u32) = (5, 13);
 const ATTEMPTS: u32 = 2;
-/// The most file descriptors that are of use: a connection each for those who ask for our health, and listeners on some thousand
-/// health-check node ports. Not more, because a program that we run inherits the limit, and old ones close each possible descriptor.
+/// The most file descriptors that are of use: for connections of health probes, and listeners on some thousand health-check node ports.
+/// Not more, because a credential plugin inherits the limit, and old programs close each possible descriptor when they start.
 const OPEN_FILES: u64 = 65_536;
 
-/// The kernel is too old, or does not say how old it is. Fatal.
+/// The kernel is too old, or its version is unknown. Fatal.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "mode nftables needs Linux 5.13 or newer, and this node runs {release:?}; to start all the same set {SKIP_VERSION_CHECK}=1"
+    "mode nftables needs Linux 5.13 or newer, and this node runs {release:?}; to start on it anyway, set {SKIP_VERSION_CHECK}=1"
 )]
-pub struct KernelTooOld {
-    /// What the kernel calls itself.
-    pub release: String,
+pub(crate) struct KernelTooOld {
+    /// The kernel's release, such as `5.10.0`.
+    pub(crate) release: String,
 }
 
 /// Checks the kernel's version, unless `skip`, the value of [`SKIP_VERSION_CHECK`], is there and not empty.
 ///
 /// # Errors
 /// See [`KernelTooOld`].
-pub fn check_kernel(skip: Option<&OsStr>) -> Result<(), KernelTooOld> {
+pub(crate) fn check_kernel(skip: Option<&OsStr>) -> Result<(), KernelTooOld> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     check_release(release.trim(), skip)
 }
@@ -50,7 +50,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// Sets this process's `oom_score_adj`, -1000 to 1000; lower lives longer. A failure is only logged (O6).
-pub fn set_oom_score(score: i32) {
+pub(crate) fn set_oom_score(score: i32) {
     set_oom_score_below(Path::new("/proc"), score);
 }
 
@@ -68,9 +68,9 @@ fn set_oom_score_below(proc: &Path, score: i32) {
     }
 }
 
-/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, as far as the hard limit lets it and it is of
-/// use. Gives the soft limit that is in force then. A failure is only logged.
-pub fn raise_open_files() -> u64 {
+/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, as far as the hard limit allows and
+/// as is of use. Gives the new soft limit. A failure is only logged.
+pub(crate) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let (now, most) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
     let wanted = most.min(OPEN_FILES);
@@ -90,7 +90,7 @@ pub fn raise_open_files() -> u64 {
 mod tests {
     use super::*;
 
-    // O4
+    // Kernels before 5.13 are refused (O4).
     #[test]
     fn kernels_before_5_13_are_refused() {
         for release in ["5.13.0", "5.15.0-91-generic", "6.1.0", "10.0", "5.13-rc1"] {
@@ -104,9 +104,9 @@ mod tests {
         assert_eq!(check_kernel(None), Ok(()), "the kernel of the tests is new enough");
     }
 
-    // O6
+    // The OOM score is written, and a failure is not fatal (O6).
     #[test]
-    fn the_oom_score_is_written_and_a_failure_is_no_reason_to_end() {
+    fn the_oom_score_is_written_and_a_failure_is_not_fatal() {
         let proc = tempfile::tempdir().unwrap();
         set_oom_score_below(proc.path(), -999);
         fs::create_dir(proc.path().join("self")).unwrap();

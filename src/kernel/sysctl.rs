@@ -1,8 +1,8 @@
-//! The kernel's connection-tracking settings (N1-N4), written once at start and with `--init-only`.
+//! The kernel's connection-tracking settings, written once at start and with `--init-only` (N1 to N4).
 //!
-//! Takes [`ConntrackSettings`], compares each value with the kernel's and writes what differs. What is right already is not
-//! written, so a process that may not write (an unprivileged container after `--init-only`) starts all the same. The limit of
-//! connections is the machine's: in a network namespace of a container that plays a node it cannot be set, and is left with a warning.
+//! Takes [`Conntrack`], compares each value with the kernel's and writes those that differ. A value that is right is not written, so a
+//! process that may not write (an unprivileged container after `--init-only`) starts as well. The limit of connections belongs to the
+//! machine: in a network namespace of a container that plays a node it cannot be set, and stays, with a warning.
 
 use std::fs;
 use std::io;
@@ -12,30 +12,13 @@ use std::time::Duration;
 
 use tracing::warn;
 
-/// What the configuration says about connection tracking.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConntrackSettings {
-    /// Tracked connections a CPU; 0 leaves the limit alone.
-    pub max_per_core: u32,
-    /// The limit is at least this, however few CPUs there are.
-    pub min: u32,
-    /// How long an idle established TCP connection is remembered. `None` and zero leave it alone, as for the others.
-    pub tcp_established: Option<Duration>,
-    /// The same for TCP connections that the server has not closed yet.
-    pub tcp_close_wait: Option<Duration>,
-    /// The same for UDP flows without an answer.
-    pub udp: Option<Duration>,
-    /// The same for UDP flows with traffic both ways.
-    pub udp_stream: Option<Duration>,
-    /// Takes TCP packets outside the window for valid.
-    pub tcp_be_liberal: bool,
-}
+use crate::config::Conntrack;
 
 /// The largest limit that is set (N1).
 const MAX: u64 = 1 << 20;
 const LIMIT: &str = "nf_conntrack_max";
 
-/// Why a value could not be set. Fatal (N).
+/// Why a value could not be set. Fatal (N4).
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
     /// The kernel has no such value.
@@ -73,19 +56,19 @@ pub enum SysctlError {
     },
 }
 
-/// Sets what differs, below `/proc/sys` and `/sys`. Gives the files that were written, with their values.
+/// Sets the values that differ, below `/proc/sys` and `/sys`. Gives the files that were written, with their values.
 ///
 /// # Errors
-/// See [`SysctlError`]. A value that does not exist or may not be written is found before any is set; what the kernel refuses is found
-/// when it is its turn.
-pub fn apply(settings: &ConntrackSettings) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
+/// See [`SysctlError`]. A value that does not exist or may not be written is found before any is set; a value that the kernel refuses
+/// is found after those before it were set.
+pub fn apply(settings: &Conntrack) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
     apply_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
 }
 
-fn apply_below(settings: &ConntrackSettings, proc_sys: &Path, sys: &Path) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
-    let due = differing(settings, proc_sys, sys)?;
-    for Due { path, value, present } in &due {
-        // Opening changes nothing.
+fn apply_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
+    let changes = differing(settings, proc_sys, sys)?;
+    for Change { path, value, present } in &changes {
+        // Opening a file does not change its value.
         let opened = fs::OpenOptions::new().write(true).open(path);
         opened.map_err(|error| SysctlError::Write {
             path: path.clone(),
@@ -94,25 +77,25 @@ fn apply_below(settings: &ConntrackSettings, proc_sys: &Path, sys: &Path) -> Res
             error,
         })?;
     }
-    let set = |Due { path, value, present }: Due| match fs::write(&path, value.to_string()) {
+    let set = |Change { path, value, present }: Change| match fs::write(&path, value.to_string()) {
         Ok(()) => Ok((path, value)),
         Err(error) => Err(SysctlError::Write { path, value, present, error }),
     };
-    due.into_iter().map(set).collect()
+    changes.into_iter().map(set).collect()
 }
 
 /// A value to be set.
-struct Due {
+struct Change {
     path: PathBuf,
     value: u64,
     /// What the kernel has now.
     present: String,
 }
 
-/// The values that the kernel does not have yet, in order (N4).
-fn differing(settings: &ConntrackSettings, proc_sys: &Path, sys: &Path) -> Result<Vec<Due>, SysctlError> {
+/// The values that differ from the kernel's, in order (N4).
+fn differing(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<Change>, SysctlError> {
     let directory = proc_sys.join("net/netfilter");
-    let mut due = Vec::new();
+    let mut changes = Vec::new();
     for (name, value) in wanted(settings, cpus(sys)) {
         let path = directory.join(name);
         if name == LIMIT && is_fixed(&path) {
@@ -128,22 +111,22 @@ fn differing(settings: &ConntrackSettings, proc_sys: &Path, sys: &Path) -> Resul
         }
         let present = read(&path, value)?;
         if present.parse() != Ok(value) {
-            due.push(Due { path, value, present });
+            changes.push(Change { path, value, present });
         }
         if name == LIMIT {
             let path = sys.join("module/nf_conntrack/parameters/hashsize");
             let present = number(&path, value / 4)?;
-            // N2: larger is fine.
+            // A larger hash table stays (N2).
             if present < value / 4 {
-                due.push(Due { path, value: value / 4, present: present.to_string() });
+                changes.push(Change { path, value: value / 4, present: present.to_string() });
             }
         }
     }
-    Ok(due)
+    Ok(changes)
 }
 
-/// The values to have, in order (N1, N3).
-fn wanted(settings: &ConntrackSettings, cpus: u64) -> Vec<(&'static str, u64)> {
+/// The configured values, in order (N1, N3).
+fn wanted(settings: &Conntrack, cpus: u64) -> Vec<(&'static str, u64)> {
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs()).filter(|seconds| *seconds > 0);
     let values = [
         (LIMIT, limit(settings, cpus)),
@@ -156,8 +139,8 @@ fn wanted(settings: &ConntrackSettings, cpus: u64) -> Vec<(&'static str, u64)> {
     values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// N1: the cap comes before the minimum, which is only looked at below it.
-fn limit(settings: &ConntrackSettings, cpus: u64) -> Option<u64> {
+/// The limit of connections. The cap is applied before the minimum, which counts only below the cap (N1).
+fn limit(settings: &Conntrack, cpus: u64) -> Option<u64> {
     let scaled = u64::from(settings.max_per_core) * cpus;
     match scaled {
         0 => None,
@@ -185,15 +168,15 @@ fn is_online(cpu: &Path) -> bool {
     cpu.join("topology").is_dir() && !offline
 }
 
-/// Whether nobody may write here, which is how the kernel shows a value of the machine in other network namespaces than its first.
+/// Whether no process may write the file. The kernel makes values of the machine read-only in all network namespaces but the first.
 fn is_fixed(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly())
 }
 
 fn number(path: &Path, value: u64) -> Result<u64, SysctlError> {
-    let odd =
+    let unreadable =
         |error| SysctlError::Read { path: path.to_owned(), error: io::Error::new(io::ErrorKind::InvalidData, error) };
-    read(path, value)?.parse().map_err(|error: std::num::ParseIntError| odd(error.to_string()))
+    read(path, value)?.parse().map_err(|error: std::num::ParseIntError| unreadable(error.to_string()))
 }
 
 fn read(path: &Path, value: u64) -> Result<String, SysctlError> {
@@ -207,4 +190,148 @@ fn read(path: &Path, value: u64) -> Result<String, SysctlError> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    const SETTINGS: Conntrack = Conntrack {
+        max_per_core: 32_768,
+        min: 131_072,
+        tcp_established: Some(Duration::from_secs(86_400)),
+        tcp_close_wait: Some(Duration::from_millis(3_600_999)),
+        udp: None,
+        udp_stream: Some(Duration::ZERO),
+        tcp_be_liberal: false,
+    };
+
+    /// A directory with `cpus` CPUs, and the values of a kernel.
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new(cpus: usize, values: &[(&str, &str)]) -> Self {
+            let machine = Self(tempfile::tempdir().unwrap());
+            for cpu in 0..cpus {
+                machine.dir(&format!("sys/devices/system/cpu/cpu{cpu}/topology"));
+            }
+            for other in ["cpufreq", "cpuidle", "cpu9999"] {
+                machine.dir(&format!("sys/devices/system/cpu/{other}"));
+            }
+            machine.dir("proc/net/netfilter");
+            machine.dir("sys/module/nf_conntrack/parameters");
+            values.iter().for_each(|(name, value)| fs::write(machine.path(name), format!("{value}\n")).unwrap());
+            machine
+        }
+
+        fn dir(&self, path: &str) {
+            fs::create_dir_all(self.0.path().join(path)).unwrap();
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            match name {
+                "hashsize" => self.0.path().join("sys/module/nf_conntrack/parameters/hashsize"),
+                name => self.0.path().join("proc/net/netfilter").join(name),
+            }
+        }
+
+        fn apply(&self, settings: &Conntrack) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
+            apply_below(settings, &self.0.path().join("proc"), &self.0.path().join("sys"))
+        }
+    }
+
+    fn limit_of(max_per_core: u32, min: u32, cpus: u64) -> Option<u64> {
+        limit(&Conntrack { max_per_core, min, ..SETTINGS }, cpus)
+    }
+
+    // The limit follows the CPUs, between minimum and cap (N1).
+    #[test]
+    fn the_limit_follows_the_cpus_between_minimum_and_cap() {
+        assert_eq!(limit_of(32_768, 131_072, 2), Some(131_072));
+        assert_eq!(limit_of(32_768, 131_072, 8), Some(262_144));
+        assert_eq!(limit_of(32_768, 131_072, 64), Some(1_048_576));
+        assert_eq!(limit_of(32_768, 2_000_000, 64), Some(1_048_576), "the cap wins over the minimum");
+        assert_eq!(limit_of(32_768, 2_000_000, 2), Some(2_000_000), "but only below the cap");
+        assert_eq!(limit_of(0, 131_072, 8), None);
+        assert_eq!(limit_of(u32::MAX, 0, 8), Some(1_048_576));
+    }
+
+    // The CPUs are those online in the topology (N1).
+    #[test]
+    fn cpus_are_those_online_in_the_topology() {
+        let machine = Machine::new(3, &[]);
+        let sys = machine.0.path().join("sys");
+        assert_eq!(cpus(&sys), 3);
+        fs::write(sys.join("devices/system/cpu/cpu2/online"), "0\n").unwrap();
+        fs::write(sys.join("devices/system/cpu/cpu1/online"), "1\n").unwrap();
+        assert_eq!(cpus(&sys), 2);
+        assert!(cpus(Path::new("/nowhere")) > 0);
+    }
+
+    // Values that differ are written (N2, N3).
+    #[test]
+    fn values_that_differ_are_written() {
+        let machine = Machine::new(
+            8,
+            &[
+                ("nf_conntrack_max", "300000"),
+                ("hashsize", "65000"),
+                ("nf_conntrack_tcp_timeout_established", "432000"),
+                ("nf_conntrack_tcp_timeout_close_wait", "60"),
+            ],
+        );
+        let written = machine.apply(&SETTINGS).unwrap();
+        let expected = [
+            ("nf_conntrack_max", 262_144),
+            ("hashsize", 65_536),
+            ("nf_conntrack_tcp_timeout_established", 86_400),
+            ("nf_conntrack_tcp_timeout_close_wait", 3_600),
+        ];
+        assert_eq!(written, expected.map(|(name, value)| (machine.path(name), value)));
+        for (name, value) in expected {
+            assert_eq!(fs::read_to_string(machine.path(name)).unwrap(), value.to_string());
+        }
+        assert_eq!(machine.apply(&SETTINGS).unwrap(), [], "a second time nothing differs");
+    }
+
+    // A larger hash table stays (N2).
+    #[test]
+    fn a_larger_hash_table_stays() {
+        let machine = Machine::new(8, &[("nf_conntrack_max", "262144"), ("hashsize", "65537")]);
+        let limit_only = Conntrack { tcp_established: None, tcp_close_wait: None, ..SETTINGS };
+        assert_eq!(machine.apply(&limit_only).unwrap(), []);
+    }
+
+    // Being liberal is switched on and never off (N3).
+    #[test]
+    fn being_liberal_is_switched_on_and_never_off() {
+        let machine = Machine::new(1, &[("nf_conntrack_tcp_be_liberal", "1")]);
+        assert_eq!(machine.apply(&Conntrack::default()).unwrap(), []);
+        let liberal = Conntrack { tcp_be_liberal: true, ..Conntrack::default() };
+        assert_eq!(machine.apply(&liberal).unwrap(), []);
+        fs::write(machine.path("nf_conntrack_tcp_be_liberal"), "0\n").unwrap();
+        assert_eq!(machine.apply(&liberal).unwrap().len(), 1);
+    }
+
+    // A value that is right needs no permission and the error of another says what to do (N4).
+    #[test]
+    fn a_value_that_is_right_needs_no_permission_and_the_error_of_another_says_what_to_do() {
+        // Not even root can write these two files.
+        let machine = Machine::new(1, &[]);
+        let path = machine.path("nf_conntrack_udp_timeout");
+        std::os::unix::fs::symlink("/proc/sys/kernel/ostype", &path).unwrap();
+        let udp = Conntrack { udp: Some(Duration::from_secs(30)), ..Conntrack::default() };
+        let error = machine.apply(&udp).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot write 30 to {} (it is Linux)", path.display())), "{error}");
+        assert!(error.contains("--init-only"), "{error}");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", &path).unwrap();
+        let right: u64 = fs::read_to_string(&path).unwrap().trim().parse().unwrap();
+        let udp = Conntrack { udp: Some(Duration::from_secs(right)), ..udp };
+        assert_eq!(machine.apply(&udp).unwrap(), []);
+    }
+
+    // A kernel without connection tracking is named (N1).
+    #[test]
+    fn a_kernel_without_connection_tracking_is_named() {
+        let error = Machine::new(1, &[]).apply(&SETTINGS).unwrap_err().to_string();
+        assert!(error.contains("nf_conntrack_max does not exist") && error.contains("load kernel module"), "{error}");
+    }
+}

@@ -1,8 +1,8 @@
-//! Keeps foreign text from leaving its place in the log.
+//! Escapes control characters in the log.
 //!
-//! Names, values and error texts come from objects, files, the API server and the kernel, and may hold anything. Takes a whole record
-//! as it was formatted, gives one line of it: what ends a line, moves a terminal's cursor or turns the direction of writing
-//! is written as an escape. Pure. It needs to know of no call and of no field, so that none can be forgotten.
+//! Names, values and error texts come from objects, files, the API server and the kernel, and may contain any characters. Takes a whole
+//! record as it was formatted, gives one line: characters that end a line, move a terminal's cursor or change the direction of writing
+//! are written as escapes. Pure. It works on whole records, so that no call and no field can be forgotten.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ fn is_control(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A record as one line that ends with a newline and has no other control character. JSON says the same as before.
+/// A record as one line that ends with a newline and has no other control character. JSON keeps its meaning.
 pub(super) fn line(record: &str, format: LogFormat) -> String {
     let record = record.trim_end_matches('\n');
     let mut line = String::with_capacity(record.len() + 1);
@@ -26,7 +26,7 @@ pub(super) fn line(record: &str, format: LogFormat) -> String {
         let control = behind.next().into_iter();
         match format {
             LogFormat::Text => line.extend(control.flat_map(char::escape_default)),
-            // In JSON they stand within strings only, and all of them have four hexadecimal digits. Writing to a String does not fail.
+            // In JSON they occur only in strings, and all of them have four hexadecimal digits. Writing to a String does not fail.
             LogFormat::Json => control.for_each(|c| _ = write!(line, "\\u{:04x}", u32::from(c))),
         }
         rest = behind.as_str();
@@ -49,7 +49,7 @@ mod tests {
         "a\nb\r\t\0\u{1b}[2J\u{7f}\u{85}\u{9b}\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}c";
 
     #[test]
-    fn a_record_is_one_line_whatever_it_holds() {
+    fn a_record_is_one_line_whatever_it_contains() {
         let escaped = line(&format!("{CONTROLS}\n"), LogFormat::Text);
         let expected = "a\\nb\\r\\t\\u{0}\\u{1b}[2J\\u{7f}\\u{85}\\u{9b}\\u{61c}\\u{200e}\\u{200f}\\u{2028}\\u{2029}\\u{202a}\
                         \\u{202e}\\u{2066}\\u{2069}c\n";
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_escaped_in_json_is_read_back() {
+    fn escaped_json_is_read_back() {
         let escaped = line(&serde_json::json!({ "k": CONTROLS }).to_string(), LogFormat::Json);
         assert!(!escaped.trim_end_matches('\n').contains(is_control), "{escaped:?}");
         let value: serde_json::Value = serde_json::from_str(&escaped).unwrap();

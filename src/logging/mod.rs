@@ -1,10 +1,10 @@
-//! Logs: to standard error, as text or JSON, at Kubernetes' verbosity.
+//! The log: to standard error, as text or JSON, at Kubernetes' verbosity.
 //!
-//! `RUST_LOG` takes the place of the verbosity where it is set, until the verbosity is changed at run time.
+//! `RUST_LOG`, if it is set, replaces the verbosity until that is changed at run time.
 //!
-//! Invariants: logging never waits for who reads the log (`queue`), and each line is one record (`escape`). A thread of its own
-//! writes the lines, from [`start_writing`] on; [`Ending`] sees to those that are left at the end of the process. Panics are records
-//! too. Nothing else in a running process may write to standard error, because that would wait.
+//! Invariants: logging never waits for the reader of the log (`queue`), and each line is one record (`escape`). A thread of its own
+//! writes the lines, from `start_writing` on; [`FlushOnDrop`] writes those that are left at the end of the process. Panics are records
+//! too. Nothing else in a running process may write to standard error, because that could wait.
 
 mod escape;
 pub(crate) mod once;
@@ -29,26 +29,26 @@ use tracing_subscriber::{Registry, fmt as lines};
 use crate::config::{LogFormat, LoggingConfig};
 use queue::Queue;
 
-/// What waits to be written to standard error.
+/// The lines that wait to be written to standard error.
 static QUEUE: Queue = Queue::new();
-/// Whether there is a thread that writes it.
+/// Starts the thread that writes them.
 static WRITER: Once = Once::new();
 
-/// Who says what is about the process and about no module.
+/// The target of records that are about the process and about no module.
 const PROGRAM: &str = "kube_proxy";
-/// How long the end of the process waits for a log that is not read, before its last line and after it.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the end of the process waits for a slow reader, before its last line and after it.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Changes the verbosity of a log that is running.
 #[derive(Clone)]
 pub struct Verbosity(Handle<Targets, Registry>);
 
 impl Verbosity {
-    /// Sets it, for all threads at once.
+    /// Sets it for all threads.
     ///
     /// # Errors
-    /// When the log is not there any more, with the reason.
-    pub fn set(&self, verbosity: u32) -> Result<(), String> {
+    /// When there is no log any more, with the reason.
+    pub(crate) fn set(&self, verbosity: u32) -> Result<(), String> {
         self.0.reload(filter(verbosity)).map_err(|error| error.to_string())
     }
 }
@@ -59,12 +59,12 @@ impl fmt::Debug for Verbosity {
     }
 }
 
-/// Starts logging, into memory until [`start_writing`]. Later calls change nothing, and what they give has no effect.
+/// Starts the log, which is kept in memory until `start_writing`. Later calls change nothing, and their result has no effect.
 pub fn init(config: &LoggingConfig) -> Verbosity {
     let from_environment = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
     let (filter, handle) = reload::Layer::new(from_environment.unwrap_or_else(|| filter(config.verbosity)));
     let format = config.format;
-    // The library's own messages would go to standard error, and its escapes would be other ones.
+    // The library's own messages would go to standard error, and its escapes differ from those of `escape`.
     let lines = lines::layer().log_internal_errors(false).with_ansi(false).with_ansi_sanitization(false);
     let lines = lines.with_writer(move || Record(format));
     let log = tracing_subscriber::registry().with(filter);
@@ -79,7 +79,7 @@ pub fn init(config: &LoggingConfig) -> Verbosity {
     Verbosity(handle)
 }
 
-/// Takes one record, as the formatter of records writes it: in one piece.
+/// Takes one record, which the formatter writes in one piece.
 struct Record(LogFormat);
 
 impl io::Write for Record {
@@ -93,17 +93,17 @@ impl io::Write for Record {
     }
 }
 
-/// Logs a panic in place of printing it. The backtrace is there if `RUST_BACKTRACE` asks for it, as usual.
+/// Logs a panic instead of printing it, with a backtrace if `RUST_BACKTRACE` is set.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    say(&format!("thread {:?} {panic}", thread::current().name().unwrap_or_default()));
+    log_error(&format!("thread {:?} {panic}", thread::current().name().unwrap_or_default()));
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
-        say(&backtrace.to_string());
+        log_error(&backtrace.to_string());
     }
 }
 
-/// An error that is said in any case: as a record, or as lines for a terminal if there is no log or `RUST_LOG` leaves the record out.
-fn say(text: &str) {
+/// Logs an error in any case: as a record, or as lines for a terminal if there is no log or `RUST_LOG` filters the record out.
+fn log_error(text: &str) {
     if enabled!(target: PROGRAM, Level::ERROR) {
         error!(target: PROGRAM, "{text}");
     } else {
@@ -111,53 +111,55 @@ fn say(text: &str) {
     }
 }
 
-/// Starts the thread that writes the log, if there is none yet. It has the privileges that its caller has at that time.
-pub fn start_writing() {
+/// Starts the thread that writes the log, if there is none yet. It inherits the privileges of its caller.
+pub(crate) fn start_writing() {
     WRITER.call_once(|| {
         let write = || {
-            // Without a handle of its own it would hold the lock of standard error for as long as nobody reads.
+            // With a handle of its own it does not hold the lock of standard error while it waits for a slow reader.
             let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else { return };
-            QUEUE.write_to(File::from(stderr), |count| warn!("dropped {count} log lines because nobody read them"))
+            QUEUE.write_to(File::from(stderr), |count| {
+                warn!("dropped {count} log lines, because the reader of the log was too slow")
+            })
         };
-        // Without threads and descriptors nothing else works either, and there is no place to say so.
+        // Without threads and file descriptors nothing else works either, and there is no way to report it.
         let _ = thread::Builder::new().name("log".to_owned()).spawn(write);
     });
 }
 
-/// Has each line that is dropped counted, also those that were before this call. `count` must not block or log.
-pub fn count_dropped(count: impl Fn(u64) + Send + 'static) {
+/// Calls `count` with the number of dropped lines, including those before this call. It must not block or log.
+pub(crate) fn count_dropped(count: impl Fn(u64) + Send + 'static) {
     QUEUE.on_drop(Box::new(count));
 }
 
-/// Says why the process ends.
+/// Logs why the process ends.
 pub fn fatal(error: &anyhow::Error) {
-    // A log that is full would drop the line; it gets a moment to be read.
-    drain();
-    say(&format!("{error:#}"));
+    // A full log would drop the line, so it gets a moment to be read.
+    flush();
+    log_error(&format!("{error:#}"));
 }
 
-/// Foreign text for a terminal: nothing in it moves the cursor or begins a line that the text does not have.
+/// Text of others as one line for a terminal: control characters are escaped.
 #[must_use]
-pub fn harmless(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     escape::line(text, LogFormat::Text).trim_end().to_owned()
 }
 
-/// Ends the log when it is dropped: what waits is written, unless nobody reads it.
+/// Flushes the log when it is dropped: lines that wait are written, unless the reader is too slow.
 #[derive(Debug)]
-pub struct Ending;
+pub struct FlushOnDrop;
 
-impl Drop for Ending {
+impl Drop for FlushOnDrop {
     fn drop(&mut self) {
-        drain();
+        flush();
     }
 }
 
-fn drain() {
+fn flush() {
     start_writing();
-    QUEUE.drain(PATIENCE);
+    QUEUE.drain(FLUSH_TIMEOUT);
 }
 
-/// Libraries whose own log is left out: each failed request would be there twice, once without the server's name and once with.
+/// Libraries whose own log is left out, because each failed request would be logged twice, once without the server's name.
 /// `RUST_LOG=kube_client=debug` shows it.
 const LIBRARIES: [&str; 6] = ["kube_client", "hyper", "hyper_util", "rustls", "tower", "tower_http"];
 
@@ -166,7 +168,8 @@ fn filter(verbosity: u32) -> Targets {
     targets.with_targets(LIBRARIES.map(|library| (library, LevelFilter::OFF)))
 }
 
-/// Errors, warnings and milestones always; syncs from 4 on, as many clusters run with 2; everything from 6 on.
+/// The level of a verbosity: errors, warnings and important events always; syncs from 4 on, because many clusters run with 2; everything
+/// from 6 on.
 fn level(verbosity: u32) -> LevelFilter {
     match verbosity {
         0..=3 => LevelFilter::INFO,
@@ -180,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_library_does_not_log_beside_us() {
+    fn the_client_library_does_not_log() {
         for verbosity in [0, 4, 10] {
             let filter = filter(verbosity);
             assert!(!filter.would_enable("kube_client::client::builder", &Level::ERROR));

@@ -1,11 +1,11 @@
-//! Lines on their way to the log, which may have a slow reader or none at all.
+//! The queue of lines between the threads that log and the log, which may have a slow reader or none.
 //!
-//! Takes lines from any thread and never makes one wait: what does not fit is dropped and counted. One thread writes them
-//! ([`Queue::write_to`]), and that one may wait for as long as it likes.
+//! Takes lines from any thread and never makes one wait: lines that do not fit are dropped and counted. One thread writes them
+//! ([`Queue::write_to`]), and waits for the reader.
 //!
 //! Invariants: lines come out whole, in the order in which they came in, one call to the writer each, so that a pipe keeps those
-//! of up to 4,096 bytes together. Once a line was dropped, all are until the queue is empty: there is one gap, and its number of lines
-//! is told where it is. No more than [`BYTES`] and [`LINES`] are kept, but for one line that is larger than that alone.
+//! of up to 4,096 bytes together. After a line was dropped, all further lines are dropped until the queue is empty: there is one gap, and
+//! a line at its place has its number of lines. At most [`BYTES`] and [`LINES`] are kept, except for a single line that is larger.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -14,37 +14,38 @@ use std::time::Duration;
 
 /// Bytes of lines that are kept for a slow reader: many seconds of a busy log.
 pub(super) const BYTES: usize = 4 << 20;
-/// Lines that are kept; each costs some bytes beside its text.
+/// Lines that are kept; each takes some bytes beside its text.
 pub(super) const LINES: usize = 16_384;
 
-/// Hears how many lines were dropped since it last heard. Called while others wait for the queue, so it must not block.
+/// Receives the number of lines that were dropped since its last call. Called while other threads wait for the queue, so it must not
+/// block.
 pub(super) type OnDrop = Box<dyn Fn(u64) + Send>;
 
 /// The queue.
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// There is something for the writer.
+    /// The writer has work.
     filled: Condvar,
-    /// There is nothing left for the writer.
+    /// The writer has no work left.
     drained: Condvar,
 }
 
 struct State {
     lines: VecDeque<String>,
     bytes: usize,
-    /// The writer has a line, or a number to tell, that is not written yet.
+    /// The writer has taken a line, or a number of dropped lines, and has not written it yet.
     writing: bool,
-    /// Dropped since the log last told of it.
-    untold: u64,
-    /// Dropped before there was somebody to count it.
+    /// Dropped since the last line about dropped lines.
+    unreported: u64,
+    /// Dropped before there was a counter.
     uncounted: u64,
     on_drop: Option<OnDrop>,
 }
 
 impl State {
-    /// Nothing is left to be written or told.
+    /// Nothing is left to be written.
     fn is_drained(&self) -> bool {
-        self.lines.is_empty() && self.untold == 0 && !self.writing
+        self.lines.is_empty() && self.unreported == 0 && !self.writing
     }
 
     fn count_dropped(&mut self) {
@@ -55,55 +56,56 @@ impl State {
     }
 }
 
-/// What the writer does next.
+/// The next work of the writer.
 enum Work {
     Write(String),
-    TellDropped(u64),
+    ReportDropped(u64),
 }
 
 impl Queue {
     pub(super) const fn new() -> Self {
-        let state = State { lines: VecDeque::new(), bytes: 0, writing: false, untold: 0, uncounted: 0, on_drop: None };
+        let state =
+            State { lines: VecDeque::new(), bytes: 0, writing: false, unreported: 0, uncounted: 0, on_drop: None };
         Self { state: Mutex::new(state), filled: Condvar::new(), drained: Condvar::new() }
     }
 
-    /// A panic elsewhere leaves a state that is whole enough: at worst a line is missing.
+    /// A panic of another thread leaves a usable state: at worst a line is missing.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a line written later, or drops it when there is no room.
+    /// Queues a line, or drops it when the queue is full.
     pub(super) fn push(&self, line: String) {
         let mut state = self.lock();
         let fits = state.lines.is_empty() || (state.lines.len() < LINES && state.bytes + line.len() <= BYTES);
-        if fits && state.untold == 0 {
+        if fits && state.unreported == 0 {
             state.bytes += line.len();
             state.lines.push_back(line);
             self.filled.notify_one();
         } else {
-            state.untold += 1;
+            state.unreported += 1;
             state.count_dropped();
         }
     }
 
-    /// Has the dropped lines counted, also those of before.
+    /// Sets the counter of dropped lines, and calls it for those before.
     pub(super) fn on_drop(&self, count: OnDrop) {
         let mut state = self.lock();
         count(std::mem::take(&mut state.uncounted));
         state.on_drop = Some(count);
     }
 
-    /// Writes lines for ever. `tell` logs how many were dropped. A line that cannot be written counts as dropped, but is not told: that
-    /// line could not be written either.
-    pub(super) fn write_to(&self, mut out: impl Write, tell: impl Fn(u64)) -> ! {
+    /// Writes lines for ever. `report` logs how many were dropped. A line that cannot be written counts as dropped, but is not reported,
+    /// because the report could not be written either.
+    pub(super) fn write_to(&self, mut out: impl Write, report: impl Fn(u64)) -> ! {
         loop {
             match self.next() {
                 Work::Write(line) => {
                     let written = out.write_all(line.as_bytes());
                     self.written(written.is_ok());
                 }
-                Work::TellDropped(lines) => {
-                    tell(lines);
+                Work::ReportDropped(lines) => {
+                    report(lines);
                     self.written(true);
                 }
             }
@@ -111,7 +113,7 @@ impl Queue {
     }
 
     fn next(&self) -> Work {
-        let idle = |state: &mut State| state.lines.is_empty() && state.untold == 0;
+        let idle = |state: &mut State| state.lines.is_empty() && state.unreported == 0;
         let mut state = self.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
         state.writing = true;
         match state.lines.pop_front() {
@@ -119,7 +121,7 @@ impl Queue {
                 state.bytes -= line.len();
                 Work::Write(line)
             }
-            None => Work::TellDropped(std::mem::take(&mut state.untold)),
+            None => Work::ReportDropped(std::mem::take(&mut state.unreported)),
         }
     }
 
@@ -134,10 +136,10 @@ impl Queue {
         }
     }
 
-    /// Waits until all lines are written, but not longer than this.
-    pub(super) fn drain(&self, patience: Duration) {
-        // Whether they are makes no difference to one who ends.
-        let _ = self.drained.wait_timeout_while(self.lock(), patience, |state| !state.is_drained());
+    /// Waits until all lines are written, at most for this time.
+    pub(super) fn drain(&self, at_most: Duration) {
+        // The process ends in either case.
+        let _ = self.drained.wait_timeout_while(self.lock(), at_most, |state| !state.is_drained());
     }
 }
 
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_beyond_the_bound_are_dropped_counted_and_told_where_they_are_missing() {
+    fn lines_beyond_the_bound_are_dropped_counted_and_reported_where_they_are_missing() {
         let (queue, dropped) = counting();
         (0..LINES + 3).for_each(|n| queue.push(format!("{n}\n")));
         assert_eq!(dropped.load(Ordering::Relaxed), 3);
@@ -191,14 +193,14 @@ mod tests {
         for line in [&half, &half, "small"] {
             queue.push(format!("{line}\n"));
         }
-        assert_eq!(dropped.load(Ordering::Relaxed), 2, "the second half, and what came after it");
+        assert_eq!(dropped.load(Ordering::Relaxed), 2, "the second half, and the line after it");
         let mut lines = piped(queue);
         assert_eq!(lines.next().unwrap(), half);
         assert_eq!(lines.next().unwrap(), "dropped 2");
     }
 
     #[test]
-    fn a_line_that_is_larger_than_the_bound_has_its_place_when_it_is_alone() {
+    fn a_single_line_that_is_larger_than_the_bound_is_kept() {
         let (queue, dropped) = counting();
         queue.push("x".repeat(BYTES + 1) + "\n");
         assert_eq!(piped(queue).next().unwrap().len(), BYTES + 1);
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_before_somebody_counts_is_counted_then() {
+    fn lines_that_were_dropped_before_there_was_a_counter_are_counted() {
         let queue = Queue::new();
         (0..LINES + 2).for_each(|_| queue.push("\n".to_owned()));
         let dropped = Arc::new(AtomicU64::new(0));
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_cannot_be_written_is_counted_and_not_told() {
+    fn a_line_that_cannot_be_written_is_counted_and_not_reported() {
         let (queue, dropped) = counting();
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);

@@ -1,6 +1,6 @@
 //! Every family's name, type, labels, buckets and help text, in one place.
 //!
-//! Counters are registered without the `_total` of their samples: `text` puts it where the format wants it.
+//! Counters are registered without the `_total` of their samples: `text` adds it where the format has it.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -19,13 +19,13 @@ use crate::model::Family;
 /// Kinds of objects that a source reads.
 const KINDS: [&str; 4] = ["EndpointSlice", "Node", "Service", "ServiceCIDR"];
 
-/// The kind of what is so broken that it does not say its kind; only manifests have that.
+/// The kind of an object that has none; only manifests have such objects.
 const NO_KIND: &str = "unknown";
 
 /// Kinds of failed transactions and dumps.
 const FAILURES: [&str; 7] = ["decode", "encode", "refused", "socket", "too_large", "unconfirmed", "unstable"];
 
-/// What the health server answers with.
+/// The status codes of the health server.
 const CODES: [u16; 2] = [200, 503];
 
 /// Label `ip_family`.
@@ -83,7 +83,7 @@ pub(super) struct ByResource {
 /// Labels of `kubernetes_feature_enabled`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ByFeature {
-    pub(super) name: String,
+    pub(super) name: &'static str,
     pub(super) stage: &'static str,
 }
 
@@ -162,7 +162,7 @@ pub(super) struct Own {
     pub(super) bytes: Counter,
     pub(super) kernel_time: Histogram,
     pub(super) elements: Series<ByMap, Gauge>,
-    /// The label values of `elements`, so that those of maps that are gone can be taken out.
+    /// The labels of `elements`, so that the series of deleted maps can be removed.
     pub(super) maps: Mutex<BTreeSet<ByMap>>,
     pub(super) foreign_changes: Counter,
     pub(super) repairs: Counter,
@@ -217,7 +217,7 @@ impl Registrar {
         self.add(name, help, Histograms::new_with_constructor(sync_buckets))
     }
 
-    /// What upstream says of its own metrics: how many there are. None is hidden or disabled here.
+    /// Adds upstream's metrics about metrics: how many there are. None is hidden or disabled here.
     fn finish(mut self) -> Registry {
         let registered = Series::<ByStability, Counter>::default();
         let help = "The count of registered metrics broken by stability level and deprecation version.";
@@ -232,8 +232,8 @@ impl Registrar {
     }
 }
 
-/// Has a counter show 0 for these labels: what appears only with its first event is taken for nothing, or for missing.
-fn begin<L>(series: &Series<L, Counter>, labels: impl IntoIterator<Item = L>)
+/// Has a counter show 0 for these labels, because alerts do not see the first event of a series that appears with it.
+fn show_zero<L>(series: &Series<L, Counter>, labels: impl IntoIterator<Item = L>)
 where
     L: Clone + std::hash::Hash + Eq,
 {
@@ -244,14 +244,14 @@ impl Families {
     pub(super) fn new() -> Self {
         let families = Self::without_series();
         for counter in [&families.sync_failures, &families.cleanup_failures, &families.reconciler_deleted] {
-            begin(counter, Family::BOTH.map(ByFamily::from));
+            show_zero(counter, Family::BOTH.map(ByFamily::from));
         }
         for counter in [&families.healthz, &families.livez, &families.own.readyz] {
-            begin(counter, CODES.map(|code| ByCode { code }));
+            show_zero(counter, CODES.map(|code| ByCode { code }));
         }
-        begin(&families.own.errors, FAILURES.map(|kind| ByKind { kind }));
-        begin(&families.own.reconnects, KINDS.map(|resource| ByResource { resource }));
-        begin(&families.own.rejected, KINDS.into_iter().chain([NO_KIND]).map(|kind| ByKind { kind }));
+        show_zero(&families.own.errors, FAILURES.map(|kind| ByKind { kind }));
+        show_zero(&families.own.reconnects, KINDS.map(|resource| ByResource { resource }));
+        show_zero(&families.own.rejected, KINDS.into_iter().chain([NO_KIND]).map(|kind| ByKind { kind }));
         families
     }
 
@@ -342,16 +342,16 @@ impl Own {
             maps: Mutex::default(),
             foreign_changes: r.empty(
                 "kubeproxy_nft_foreign_changes",
-                "Times that somebody else was found to have changed our tables, or may have",
+                "Times that another program changed our tables, or may have",
             ),
-            repairs: r.empty("kubeproxy_nft_repairs", "Syncs that only set right what others changed in our tables"),
+            repairs: r.empty("kubeproxy_nft_repairs", "Syncs that only repaired what other programs changed in our tables"),
             quarantined: r.empty(
                 "kubeproxy_nft_quarantined_services",
                 "Services that are left out of the rules because the kernel refuses them",
             ),
             lost_claims: r.empty(
                 "kubeproxy_nft_lost_claims",
-                "Addresses with a port, and node ports, that a Service claims and another one gets, or nobody",
+                "Addresses with a port, and node ports, that a Service claims and does not get",
             ),
             oversized: r.empty(
                 "kubeproxy_nft_oversized_services",
@@ -360,11 +360,11 @@ impl Own {
             errors: r.empty("kubeproxy_nft_errors", "Failed netlink transactions and dumps by kind"),
             connected: r.empty(
                 "kubeproxy_nft_source_connected",
-                "Whether the API server lets this process follow a resource (1) or not (0)",
+                "Whether the watch of a resource is connected (1) or not (0)",
             ),
             last_received: r.empty(
                 "kubeproxy_nft_source_last_received_timestamp_seconds",
-                "The last time the API server sent something about a resource, bookmarks included; 0 if it never did",
+                "The last time that the API server sent something about a resource, bookmarks included; 0 if it has not",
             ),
             reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that the source of objects connected again"),
             rejected: r.empty(
@@ -373,9 +373,9 @@ impl Own {
             ),
             log_lines_dropped: r.empty(
                 "kubeproxy_nft_log_lines_dropped",
-                "Log lines that were dropped because nobody read the log, or because it could not be written",
+                "Log lines that were dropped because the reader of the log was too slow, or because the log could not be written",
             ),
-            readyz: r.empty("kubeproxy_nft_readyz", "Answers of /readyz by HTTP status"),
+            readyz: r.empty("kubeproxy_nft_readyz", "Responses of /readyz by HTTP status"),
         }
     }
 }

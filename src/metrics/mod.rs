@@ -1,16 +1,14 @@
-//! What this process counts, and the server that shows it.
+//! The metrics of this process, and the HTTP server that shows them.
 //!
 //! Takes plain numbers from the sync loop and the health servers, gives the text that Prometheus scrapes. Names, types, labels,
-//! buckets and help texts are upstream's (surface.md section 6); those that start with `kubeproxy_nft_` are our own. All of it
-//! is declared in `families`. A counter shows 0 from the start for all labels that are known in advance; any other labelled series
-//! appears when it is first used.
+//! buckets and help texts are upstream's; those that start with `kubeproxy_nft_` are our own. All of them are declared in `families`. A
+//! counter shows 0 from the start for all labels that are known in advance; any other labelled series appears when it is first used.
 //!
-//! Not there: `go_*`, for this is no Go program, and `rest_client_*`, which describe a library that is not in use.
+//! Not there: `go_*`, because this is no Go program, and `rest_client_*`, which describe a library that is not in use.
 
 mod families;
 mod process;
-pub mod server;
-mod slis;
+pub(crate) mod server;
 mod text;
 
 use std::collections::BTreeSet;
@@ -20,41 +18,30 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::model::Family;
 use families::{ByBuild, ByCode, ByFeature, ByKind, ByMap, ByPolicy, ByResource, Families, ip_family};
 
-/// What a transaction did.
+/// The size and time of a committed transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Transaction {
+pub(crate) struct Transaction {
     /// Elements added.
-    pub added: u64,
+    pub(crate) added: u64,
     /// Elements removed.
-    pub removed: u64,
+    pub(crate) removed: u64,
     /// Bytes of its netlink messages.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Time from sending it to the kernel's answer.
-    pub kernel_time: Duration,
+    pub(crate) kernel_time: Duration,
 }
 
-/// What `kubernetes_build_info` says; every field is a label of this name.
+/// The labels of `kubernetes_build_info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Build {
+pub(crate) struct Build {
     /// Kubernetes' major version.
-    pub major: String,
+    pub(crate) major: String,
     /// Kubernetes' minor version.
-    pub minor: String,
+    pub(crate) minor: String,
     /// Our own version.
-    pub git_version: String,
-    /// `os/architecture` in Go's words.
-    pub platform: String,
-}
-
-/// How sure it is that a feature stays as it is: the label `stage` of `kubernetes_feature_enabled`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// May vanish.
-    Alpha,
-    /// May change.
-    Beta,
-    /// Stays.
-    Stable,
+    pub(crate) git_version: String,
+    /// `os/architecture` in Go's names.
+    pub(crate) platform: String,
 }
 
 /// The metrics of this process. Clones share the numbers.
@@ -70,19 +57,19 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Metrics that nothing was counted in yet.
+    /// Metrics at zero.
     #[must_use]
     pub fn new() -> Self {
         Self { inner: Arc::new(Families::new()) }
     }
 
-    /// A sync of a family was asked for, or its loop starts.
-    pub fn sync_queued(&self, family: Family, at: SystemTime) {
+    /// A sync of a family was requested, or its loop starts.
+    pub(crate) fn sync_queued(&self, family: Family, at: SystemTime) {
         self.inner.last_queued_timestamp.get_or_create(&family.into()).set(seconds(at));
     }
 
     /// A sync of a family ended.
-    pub fn sync_finished(&self, family: Family, at: SystemTime, took: Duration, full: bool, ok: bool) {
+    pub(crate) fn sync_finished(&self, family: Family, at: SystemTime, took: Duration, full: bool, ok: bool) {
         let labels = family.into();
         let kind = if full { &self.inner.full_duration } else { &self.inner.partial_duration };
         for histograms in [&self.inner.duration, kind] {
@@ -95,64 +82,64 @@ impl Metrics {
         }
     }
 
-    /// A slice changed so long ago, and its change is in force now.
-    pub fn programmed(&self, family: Family, latency: Duration) {
+    /// The time from a change of an EndpointSlice until it was in force.
+    pub(crate) fn programmed(&self, family: Family, latency: Duration) {
         self.inner.programming.get_or_create(&family.into()).observe(latency.as_secs_f64());
     }
 
-    /// A sync could not delete what earlier ones had emptied.
-    pub fn cleanup_failed(&self, family: Family) {
+    /// A sync could not delete objects that earlier ones had emptied.
+    pub(crate) fn cleanup_failed(&self, family: Family) {
         self.inner.cleanup_failures.get_or_create(&family.into()).inc();
     }
 
-    /// An event about a slice of a served family arrived, whether it changed something or not.
-    pub fn endpoint_change(&self) {
+    /// An event about an EndpointSlice of a served family arrived, whether it changed something or not.
+    pub(crate) fn endpoint_change(&self) {
         self.inner.endpoint_changes.inc();
     }
 
     /// An event about a Service arrived; counted once for each served family.
-    pub fn service_change(&self, families: usize) {
+    pub(crate) fn service_change(&self, families: usize) {
         self.inner.service_changes.inc_by(u64::try_from(families).unwrap_or(u64::MAX));
     }
 
-    /// So many slices, and so many Services, changed since the last sync.
-    pub fn pending(&self, slices: usize, services: usize) {
+    /// The numbers of EndpointSlices and of Services that changed since the last sync.
+    pub(crate) fn pending(&self, slices: usize, services: usize) {
         self.inner.endpoint_changes_pending.set(number(slices));
         self.inner.service_changes_pending.set(number(services));
     }
 
     /// Service ports of a family with policy Local that have endpoints, but none that may be used here.
-    pub fn no_local_endpoints(&self, family: Family, internal: usize, external: usize) {
+    pub(crate) fn no_local_endpoints(&self, family: Family, internal: usize, external: usize) {
         for (traffic_policy, count) in [("internal", internal), ("external", external)] {
             let labels = ByPolicy { ip_family: ip_family(family), traffic_policy };
             self.inner.no_local_endpoints.get_or_create(&labels).set(number(count));
         }
     }
 
-    /// The UDP flows of a family were looked through.
-    pub fn flows_reconciled(&self, family: Family, took: Duration, deleted: u64) {
+    /// The UDP flows of a family were checked, and stale ones deleted.
+    pub(crate) fn flows_reconciled(&self, family: Family, took: Duration, deleted: u64) {
         let labels = family.into();
         self.inner.reconciler_duration.get_or_create(&labels).observe(took.as_secs_f64());
         self.inner.reconciler_deleted.get_or_create(&labels).inc_by(deleted);
     }
 
     /// `/healthz` of the health server was answered with this HTTP status.
-    pub fn healthz(&self, code: u16) {
+    pub(crate) fn healthz(&self, code: u16) {
         self.inner.healthz.get_or_create(&ByCode { code }).inc();
     }
 
     /// `/livez` of the health server was answered with this HTTP status.
-    pub fn livez(&self, code: u16) {
+    pub(crate) fn livez(&self, code: u16) {
         self.inner.livez.get_or_create(&ByCode { code }).inc();
     }
 
     /// `/readyz` of the health server was answered with this HTTP status.
-    pub fn readyz(&self, code: u16) {
+    pub(crate) fn readyz(&self, code: u16) {
         self.inner.own.readyz.get_or_create(&ByCode { code }).inc();
     }
 
-    /// What this program is; to be said once.
-    pub fn build_info(&self, build: Build) {
+    /// The version of this program; to be called once.
+    pub(crate) fn build_info(&self, build: Build) {
         let Build { major, minor, git_version, platform } = build;
         let unknown = String::new;
         let labels = ByBuild {
@@ -169,19 +156,13 @@ impl Metrics {
         self.inner.build_info.get_or_create(&labels).set(1);
     }
 
-    /// Whether a feature gate is on.
-    pub fn feature_enabled(&self, name: &str, stage: Stage, enabled: bool) {
-        let stage = match stage {
-            Stage::Alpha => "ALPHA",
-            Stage::Beta => "BETA",
-            // A feature that stays has no stage.
-            Stage::Stable => "",
-        };
-        self.inner.features.get_or_create(&ByFeature { name: name.to_owned(), stage }).set(i64::from(enabled));
+    /// Whether a feature gate is on. `stage` is `ALPHA`, `BETA`, or empty for a feature that stays.
+    pub(crate) fn feature_enabled(&self, name: &'static str, stage: &'static str, enabled: bool) {
+        self.inner.features.get_or_create(&ByFeature { name, stage }).set(i64::from(enabled));
     }
 
     /// A transaction was committed.
-    pub fn transaction(&self, transaction: Transaction) {
+    pub(crate) fn transaction(&self, transaction: Transaction) {
         let own = &self.inner.own;
         own.transactions.inc();
         own.elements_added.inc_by(transaction.added);
@@ -190,8 +171,8 @@ impl Metrics {
         own.kernel_time.observe(transaction.kernel_time.as_secs_f64());
     }
 
-    /// The sets and maps of a family's table and their numbers of elements; those that are not named are gone.
-    pub fn table_elements<'a>(&self, family: Family, counts: impl Iterator<Item = (&'a str, usize)>) {
+    /// The sets and maps of a family's table and their numbers of elements. Series of all other maps of the family are removed.
+    pub(crate) fn table_elements<'a>(&self, family: Family, counts: impl Iterator<Item = (&'a str, usize)>) {
         let own = &self.inner.own;
         let ip_family = ip_family(family);
         let mut named = BTreeSet::new();
@@ -200,7 +181,7 @@ impl Metrics {
             own.elements.get_or_create(&labels).set(number(count));
             named.insert(labels);
         }
-        // The set is whole whatever happened to another holder of the lock.
+        // After a panic of another thread the set is still whole.
         let mut maps = own.maps.lock().unwrap_or_else(PoisonError::into_inner);
         maps.retain(|labels| {
             let stays = labels.ip_family != ip_family || named.contains(labels);
@@ -212,60 +193,60 @@ impl Metrics {
         maps.extend(named);
     }
 
-    /// Somebody else changed our tables, or may have.
-    pub fn foreign_change(&self) {
+    /// Another program changed our tables, or may have.
+    pub(crate) fn foreign_change(&self) {
         self.inner.own.foreign_changes.inc();
     }
 
-    /// A sync only set right what somebody else had changed.
-    pub fn repaired(&self) {
+    /// A sync only repaired changes of another program.
+    pub(crate) fn repaired(&self) {
         self.inner.own.repairs.inc();
     }
 
     /// Number of Services that are left out because the kernel refuses them.
-    pub fn quarantined(&self, services: usize) {
+    pub(crate) fn quarantined(&self, services: usize) {
         self.inner.own.quarantined.set(number(services));
     }
 
-    /// Number of claims on fronts that their Services do not get.
-    pub fn lost_claims(&self, claims: usize) {
+    /// Number of addresses with a port, and node ports, that a Service claims and does not get.
+    pub(crate) fn lost_claims(&self, claims: usize) {
         self.inner.own.lost_claims.set(number(claims));
     }
 
-    /// Number of Services that are left out because they are over the limit of elements.
-    pub fn oversized(&self, services: usize) {
+    /// Number of Services that are left out because they need more elements than the limit.
+    pub(crate) fn oversized(&self, services: usize) {
         self.inner.own.oversized.set(number(services));
     }
 
     /// A transaction or a dump failed. `kind` is one of a few fixed words.
-    pub fn netlink_error(&self, kind: &'static str) {
+    pub(crate) fn netlink_error(&self, kind: &'static str) {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();
     }
 
-    /// Whether the API server lets us follow a kind of objects at present. `resource` is the kind, such as `Service`.
-    pub fn source_connected(&self, resource: &'static str, is: bool) {
+    /// Whether the watch of a kind of objects is connected. `resource` is the kind, such as `Service`.
+    pub(crate) fn source_connected(&self, resource: &'static str, is: bool) {
         self.inner.own.connected.get_or_create(&ByResource { resource }).set(i64::from(is));
-        // The series is there as soon as the kind is followed; 0 means that nothing ever came.
+        // The series exists as soon as the kind is watched; 0 means that nothing was received yet.
         drop(self.inner.own.last_received.get_or_create(&ByResource { resource }));
     }
 
     /// The API server sent something about a kind of objects: objects, changes or bookmarks.
-    pub fn source_received(&self, resource: &'static str, at: SystemTime) {
+    pub(crate) fn source_received(&self, resource: &'static str, at: SystemTime) {
         self.inner.own.last_received.get_or_create(&ByResource { resource }).set(seconds(at));
     }
 
-    /// The source had to connect or list again. `resource` is the kind, such as `Service`.
-    pub fn source_reconnected(&self, resource: &'static str) {
+    /// The source connected or listed again. `resource` is the kind, such as `Service`.
+    pub(crate) fn source_reconnected(&self, resource: &'static str) {
         self.inner.own.reconnects.get_or_create(&ByResource { resource }).inc();
     }
 
-    /// Something of an object could not be used, which is new. `kind` is the object's, such as `Service`, or `unknown`.
-    pub fn object_rejected(&self, kind: &'static str) {
+    /// A new problem with an object, of which a part cannot be used. `kind` is the object's, such as `Service`, or `unknown`.
+    pub(crate) fn object_rejected(&self, kind: &'static str) {
         self.inner.own.rejected.get_or_create(&ByKind { kind }).inc();
     }
 
-    /// So many lines of the log were dropped, because there was no room for them.
-    pub fn log_lines_dropped(&self, lines: u64) {
+    /// A number of log lines was dropped.
+    pub(crate) fn log_lines_dropped(&self, lines: u64) {
         self.inner.own.log_lines_dropped.inc_by(lines);
     }
 
@@ -277,7 +258,7 @@ impl Metrics {
 
     /// Everything in the text format of OpenMetrics, version 1.0.0.
     #[must_use]
-    pub fn open_metrics(&self) -> String {
+    pub(crate) fn open_metrics(&self) -> String {
         text::open_metrics(&self.inner.registry)
     }
 }

@@ -1,4 +1,4 @@
-//! The standard `process_*` metrics, read from `/proc` when they are asked for.
+//! The standard `process_*` metrics, read from `/proc` at each scrape.
 //!
 //! Families whose source cannot be read are left out.
 
@@ -57,7 +57,7 @@ impl Collector for Process {
     }
 }
 
-/// What is used of `/proc/self/stat`.
+/// The used fields of `/proc/self/stat`.
 #[derive(Debug, Default, PartialEq)]
 struct Stat {
     /// Time in user and system mode.
@@ -92,7 +92,7 @@ fn open_fds() -> Option<f64> {
     u32::try_from(count).ok().map(f64::from)
 }
 
-/// The first of the two limits; upstream says -1 for none.
+/// The first of the two limits; -1 if there is none, as upstream.
 fn soft_limit(limits: &str, name: &str) -> Option<f64> {
     let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
     if soft == "unlimited" { Some(-1.0) } else { soft.parse().ok() }

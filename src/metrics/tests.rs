@@ -37,7 +37,6 @@ fn a_failed_sync_is_counted_and_leaves_the_timestamp_alone() {
     assert_eq!(lines(&metrics, "kubeproxy_sync_partial_proxy_rules_duration_seconds_count"), [count]);
 }
 
-// surface.md section 6
 #[test]
 fn durations_of_syncs_have_upstreams_buckets() {
     let metrics = Metrics::new();
@@ -49,7 +48,6 @@ fn durations_of_syncs_have_upstreams_buckets() {
     assert!(buckets[14].contains("le=\"16.384\""), "{}", buckets[14]);
 }
 
-// surface.md section 6
 #[test]
 fn the_latency_of_the_network_has_upstreams_81_buckets() {
     let metrics = Metrics::new();
@@ -76,7 +74,7 @@ fn transactions_add_up() {
 }
 
 #[test]
-fn maps_that_are_gone_are_not_shown() {
+fn deleted_maps_are_not_shown() {
     let metrics = Metrics::new();
     metrics.table_elements(Family::V4, [("services", 2), ("old", 1)].into_iter());
     metrics.table_elements(Family::V6, [("old", 7)].into_iter());
@@ -116,7 +114,7 @@ fn changes_are_counted_for_each_family_and_wait_for_a_sync() {
 }
 
 #[test]
-fn labels_of_what_others_report() {
+fn labels_of_other_series() {
     let metrics = Metrics::new();
     metrics.source_connected("Service", false);
     metrics.source_connected("Node", true);
@@ -124,8 +122,8 @@ fn labels_of_what_others_report() {
     metrics.source_reconnected("Service");
     metrics.object_rejected("Service");
     metrics.netlink_error("refused");
-    metrics.feature_enabled("ComponentFlagz", Stage::Beta, true);
-    metrics.feature_enabled("MultiCIDRServiceAllocator", Stage::Stable, true);
+    metrics.feature_enabled("ComponentFlagz", "BETA", true);
+    metrics.feature_enabled("MultiCIDRServiceAllocator", "", true);
     metrics.healthz(503);
     metrics.livez(200);
     metrics.readyz(503);
@@ -149,7 +147,7 @@ fn labels_of_what_others_report() {
 }
 
 #[test]
-fn what_the_process_uses_is_read_when_asked_for() {
+fn metrics_of_the_process_are_read_at_each_scrape() {
     let metrics = Metrics::new();
     let value = |name: &str| -> f64 {
         let line = lines(&metrics, &format!("{name} ")).concat();

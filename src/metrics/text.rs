@@ -1,8 +1,8 @@
 //! The two text formats of Prometheus.
 //!
-//! prometheus-client writes OpenMetrics. The classic format differs in three ways that readers notice: counters are described
-//! under the name of their samples, whole numbers in `le` have no fraction (series of upstream and ours must not differ), and
-//! there is no end mark. The full stop that prometheus-client puts behind each help text is taken away there as well.
+//! prometheus-client writes OpenMetrics. The classic format differs in three ways: counters are described under the name of
+//! their samples, whole numbers in `le` have no fraction (series of upstream and ours must not differ), and there is no end mark. The
+//! full stop that prometheus-client adds to each help text is removed as well.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub(super) fn open_metrics(registry: &Registry) -> String {
     text
 }
 
-/// OpenMetrics as prometheus-client writes it -> classic text, version 0.0.4.
+/// The classic text, version 0.0.4, of OpenMetrics as prometheus-client writes it.
 pub(super) fn classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len() + 256);
     let mut lines = open_metrics.lines().peekable();
@@ -37,7 +37,7 @@ pub(super) fn classic(open_metrics: &str) -> String {
     text
 }
 
-/// Those that the registry added to have a stability tag in front.
+/// Without the full stop; only the help texts of the registry, which start with a stability tag, have it.
 fn plain_help(help: &str) -> &str {
     if help.starts_with('[') { help.strip_suffix('.').unwrap_or(help) } else { help }
 }

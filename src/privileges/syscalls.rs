@@ -1,7 +1,7 @@
-//! Only the system calls that the running proxy uses; every other one answers "operation not permitted".
+//! Allows only the system calls that the running proxy uses; every other one fails with EPERM.
 //!
 //! The list is what the proxy, its libraries and glibc call in the tests under strace, and what glibc calls instead on other
-//! versions and on aarch64. A call that is missing costs the feature that makes it an error, not the process.
+//! versions and on aarch64. If a call is missing here, the feature that uses it gets an error, and the process goes on.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -12,21 +12,21 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 
-use super::Step;
+use super::Restriction;
 
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The filter is not one.
+pub(crate) enum Error {
+    /// The filter is not valid.
     #[error(transparent)]
     Build(#[from] seccompiler::BackendError),
-    /// The kernel does not take it.
+    /// The kernel does not accept it.
     #[error(transparent)]
     Apply(seccompiler::Error),
 }
 
-/// What may always be called.
-#[rustfmt::skip] // a line for each of them would hide the groups
+/// The calls that are allowed with any arguments.
+#[rustfmt::skip] // one line for each would hide the groups
 const FREE: &[c_long] = &[
     // Files that are read, and what is open.
     libc::SYS_read, libc::SYS_readv, libc::SYS_pread64, libc::SYS_write, libc::SYS_writev, libc::SYS_close,
@@ -45,7 +45,7 @@ const FREE: &[c_long] = &[
     // Memory.
     libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_brk,
     libc::SYS_membarrier,
-    // Threads, signals, and who we are.
+    // Threads, signals, and identity.
     libc::SYS_clone3, libc::SYS_set_robust_list, libc::SYS_rseq, libc::SYS_set_tid_address, libc::SYS_gettid,
     libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid,
     libc::SYS_tgkill, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_sigaltstack,
@@ -64,30 +64,30 @@ const FREE_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const FREE_HERE: &[c_long] = &[];
 
-/// Sockets of these domains may be made: name service and HTTP. Name service goes on without the daemons that have Unix sockets.
+/// The domains of sockets: for name resolution and HTTP. Name resolution works without the daemons that have Unix sockets.
 const DOMAINS: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
-/// And of netlink these: addresses and interfaces, also for name service; nf_tables and conntrack.
+/// The netlink protocols: for addresses and interfaces, also for name resolution; for nf_tables and conntrack.
 const NETLINKS: [i32; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 
-/// Puts the filter in force for this thread and those that it starts.
-pub(super) fn filter() -> Result<Step, Error> {
-    let Ok(arch) = TargetArch::try_from(ARCH) else { return Ok(Step::Unavailable) };
+/// Enforces the filter for this thread and those that it starts.
+pub(super) fn filter() -> Result<Restriction, Error> {
+    let Ok(arch) = TargetArch::try_from(ARCH) else { return Ok(Restriction::Unavailable) };
     for program in programs(arch)? {
         match apply_filter(&program) {
             Ok(()) => {}
             Err(seccompiler::Error::Seccomp(error)) if error.raw_os_error() == Some(libc::ENOSYS) => {
-                return Ok(Step::Unavailable);
+                return Ok(Restriction::Unavailable);
             }
             Err(error) => return Err(Error::Apply(error)),
         }
     }
-    Ok(Step::Done)
+    Ok(Restriction::Enforced)
 }
 
 fn programs(arch: TargetArch) -> Result<[BpfProgram; 2], Error> {
-    // The arguments of clone3 are out of a filter's sight. "No such call" makes glibc take clone, which shows what it makes.
-    let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    let no_clone3 = SeccompFilter::new(unknown, SeccompAction::Allow, errno(libc::ENOSYS), arch)?;
+    // A filter cannot read the arguments of clone3. ENOSYS makes glibc use clone, whose flags show whether it makes a thread.
+    let unsupported = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let no_clone3 = SeccompFilter::new(unsupported, SeccompAction::Allow, errno(libc::ENOSYS), arch)?;
     let allowed = SeccompFilter::new(rules()?, errno(libc::EPERM), SeccompAction::Allow, arch)?;
     Ok([BpfProgram::try_from(no_clone3)?, BpfProgram::try_from(allowed)?])
 }
@@ -108,7 +108,7 @@ fn rules() -> Result<BTreeMap<c_long, Vec<SeccompRule>>, Error> {
         sockets.push(SeccompRule::new(vec![is(0, libc::AF_NETLINK)?, is(2, protocol)?])?);
     }
     rules.insert(libc::SYS_socket, sockets);
-    // The runtime wakes itself with a pair of Unix sockets when there is a signal.
+    // The runtime of signals uses a pair of Unix sockets.
     rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![is(0, libc::AF_UNIX)?])?]);
     let mask = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let is_thread = argument(0, SeccompCmpOp::MaskedEq(mask), libc::CLONE_THREAD)?;

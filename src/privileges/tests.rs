@@ -4,7 +4,6 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::Command;
 use std::{fs, io, thread};
 
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, netlink, socket, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,7 +14,7 @@ const ALG: u16 = 38;
 /// `AF_TIPC`, beside `AF_UNIX` the only domain whose sockets come in pairs.
 const TIPC: u16 = 30;
 
-/// Runs `work` on a thread that gave everything up, and that nothing else runs on.
+/// Runs `work` on a thread of its own that dropped its privileges.
 fn confined<T: Send + 'static>(needs: Needs, work: impl FnOnce(Dropped) -> T + Send + 'static) -> T {
     thread::spawn(move || work(drop_all(needs).expect("privileges can be given up"))).join().unwrap()
 }
@@ -47,7 +46,7 @@ fn only_network_capabilities_are_left() {
 #[test]
 fn other_programs_cannot_be_run() {
     confined(Needs::default(), |dropped| {
-        assert_eq!(dropped.syscalls, Step::Done);
+        assert_eq!(dropped.syscalls, Restriction::Enforced);
         assert_eq!(status("Seccomp"), "2");
         assert_eq!(error_of(Command::new("/bin/true").status()), io::ErrorKind::PermissionDenied);
     });
@@ -56,7 +55,7 @@ fn other_programs_cannot_be_run() {
 #[test]
 fn a_kubeconfig_that_runs_a_program_keeps_that_possible() {
     confined(Needs { programs: true }, |dropped| {
-        assert_eq!((dropped.files, dropped.syscalls), (Step::LeftOut, Step::LeftOut));
+        assert_eq!((dropped.files, dropped.syscalls), (Restriction::LeftOut, Restriction::LeftOut));
         assert!(Command::new("/bin/true").status().unwrap().success());
         assert_eq!(dropped.capabilities, ["NET_ADMIN", "NET_BIND_SERVICE"]);
     });
@@ -71,10 +70,10 @@ fn files_are_read_only_where_the_kernel_can_do_that() {
         assert_eq!(fs::read_to_string(&file).unwrap(), "text");
         let made = fs::write(&other, "text");
         match dropped.files {
-            Step::Done => assert_eq!(error_of(made), io::ErrorKind::PermissionDenied),
-            // Whether the kernel has Landlock is asked again in another way.
-            Step::Unavailable => assert!(!has_landlock(), "Landlock is there and was not used"),
-            Step::LeftOut => panic!("nothing was left out"),
+            Restriction::Enforced => assert_eq!(error_of(made), io::ErrorKind::PermissionDenied),
+            // Finds in another way whether the kernel has Landlock.
+            Restriction::Unavailable => assert!(!has_landlock(), "the kernel has Landlock and it was not used"),
+            Restriction::LeftOut => panic!("nothing was left out"),
         }
     });
 }
@@ -103,7 +102,7 @@ fn sockets_of_other_domains_cannot_be_made() {
         for domain in [AddressFamily::INET, AddressFamily::INET6] {
             socket(domain, SocketType::DGRAM, None).unwrap();
         }
-        // The runtime's own, for signals.
+        // For signals of the runtime.
         UnixStream::pair().unwrap();
         let pair = socketpair(AddressFamily::from_raw(TIPC), SocketType::STREAM, SocketFlags::empty(), None);
         assert_eq!(pair.err(), Some(Errno::PERM));
@@ -111,7 +110,7 @@ fn sockets_of_other_domains_cannot_be_made() {
 }
 
 #[test]
-fn of_netlink_only_netfilter_and_routes_can_be_talked_to() {
+fn netlink_sockets_are_only_for_netfilter_and_routes() {
     const OTHERS: [Protocol; 8] = [
         netlink::SOCK_DIAG,
         netlink::XFRM,
@@ -141,23 +140,23 @@ fn knows_scopes() -> bool {
 }
 
 #[test]
-fn other_processes_are_out_of_reach_where_the_kernel_can_do_that() {
+fn other_processes_cannot_be_reached_where_the_kernel_can_do_that() {
     let name = SocketAddr::from_abstract_name(format!("kube-proxy-test-{}", std::process::id())).unwrap();
     let _listener = UnixListener::bind_addr(&name).unwrap();
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = Pid::from_child(&child);
-    // Without the filter of system calls, which would refuse both whatever they lead to.
+    // Without the filter of system calls, which would refuse both in any case.
     let tried = thread::spawn(move || {
-        let step = files::make_read_only().unwrap();
+        let restriction = make_files_read_only().unwrap();
         let own = UnixListener::bind_addr(&SocketAddr::from_abstract_name(b"kube-proxy-test-own").unwrap()).unwrap();
         let within = UnixStream::connect_addr(&own.local_addr().unwrap());
-        (step, UnixStream::connect_addr(&name), kill_process(pid, Signal::USR1), within)
+        (restriction, UnixStream::connect_addr(&name), kill_process(pid, Signal::USR1), within)
     });
-    let (step, connected, signalled, within) = tried.join().unwrap();
+    let (restriction, connected, signalled, within) = tried.join().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     within.unwrap();
-    if step == Step::Done && knows_scopes() {
+    if restriction == Restriction::Enforced && knows_scopes() {
         assert_eq!(error_of(connected), io::ErrorKind::PermissionDenied);
         assert_eq!(signalled, Err(Errno::PERM));
     } else {

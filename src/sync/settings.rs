@@ -17,7 +17,7 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
         masquerade_all: config.masquerade_all,
         local_traffic: local_traffic(&config.detect_local, node, family),
         node_ports: node_ports(&config.node_port_addresses, family),
-        drop_invalid: !config.file.conntrack.tcp_be_liberal,
+        drop_invalid: !config.conntrack.tcp_be_liberal,
         owned,
     }
 }

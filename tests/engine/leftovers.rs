@@ -2,9 +2,10 @@
 
 use crate::support::netns::{Namespace, run, run_with_input};
 use crate::support::nft;
+use kube_proxy::config::Conntrack;
 use kube_proxy::kernel::leftovers::{CleanUp, Report, remove_all};
 use kube_proxy::kernel::probe::{ProbeError, probe};
-use kube_proxy::kernel::sysctl::{self, ConntrackSettings};
+use kube_proxy::kernel::sysctl;
 use kube_proxy::model::Family;
 use std::time::Duration;
 
@@ -146,7 +147,7 @@ fn a_start_takes_away_the_other_modes_but_not_our_table() {
         let mut clean_up = CleanUp::of_other_modes(fast_path);
         let reports: Vec<Report> = node.enter(|| std::iter::from_fn(|| clean_up.step()).collect());
         reports.iter().for_each(assert_fine);
-        assert!(!clean_up.again(), "nothing failed");
+        assert!(!clean_up.retry(), "nothing failed");
         assert_eq!(listing(&node), before);
         let tables = run(node.command("nft").args(["list", "tables"]));
         assert!(tables.contains("table ip kube-proxy"), "{tables}");
@@ -172,12 +173,12 @@ fn what_failed_and_only_that_is_tried_again() {
         std::iter::from_fn(|| clean_up.step()).flat_map(|report| report.errors).count()
     });
     assert_eq!(without, 6, "three tables of two families");
-    assert!(clean_up.again());
+    assert!(clean_up.retry());
     let reports: Vec<Report> = node.enter(|| std::iter::from_fn(|| clean_up.step()).collect());
     assert_eq!(reports.len(), without, "what can only be told was told");
     reports.iter().for_each(assert_fine);
     assert_eq!(listing(&node), before);
-    assert!(!clean_up.again());
+    assert!(!clean_up.retry());
 }
 
 #[test]
@@ -238,13 +239,13 @@ fn the_probe_names_the_missing_capability() {
 fn time_outs_reach_the_kernel() {
     // N3 N4
     let node = Namespace::new("sysctl");
-    let settings = ConntrackSettings {
+    let settings = Conntrack {
         tcp_established: Some(Duration::from_secs(86_400)),
         tcp_close_wait: Some(Duration::from_secs(3_601)),
         udp: Some(Duration::from_secs(31)),
         udp_stream: Some(Duration::from_secs(181)),
         tcp_be_liberal: true,
-        ..ConntrackSettings::default()
+        ..Conntrack::default()
     };
     let written = node.enter(|| sysctl::apply(&settings)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(written.len(), 5, "{written:?}");

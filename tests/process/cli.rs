@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
-const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/testdata/kubeadm.yaml");
+const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/kubeadm.yaml");
 
 fn proxy(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kube-proxy")).args(args).output().unwrap()

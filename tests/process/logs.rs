@@ -93,7 +93,7 @@ fn dropped(proxy: &Proxy<'_>) -> u64 {
 
 /// The number in "dropped N log lines ...".
 fn told(line: &str) -> Option<u64> {
-    line.split_once("dropped ")?.1.split_once(" log lines because nobody read them")?.0.parse().ok()
+    line.split_once("dropped ")?.1.split_once(" log lines, because the reader of the log was too slow")?.0.parse().ok()
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_panic_is_one_record_of_the_log() {
 #[ignore = "run by a_panic_is_one_record_of_the_log, as a process of its own"]
 fn child_that_panics() {
     use kube_proxy::config::{LogFormat, LoggingConfig};
-    let _ending = kube_proxy::logging::Ending;
+    let _ending = kube_proxy::logging::FlushOnDrop;
     kube_proxy::logging::init(&LoggingConfig { format: LogFormat::Json, verbosity: 0 });
     let worker = thread::Builder::new().name("worker".to_owned()).spawn(|| panic!("first line\nsecond line")).unwrap();
     worker.join().unwrap_err();

@@ -451,12 +451,12 @@ fn the_first_page_stays_short_and_every_page_that_a_page_names_exists() {
 
 #[test]
 fn what_the_page_says_of_a_config_map_that_goes_back_is_so() {
-    let kubeadms = project().join("src/config/file/testdata/kubeadm.yaml");
+    let kubeadms = project().join("src/config/testdata/kubeadm.yaml");
     let content = fs::read_to_string(kubeadms).expect("it can be read");
     let with = |mode: &str| content.replace("mode: \"\"", &format!("mode: {mode:?}"));
     assert!(content.contains("mode: \"\""), "{content}");
     for (mode, used) in [("nftables", true), ("", true), ("iptables", false), ("ipvs", false)] {
-        assert_eq!(config::judge(with(mode).as_bytes()).is_ok(), used, "mode {mode:?}");
+        assert_eq!(config::check_content(with(mode).as_bytes()).is_ok(), used, "mode {mode:?}");
     }
 }
 

@@ -62,7 +62,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "diff", modules: &["diff"], words: &["nft::"] },
     Wall {
         module: "kernel",
-        modules: &["kernel", "model", "conntrack"],
+        modules: &["kernel", "model", "conntrack", "config"],
         words: &["nft::", "rustix", "std::fs", "std::thread"],
     },
     Wall {
@@ -71,7 +71,7 @@ const WALLS: &[Wall] = &[
         words: &["nft::", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
-    Wall { module: "config", modules: &["config"], words: &["clap", "rustix", "std::fs"] },
+    Wall { module: "config", modules: &["config"], words: &["clap", "std::fs", "std::thread"] },
     Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix", "Instant::now"] },
     Wall {
         module: "metrics",
@@ -103,7 +103,6 @@ const WALLS: &[Wall] = &[
             "model",
             "privileges",
             "ruleset",
-            "serving",
             "source",
             "supervise",
             "sync",
@@ -112,11 +111,6 @@ const WALLS: &[Wall] = &[
     },
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
-    Wall {
-        module: "serving",
-        modules: &["serving", "config", "events", "health", "http", "logging", "metrics"],
-        words: &[],
-    },
     Wall { module: "supervise", modules: &["supervise"], words: &["tokio", "std::thread"] },
     Wall { module: "logging", modules: &["logging", "config"], words: &["std::env", "std::fs", "std::thread"] },
 ];

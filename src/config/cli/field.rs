@@ -92,13 +92,13 @@ impl Field {
         }
     }
 
-    /// Whether the flag can stand without a value.
+    /// Whether the flag may be given without a value.
     pub(super) fn is_switch(self) -> bool {
         matches!(self, Self::Bool(_))
     }
 }
 
-/// The words that Go takes for a boolean.
+/// The words that Go reads as a boolean.
 pub(super) fn go_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

@@ -1,7 +1,7 @@
 //! The command line: the only module that names clap.
 //!
 //! Takes the process's arguments, gives a [`Request`]. `table` says which flag sets which field of the configuration; the
-//! flags that set none are [`OPTIONS`]. Which flags still count beside `--config` is decided in [`Flags::apply`]. Invariant:
+//! flags that set none are [`OPTIONS`]. [`Flags::apply`] decides which flags have effect beside `--config`. Invariant:
 //! the values of a [`Flags`] have the type of their flag.
 
 mod field;
@@ -12,10 +12,15 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use super::KUBERNETES_MINOR;
 use super::file::KubeProxyConfiguration;
-use super::version::{self, VERSION, Wish};
 use field::go_bool;
 use table::FLAGS;
+
+/// The version to report unless `--version=v...` gives another one. Tools read `Kubernetes v1.36.2` from the first line of `--version`,
+/// so the release whose behaviour this program follows comes first; its own version is the build part after `+`, as in semantic
+/// versioning.
+pub(super) const VERSION: &str = concat!("v1.36.2+kube-proxy-nft.", env!("CARGO_PKG_VERSION"));
 
 /// A flag that sets no field.
 struct Opt {
@@ -38,7 +43,7 @@ const fn port(name: &'static str, default: &'static str, help: &'static str) -> 
     Opt { name, default, check: |text| text.parse::<i32>().map(drop).map_err(|error| error.to_string()), help }
 }
 
-/// The flags that say what to do, and some of upstream's that say nothing here.
+/// The flags that choose what to do, and some of upstream's that have no effect here.
 const OPTIONS: &[Opt] = &[
     text("config", "", "Path of a KubeProxyConfiguration file (YAML or JSON); with it, most other flags are ignored"),
     text(
@@ -50,9 +55,9 @@ const OPTIONS: &[Opt] = &[
         name: "table-ownership",
         default: "off",
         check: |text| if ["auto", "off"].contains(&text) { Ok(()) } else { Err("expected auto or off".to_owned()) },
-        help: "Whether nobody else can change our tables while we run: auto (kernel 6.9 and newer), or off",
+        help: "Whether the kernel refuses changes of our tables by other programs: auto (kernel 6.9 and newer), or off",
     },
-    text("master", "", "URL of the API server; wins over the kubeconfig"),
+    text("master", "", "URL of the API server; overrides the kubeconfig"),
     text("write-config-to", "", "Write the configuration to this file and exit"),
     switch("cleanup", "Remove the rules of kube-proxy and exit"),
     switch("init-only", "Do the privileged part of the start and exit"),
@@ -62,11 +67,11 @@ const OPTIONS: &[Opt] = &[
     text("boot-id-file", "/proc/sys/kernel/random/boot_id", "Without effect"),
 ];
 
-/// What was given, by flag; every word of every occurrence.
+/// The values of each flag that was given, in order.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,
-    /// The version to report in the place of our own.
+    /// The version to report instead of our own.
     version: Option<String>,
 }
 
@@ -84,7 +89,7 @@ pub(super) enum Request {
 /// Parses the arguments, the first of which is the program's name.
 ///
 /// # Errors
-/// The text to show to the user when they do not fit.
+/// The text to show to the user when they are wrong.
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, String> {
     let matches = match command().try_get_matches_from(args.into_iter().map(with_dashes)) {
         Ok(matches) => matches,
@@ -92,14 +97,48 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
         Err(text) => return Ok(Request::Print(text.to_string())),
     };
     let version = match matches.get_many::<String>("version").and_then(Iterator::last) {
-        Some(value) => version::wish(value)?,
-        None => Wish::None,
+        Some(value) => version_flag(value)?,
+        None => VersionFlag::Unset,
     };
     match (version, matches.subcommand()) {
-        (Wish::Print(text), _) => Ok(Request::Print(text)),
+        (VersionFlag::Print(text), _) => Ok(Request::Print(text)),
         (_, Some((_, render))) => Flags::read(render).map(Request::Render),
-        (Wish::Report(version), None) => Ok(Request::Run(Flags { version: Some(version), ..Flags::read(&matches)? })),
-        (Wish::None, None) => Flags::read(&matches).map(Request::Run),
+        (VersionFlag::Report(version), None) => {
+            Ok(Request::Run(Flags { version: Some(version), ..Flags::read(&matches)? }))
+        }
+        (VersionFlag::Unset, None) => Flags::read(&matches).map(Request::Run),
+    }
+}
+
+/// The meaning of `--version`.
+#[derive(Debug, PartialEq, Eq)]
+enum VersionFlag {
+    /// As if it was not given.
+    Unset,
+    /// Print this text and end.
+    Print(String),
+    /// Run, and report this version in metrics, pages and log.
+    Report(String),
+}
+
+/// The meaning of a value of `--version`.
+///
+/// # Errors
+/// When upstream would not accept the value.
+fn version_flag(value: &str) -> Result<VersionFlag, String> {
+    if value == "raw" {
+        let text = format!("version.Info{{Major:\"1\", Minor:\"{KUBERNETES_MINOR}\", GitVersion:\"{VERSION}\"}}\n");
+        return Ok(VersionFlag::Print(text));
+    }
+    match go_bool(value) {
+        Ok(true) => Ok(VersionFlag::Print(format!("Kubernetes {VERSION}\n"))),
+        Ok(false) => Ok(VersionFlag::Unset),
+        Err(_) if value.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) => {
+            Ok(VersionFlag::Report(value.to_owned()))
+        }
+        Err(_) => {
+            Err(format!("invalid value {value:?} for --version: expected true, raw or a version such as {VERSION}\n"))
+        }
     }
 }
 
@@ -190,7 +229,7 @@ impl Flags {
         Ok(())
     }
 
-    /// Writes the flags over the configuration. With a file, only those that upstream lets win over it.
+    /// Applies the flags to the configuration. With a file, only those that override it upstream.
     ///
     /// # Errors
     /// None in practice: the types were checked when the flags were read.
@@ -202,14 +241,15 @@ impl Flags {
             self.set(config, |_| true)?;
             self.apply_ports(config);
         }
-        // An empty name means that the flag was not given; the file's name counts then.
+        // An empty name means that the flag was not given.
         if config.hostname_override.is_empty() {
             config.hostname_override = from_file;
         }
         Ok(())
     }
 
-    /// The address flags take an IP without a port too. Ports that are 0 count only where nothing is written out.
+    /// Completes addresses without a port from the port flags. A port of 0 switches a server off, except with `--write-config-to`, as
+    /// upstream.
     fn apply_ports(&self, config: &mut KubeProxyConfiguration) {
         let ports = self.option("write-config-to").is_none();
         let of = |name| self.option(name).filter(|_| ports).and_then(|port| port.parse::<u16>().ok());
@@ -231,7 +271,7 @@ impl Flags {
         self.version.as_deref().unwrap_or(VERSION)
     }
 
-    /// Every flag with its value, sorted by name, as Go prints it (`/flagz`, surface.md section 4.2).
+    /// Every flag with its value as Go prints it, sorted by name, for `/flagz`.
     pub(super) fn shown(&self) -> Vec<(String, String)> {
         let option = |option: &Opt| {
             let value = match self.values(option.name).last() {

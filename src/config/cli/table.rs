@@ -1,6 +1,6 @@
 //! The flags that set a field of the configuration, one a line, with upstream's names.
 //!
-//! Defaults are those of [`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration). A further flag is a line here.
+//! Defaults are those of [`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration). To add a flag, add a line.
 
 use super::field::Field::{
     self, Address, Bool, Duration, Float, Gates, Int, Interfaces, Layout, Level, List, Quantity, Text, Vmodule,
@@ -16,7 +16,7 @@ pub(super) struct Flag {
     pub(super) help: &'static str,
     /// The heading of the help text that it stands under.
     pub(super) group: &'static str,
-    /// Whether it counts beside `--config` (surface.md section 1).
+    /// Whether it has effect beside `--config`, as upstream documents it.
     pub(super) with_file: bool,
 }
 
@@ -34,7 +34,7 @@ const CLIENT: &str = "API server";
 const CONNTRACK: &str = "Connection tracking";
 const LOGS: &str = "Logging";
 const OTHER: &str = "Other";
-const UNUSED: &str = "Accepted for upstream's sake, without effect";
+const UNUSED: &str = "Accepted because upstream has them, without effect";
 
 /// All of them, in the order of the help text.
 #[rustfmt::skip] // a table: one flag a line
@@ -47,7 +47,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(NODE, "nodeport-addresses", List(|c| &mut c.node_port_addresses), "CIDRs of the addresses that accept node ports, or primary"),
     flag(PROXY, "proxy-mode", Text(|c| &mut c.mode), "The proxy mode; only nftables"),
     always(PROXY, "ruleset-layout", Layout(|c| &mut c.nftables.ruleset_layout), "How the rules are laid out: maps, or chains as in iptables mode"),
-    always(PROXY, "relist-removal-limit", Int(|c| &mut c.nftables.relist_removal_limit), "Percent of a kind's objects that one list may take away; one that lacks more (and at least 10) is confirmed by a second; 100: never"),
+    always(PROXY, "relist-removal-limit", Int(|c| &mut c.nftables.relist_removal_limit), "Percent of a kind's objects that one list may remove; one that lacks more (and at least 10) is confirmed by a second; 100: never"),
     always(PROXY, "service-elements-limit", Int(|c| &mut c.nftables.service_elements_limit), "Elements of sets and maps that one Service may take, about one for each endpoint of each port and address; a larger Service is left out; 0: no limit"),
     always(PROXY, "flowtable", Interfaces(|c| &mut c.nftables.flowtable), "Interfaces that forward established connections past the rules: off, auto, or names, comma-separated"),
     flag(PROXY, "masquerade-all", Bool(|c| &mut c.nftables.masquerade_all), "Masquerade all traffic sent to cluster IPs"),

@@ -1,6 +1,6 @@
-//! From the text of a file to the struct.
+//! Decodes the text of a configuration file.
 //!
-//! Takes YAML or JSON, gives the configuration and a warning for each thing that had to be overlooked. Errors name the field.
+//! Takes YAML or JSON, gives the configuration and a warning for each field that is ignored. Errors name the field.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_saphyr::DuplicateKeyPolicy;
 
 use super::{API_VERSION, KIND, KubeProxyConfiguration};
 
-/// How much aliases may add to the file: more than any configuration needs, and little enough for a file that is made to hurt.
+/// How much aliases may add to the file: more than any configuration needs, and little enough that a malicious file does no harm.
 const MAX_ALIASED_EVENTS: usize = 10_000;
 
 /// A decoded file.
@@ -16,8 +16,8 @@ const MAX_ALIASED_EVENTS: usize = 10_000;
 pub struct Decoded {
     /// The configuration, defaults filled in.
     pub config: KubeProxyConfiguration,
-    /// What was overlooked: unknown and duplicate fields.
-    pub warnings: Vec<String>,
+    /// Unknown and duplicate fields.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Why a file cannot be decoded.
@@ -61,7 +61,7 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     Ok(Decoded { config, warnings })
 }
 
-/// Parses the text; duplicate keys are refused at first, then overlooked with a warning.
+/// Parses the text; duplicate keys are refused at first, then accepted with a warning.
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
     let parse_with = |policy| {
         let options = serde_saphyr::options! {

@@ -11,47 +11,47 @@ use crate::config::duration::GoDuration;
 /// The `logging` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct LoggingSection {
+pub(crate) struct LoggingSection {
     /// `text` or `json`.
-    pub format: String,
-    /// How often upstream flushes its log buffer; 0 stands for 5 s. Here nothing is buffered.
-    pub flush_frequency: GoDuration,
+    pub(crate) format: String,
+    /// How often upstream flushes its log buffer; 0 stands for 5 s. Without effect here: logs are not buffered.
+    pub(crate) flush_frequency: GoDuration,
     /// 0 and more; more is more verbose.
-    pub verbosity: u32,
+    pub(crate) verbosity: u32,
     /// Verbosity of single source files of upstream.
-    pub vmodule: Vec<VmoduleItem>,
+    pub(crate) vmodule: Vec<VmoduleItem>,
     /// Options of each format.
-    pub options: LoggingOptions,
+    pub(crate) options: LoggingOptions,
 }
 
 /// An item of `vmodule`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct VmoduleItem {
+pub(crate) struct VmoduleItem {
     /// A pattern of Go file names.
-    pub file_pattern: String,
+    pub(crate) file_pattern: String,
     /// The verbosity of these files.
-    pub verbosity: u32,
+    pub(crate) verbosity: u32,
 }
 
 /// The `logging.options` section.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct LoggingOptions {
+pub(crate) struct LoggingOptions {
     /// Options of format `text`.
-    pub text: FormatOptions,
+    pub(crate) text: FormatOptions,
     /// Options of format `json`.
-    pub json: FormatOptions,
+    pub(crate) json: FormatOptions,
 }
 
 /// Options of a log format; all need feature gate LoggingAlphaOptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct FormatOptions {
+pub(crate) struct FormatOptions {
     /// Whether info messages go to standard output.
-    pub split_stream: bool,
+    pub(crate) split_stream: bool,
     /// How much of them is buffered.
-    pub info_buffer_size: Quantity,
+    pub(crate) info_buffer_size: Quantity,
 }
 
 impl Default for LoggingSection {
@@ -77,14 +77,14 @@ impl LoggingSection {
 
 /// A Kubernetes quantity such as `0`, `64Ki` or `1M`, kept as written. A bare number in a file is taken as its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Quantity(String);
+pub(crate) struct Quantity(String);
 
 impl Quantity {
     const SUFFIXES: [&str; 16] = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
     /// Whether the amount is nothing, in whatever unit.
     #[must_use]
-    pub fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         !self.0.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
     }
 

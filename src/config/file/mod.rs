@@ -1,15 +1,12 @@
 //! `KubeProxyConfiguration`, version `kubeproxy.config.k8s.io/v1alpha1`, field by field as upstream defines it.
 //!
-//! Takes the text of a file (YAML or JSON), gives the struct with upstream's defaults filled in. Nothing is judged here:
-//! values are as written, `validate` says which are wrong. Invariants: `Default` is upstream's default configuration, and is
+//! Takes the text of a file (YAML or JSON), gives the struct with upstream's defaults filled in. No value is checked
+//! here: `validate` finds those that are wrong. Invariants: `Default` is upstream's default configuration, and is
 //! what an empty file gives; serialising and decoding again gives the same struct.
 
-mod client;
 mod decode;
-mod flowtable;
 mod logging;
-mod platform;
-mod proxiers;
+mod sections;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,91 +15,88 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::GoDuration;
 
-pub use client::ClientConnection;
 pub use decode::{DecodeError, Decoded, decode};
-pub use flowtable::Flowtable;
-pub use logging::{FormatOptions, LoggingOptions, LoggingSection, Quantity, VmoduleItem};
-pub use platform::{Conntrack, Winkernel};
-pub use proxiers::{Iptables, Ipvs, Nftables, RulesetLayout};
+pub(crate) use logging::{LoggingSection, Quantity, VmoduleItem};
+pub(crate) use sections::{ClientConnection, Conntrack, Flowtable, Iptables, Ipvs, Nftables, RulesetLayout, Winkernel};
 
 /// The only API version there is.
-pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+pub(crate) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// The only kind of that version.
-pub const KIND: &str = "KubeProxyConfiguration";
+pub(crate) const KIND: &str = "KubeProxyConfiguration";
 
 /// Port of the healthz server where an address names none.
-pub const HEALTHZ_PORT: u16 = 10256;
+pub(crate) const HEALTHZ_PORT: u16 = 10256;
 /// Port of the metrics server where an address names none.
-pub const METRICS_PORT: u16 = 10249;
+pub(crate) const METRICS_PORT: u16 = 10249;
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default = "KubeProxyConfiguration::unset")]
 pub struct KubeProxyConfiguration {
     /// [`API_VERSION`].
-    pub api_version: String,
+    pub(crate) api_version: String,
     /// [`KIND`].
-    pub kind: String,
+    pub(crate) kind: String,
     /// Feature gates by name.
-    pub feature_gates: BTreeMap<String, bool>,
+    pub(crate) feature_gates: BTreeMap<String, bool>,
     /// How to reach the API server.
-    pub client_connection: ClientConnection,
+    pub(crate) client_connection: ClientConnection,
     /// Log format and verbosity.
-    pub logging: LoggingSection,
+    pub(crate) logging: LoggingSection,
     /// The node's name; empty: the operating system's host name (M1).
-    pub hostname_override: String,
+    pub(crate) hostname_override: String,
     /// Overrides the node's primary IP and primary family unless unspecified (M6); nothing is bound to it.
-    pub bind_address: String,
+    pub(crate) bind_address: String,
     /// `IP:port` of the healthz server.
-    pub healthz_bind_address: String,
+    pub(crate) healthz_bind_address: String,
     /// `IP:port` of the metrics server.
-    pub metrics_bind_address: String,
+    pub(crate) metrics_bind_address: String,
     /// Whether a failing healthz or metrics listener ends the process (O8).
-    pub bind_address_hard_fail: bool,
+    pub(crate) bind_address_hard_fail: bool,
     /// Adds profiling handlers to the metrics server.
-    pub enable_profiling: bool,
+    pub(crate) enable_profiling: bool,
     /// `<major>.<minor>` of which hidden metrics are shown; only the previous minor.
-    pub show_hidden_metrics_for_version: String,
+    pub(crate) show_hidden_metrics_for_version: String,
     /// The proxy mode.
-    pub mode: String,
+    pub(crate) mode: String,
     /// Settings of the iptables mode; not used.
-    pub iptables: Iptables,
+    pub(crate) iptables: Iptables,
     /// Settings of the ipvs mode; not used.
-    pub ipvs: Ipvs,
+    pub(crate) ipvs: Ipvs,
     /// Settings of the nftables mode.
-    pub nftables: Nftables,
+    pub(crate) nftables: Nftables,
     /// Settings of the Windows kernel mode; not used.
-    pub winkernel: Winkernel,
-    /// How traffic of local pods is told from other traffic; empty: ClusterCIDR.
-    pub detect_local_mode: String,
+    pub(crate) winkernel: Winkernel,
+    /// How traffic of local pods is recognised; empty: ClusterCIDR.
+    pub(crate) detect_local_mode: String,
     /// Parameters of the interface modes of `detectLocalMode`.
-    pub detect_local: DetectLocalSection,
+    pub(crate) detect_local: DetectLocalSection,
     /// The pods' CIDRs, comma-separated.
     #[serde(rename = "clusterCIDR")]
-    pub cluster_cidr: String,
+    pub(crate) cluster_cidr: String,
     /// CIDRs of the addresses that accept node ports, or `primary`.
-    pub node_port_addresses: Vec<String>,
+    pub(crate) node_port_addresses: Vec<String>,
     /// Written to `/proc/self/oom_score_adj`.
     #[serde(rename = "oomScoreAdj")]
-    pub oom_score_adj: i32,
+    pub(crate) oom_score_adj: i32,
     /// Connection tracking sysctls.
-    pub conntrack: Conntrack,
+    pub(crate) conntrack: Conntrack,
     /// Resync period of the informers.
-    pub config_sync_period: GoDuration,
-    /// Not used since long.
-    pub port_range: String,
+    pub(crate) config_sync_period: GoDuration,
+    /// Not used by any mode.
+    pub(crate) port_range: String,
     /// Not used on Linux.
-    pub windows_run_as_service: bool,
+    pub(crate) windows_run_as_service: bool,
 }
 
 /// The `detectLocal` section.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct DetectLocalSection {
+pub(crate) struct DetectLocalSection {
     /// The bridge that pods are attached to, for mode BridgeInterface.
-    pub bridge_interface: String,
+    pub(crate) bridge_interface: String,
     /// What the names of pod interfaces start with, for mode InterfaceNamePrefix.
-    pub interface_name_prefix: String,
+    pub(crate) interface_name_prefix: String,
 }
 
 impl Default for KubeProxyConfiguration {
@@ -114,7 +108,7 @@ impl Default for KubeProxyConfiguration {
 }
 
 impl KubeProxyConfiguration {
-    /// What a file without fields says. Defaults that depend on other fields are filled in when these are known.
+    /// The meaning of a file without fields. Defaults that depend on other fields are filled in when these are known.
     fn unset() -> Self {
         Self {
             api_version: API_VERSION.to_owned(),
@@ -147,7 +141,7 @@ impl KubeProxyConfiguration {
     }
 
     /// Replaces what upstream takes for "not set": empty strings and zero numbers of some fields. Idempotent.
-    pub fn fill_defaults(&mut self) {
+    pub(crate) fn fill_defaults(&mut self) {
         self.client_connection.fill_defaults();
         self.logging.fill_defaults();
         self.iptables.fill_defaults();

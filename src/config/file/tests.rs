@@ -14,7 +14,7 @@ fn refused(body: &str) -> String {
     decode(&format!("{HEADER}{body}")).unwrap_err().to_string()
 }
 
-/// The whole of surface.md section 2.
+/// Every field with the default that upstream documents.
 fn documented_defaults() -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -67,6 +67,7 @@ fn documented_defaults() -> Value {
     })
 }
 
+// An empty file gives the documented defaults (P2).
 #[test]
 fn an_empty_file_gives_the_documented_defaults() {
     // Every field of upstream, with its default (P2).
@@ -94,7 +95,7 @@ fn what_is_written_out_reads_back() {
 /// What `kubeadm init` stores: everything spelled out, as null, zero or empty.
 #[test]
 fn kubeadms_file_is_the_defaults() {
-    let kubeadm = include_str!("testdata/kubeadm.yaml");
+    let kubeadm = include_str!("../testdata/kubeadm.yaml");
     let decoded = decode(kubeadm).unwrap();
     let expected = KubeProxyConfiguration {
         cluster_cidr: "10.244.0.0/16".to_owned(),
@@ -144,6 +145,7 @@ fn addresses_follow_the_bind_address_and_get_ports() {
     assert_eq!(full.metrics_bind_address, "nonsense");
 }
 
+// Every field is read (P2).
 #[test]
 fn every_field_is_read() {
     // Every field of upstream is read (P2).
@@ -172,6 +174,7 @@ fn change_leaves(value: &mut Value) {
     }
 }
 
+// Unknown fields are named, and are not fatal (P2).
 #[test]
 fn unknown_fields_are_named_not_fatal() {
     // An unknown field is a warning (P2).

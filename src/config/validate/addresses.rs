@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::Findings;
+use super::Diagnostics;
 use crate::config::NodePortAddresses;
 
-/// An IP as Kubernetes reads it: leading zeros in an IPv4 address are overlooked, as old configurations have them.
+/// An IP as Kubernetes reads it: leading zeros in an IPv4 address are ignored, because old configurations have them.
 pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse().ok();
@@ -30,33 +30,33 @@ pub(super) fn parse_cidr(text: &str) -> Result<IpNet, String> {
     parse().map(|cidr| cidr.trunc()).ok_or_else(|| format!("must be a CIDR such as 10.244.0.0/16, not {text:?}"))
 }
 
-pub(super) fn ip(field: &str, text: &str, findings: &mut Findings) -> Option<IpAddr> {
-    findings.take(field, parse_ip(text).ok_or_else(|| format!("must be an IP address, not {text:?}")))
+pub(super) fn ip(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<IpAddr> {
+    diagnostics.take(field, parse_ip(text).ok_or_else(|| format!("must be an IP address, not {text:?}")))
 }
 
 /// An `IP:port` with a port other than 0.
-pub(super) fn socket(field: &str, text: &str, findings: &mut Findings) -> Option<SocketAddr> {
+pub(super) fn socket(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<SocketAddr> {
     let parsed = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
-    findings.take(field, parsed.ok_or_else(|| format!("must be IP:port with a port from 1 to 65535, not {text:?}")))
+    diagnostics.take(field, parsed.ok_or_else(|| format!("must be IP:port with a port from 1 to 65535, not {text:?}")))
 }
 
-/// As [`socket`]; empty is `Some(None)`, a mistake is `None`.
-#[expect(clippy::option_option, reason = "checked, and absent: two different things")]
-pub(super) fn optional_socket(field: &str, text: &str, findings: &mut Findings) -> Option<Option<SocketAddr>> {
-    if text.is_empty() { Some(None) } else { socket(field, text, findings).map(Some) }
+/// As [`socket`]; an empty text gives `Some(None)`, a wrong one `None`.
+#[expect(clippy::option_option, reason = "no address is valid, a wrong address is not")]
+pub(super) fn optional_socket(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<Option<SocketAddr>> {
+    if text.is_empty() { Some(None) } else { socket(field, text, diagnostics).map(Some) }
 }
 
 /// Which addresses accept node ports; an empty list is `primary` (H1).
-pub(super) fn node_ports(list: &[String], findings: &mut Findings) -> Option<NodePortAddresses> {
+pub(super) fn node_ports(list: &[String], diagnostics: &mut Diagnostics) -> Option<NodePortAddresses> {
     if list.is_empty() || list == ["primary"] {
         return Some(NodePortAddresses::Primary);
     }
     let cidrs = list.iter().enumerate().map(|(index, text)| {
         let checked =
             if text == "primary" { Err("\"primary\" must be the only entry".to_owned()) } else { parse_cidr(text) };
-        findings.take(&format!("nodePortAddresses[{index}]"), checked)
+        diagnostics.take(&format!("nodePortAddresses[{index}]"), checked)
     });
-    // All are looked at before one of them ends the list.
+    // All are checked before one of them ends the list.
     let cidrs: Vec<_> = cidrs.collect();
     cidrs.into_iter().collect::<Option<_>>().map(NodePortAddresses::Cidrs)
 }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leading_zeros_are_overlooked() {
+    fn leading_zeros_are_ignored() {
         assert_eq!(parse_ip("010.001.000.009"), "10.1.0.9".parse().ok());
         assert_eq!(parse_ip("0.0.0.0"), "0.0.0.0".parse().ok());
         assert_eq!(parse_ip("fd00::1"), "fd00::1".parse().ok());

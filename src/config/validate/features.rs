@@ -1,89 +1,100 @@
 //! Rules for feature gates and hidden metrics.
 //!
-//! Upstream knows the gates of all of Kubernetes and refuses others. Clusters hand one `featureGates` map to every component,
-//! and its names come and go with each release, so a list here would age into outages: a name that looks like a gate (an
+//! Upstream knows the gates of all of Kubernetes and refuses others. Clusters pass one `featureGates` map to every component,
+//! and its names come and go with each release, so a list of all names here would become wrong: a name that looks like a gate (an
 //! upper-case letter, then letters and digits) is accepted with a warning; anything else is an error, as upstream.
 
-use super::Findings;
+use super::Diagnostics;
 use crate::config::file::KubeProxyConfiguration;
+use crate::config::{Feature, KUBERNETES_MINOR, Stage};
 
-/// The Kubernetes minor release that this program follows.
-const KUBERNETES_MINOR: u32 = 36;
-
-/// Whether a gate may be switched.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Gate {
-    /// It may, and is off or on as it pleases.
-    Free,
-    /// It has graduated and can only be said to be on.
-    LockedOn,
+/// A gate that kube-proxy's nftables mode, or its logging, looks at. It is off by default if it is alpha, else on.
+struct Gate {
+    name: &'static str,
+    stage: Stage,
+    /// It has graduated, and cannot be switched off.
+    locked: bool,
+    /// Whether `kubernetes_feature_enabled` shows it.
+    reported: bool,
 }
 
-/// The gates that kube-proxy's nftables mode and its logging look at.
-const GATES: [(&str, Gate); 11] = [
-    ("AllAlpha", Gate::Free),
-    ("AllBeta", Gate::Free),
-    (ALLOW_SERVICE_EXTERNAL_IPS, Gate::Free),
-    (COMPONENT_FLAGZ, Gate::Free),
-    (COMPONENT_STATUSZ, Gate::Free),
-    ("ContextualLogging", Gate::Free),
-    (LOGGING_ALPHA_OPTIONS, Gate::Free),
-    ("LoggingBetaOptions", Gate::Free),
-    ("MultiCIDRServiceAllocator", Gate::LockedOn),
-    (NATIVE_HISTOGRAMS, Gate::Free),
-    ("PreferSameTrafficDistribution", Gate::LockedOn),
+const fn gate(name: &'static str, stage: Stage) -> Gate {
+    Gate { name, stage, locked: false, reported: true }
+}
+
+const EXTERNAL_IPS: Gate = gate("AllowServiceExternalIPs", Stage::Stable);
+const FLAGZ: Gate = gate("ComponentFlagz", Stage::Beta);
+const STATUSZ: Gate = gate("ComponentStatusz", Stage::Beta);
+const LOGGING_ALPHA: Gate = Gate { reported: false, ..gate("LoggingAlphaOptions", Stage::Alpha) };
+
+const GATES: [Gate; 9] = [
+    EXTERNAL_IPS,
+    FLAGZ,
+    STATUSZ,
+    Gate { locked: true, ..gate("MultiCIDRServiceAllocator", Stage::Stable) },
+    gate("NativeHistograms", Stage::Alpha),
+    Gate { locked: true, ..gate("PreferSameTrafficDistribution", Stage::Stable) },
+    Gate { reported: false, ..gate("ContextualLogging", Stage::Beta) },
+    LOGGING_ALPHA,
+    Gate { reported: false, ..gate("LoggingBetaOptions", Stage::Beta) },
 ];
 
-const ALLOW_SERVICE_EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
-const COMPONENT_FLAGZ: &str = "ComponentFlagz";
-const COMPONENT_STATUSZ: &str = "ComponentStatusz";
-const NATIVE_HISTOGRAMS: &str = "NativeHistograms";
-const LOGGING_ALPHA_OPTIONS: &str = "LoggingAlphaOptions";
+/// Gates that switch all gates of a stage.
+const OF_STAGE: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
 
-/// The gates that change what this program does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gates {
+/// The values of the gates.
+pub(super) struct Features {
     pub(super) allow_service_external_ips: bool,
     pub(super) logging_alpha_options: bool,
     pub(super) flagz: bool,
     pub(super) statusz: bool,
-    pub(super) native_histograms: bool,
+    /// For `kubernetes_feature_enabled`.
+    pub(super) reported: Vec<Feature>,
+}
+
+/// Checks the names of the gates and evaluates them.
+pub(super) fn features(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Features {
+    for (name, on) in &file.feature_gates {
+        let field = format!("featureGates.{name}");
+        match GATES.iter().find(|gate| gate.name == name) {
+            Some(gate) if gate.locked && !on => diagnostics.error(field, "cannot be false: the feature is always on"),
+            Some(_) => {}
+            None if OF_STAGE.iter().any(|(all, _)| all == name) => {}
+            None if looks_like_a_gate(name) => {
+                diagnostics.warn(format!("{field} has no effect: this kube-proxy does not look at that feature gate"));
+            }
+            None => diagnostics.error(field, "is no name of a feature gate: remove it"),
+        }
+    }
+    let reported = GATES.iter().filter(|gate| gate.reported);
+    Features {
+        allow_service_external_ips: is_enabled(file, &EXTERNAL_IPS),
+        logging_alpha_options: is_enabled(file, &LOGGING_ALPHA),
+        flagz: is_enabled(file, &FLAGZ),
+        statusz: is_enabled(file, &STATUSZ),
+        reported: reported
+            .map(|gate| Feature { name: gate.name, stage: gate.stage, enabled: is_enabled(file, gate) })
+            .collect(),
+    }
+}
+
+/// The value of the gate itself, else that of the gate for all of its stage, else the default.
+fn is_enabled(file: &KubeProxyConfiguration, gate: &Gate) -> bool {
+    let of_stage = OF_STAGE.iter().find(|(_, stage)| *stage == gate.stage);
+    let names = [Some(gate.name), of_stage.map(|(all, _)| *all)];
+    let given = names.into_iter().flatten().find_map(|name| file.feature_gates.get(name).copied());
+    given.unwrap_or(gate.stage != Stage::Alpha)
 }
 
 fn looks_like_a_gate(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Checks the gates' names, and the release whose hidden metrics are asked for.
-pub(super) fn gates(file: &KubeProxyConfiguration, findings: &mut Findings) -> Gates {
-    hidden_metrics(&file.show_hidden_metrics_for_version, findings);
-    for (name, on) in &file.feature_gates {
-        let field = format!("featureGates.{name}");
-        match GATES.iter().find(|(known, _)| known == name) {
-            None if looks_like_a_gate(name) => {
-                findings.warn(format!("{field} has no effect: this kube-proxy does not look at that feature gate"));
-            }
-            None => findings.error(field, "is no name of a feature gate: remove it"),
-            Some((_, Gate::LockedOn)) if !on => findings.error(field, "cannot be false: the feature is always on"),
-            Some(_) => {}
-        }
-    }
-    let value = |name: &str| file.feature_gates.get(name).copied();
-    let all_alpha = value("AllAlpha").unwrap_or(false);
-    let all_beta = value("AllBeta").unwrap_or(true);
-    Gates {
-        allow_service_external_ips: value(ALLOW_SERVICE_EXTERNAL_IPS).unwrap_or(true),
-        logging_alpha_options: value(LOGGING_ALPHA_OPTIONS).unwrap_or(all_alpha),
-        flagz: value(COMPONENT_FLAGZ).unwrap_or(all_beta),
-        statusz: value(COMPONENT_STATUSZ).unwrap_or(all_beta),
-        native_histograms: value(NATIVE_HISTOGRAMS).unwrap_or(all_alpha),
-    }
-}
-
-fn hidden_metrics(version: &str, findings: &mut Findings) {
+/// Checks `showHiddenMetricsForVersion`.
+pub(super) fn hidden_metrics(version: &str, diagnostics: &mut Diagnostics) {
     let previous = format!("1.{}", KUBERNETES_MINOR - 1);
     if !version.is_empty() && version != previous {
         let message = format!("must be the previous minor release, \"{previous}\", not {version:?}");
-        findings.error("showHiddenMetricsForVersion", message);
+        diagnostics.error("showHiddenMetricsForVersion", message);
     }
 }

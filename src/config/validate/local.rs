@@ -1,8 +1,8 @@
-//! Rules for names of interfaces: for telling the traffic of local pods from other traffic, and for the fast path.
+//! Rules for names of interfaces: to recognise the traffic of local pods, and for the fast path.
 
 use ipnet::IpNet;
 
-use super::Findings;
+use super::Diagnostics;
 use super::addresses::parse_cidr;
 use crate::config::DetectLocal;
 use crate::config::file::{Flowtable, KubeProxyConfiguration};
@@ -10,28 +10,28 @@ use crate::config::file::{Flowtable, KubeProxyConfiguration};
 /// Longest name of a network interface, in bytes: IFNAMSIZ without its final zero.
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// The local traffic detector (I1 to I3).
-pub(super) fn detect_local(file: &KubeProxyConfiguration, findings: &mut Findings) -> Option<DetectLocal> {
+/// How traffic of local pods is recognised (I1 to I3).
+pub(super) fn detect_local(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<DetectLocal> {
     let section = &file.detect_local;
     match file.detect_local_mode.as_str() {
-        "" | "ClusterCIDR" => cluster_cidr(&file.cluster_cidr, findings),
+        "" | "ClusterCIDR" => cluster_cidr(&file.cluster_cidr, diagnostics),
         "NodeCIDR" => Some(DetectLocal::NodeCidr),
-        "BridgeInterface" => interface("detectLocal.bridgeInterface", &section.bridge_interface, findings)
+        "BridgeInterface" => interface("detectLocal.bridgeInterface", &section.bridge_interface, diagnostics)
             .map(DetectLocal::BridgeInterface),
         "InterfaceNamePrefix" => {
-            let prefix = interface("detectLocal.interfaceNamePrefix", &section.interface_name_prefix, findings);
+            let prefix = interface("detectLocal.interfaceNamePrefix", &section.interface_name_prefix, diagnostics);
             prefix.map(DetectLocal::InterfaceNamePrefix)
         }
         other => {
             let known = "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix";
-            findings.error("detectLocalMode", format!("must be {known}, not {other:?}"));
+            diagnostics.error("detectLocalMode", format!("must be {known}, not {other:?}"));
             None
         }
     }
 }
 
 /// One CIDR, or one of each family, or none.
-fn cluster_cidr(list: &str, findings: &mut Findings) -> Option<DetectLocal> {
+fn cluster_cidr(list: &str, diagnostics: &mut Diagnostics) -> Option<DetectLocal> {
     const FIELD: &str = "clusterCIDR";
     let (mut v4, mut v6) = (None, None);
     if list.is_empty() {
@@ -39,14 +39,14 @@ fn cluster_cidr(list: &str, findings: &mut Findings) -> Option<DetectLocal> {
     }
     // Not trimmed: upstream refuses blanks around a CIDR too.
     let texts: Vec<_> = list.split(',').collect();
-    let cidrs: Vec<_> = texts.iter().map(|text| findings.take(FIELD, parse_cidr(text))).collect();
+    let cidrs: Vec<_> = texts.iter().map(|text| diagnostics.take(FIELD, parse_cidr(text))).collect();
     for cidr in cidrs.into_iter().collect::<Option<Vec<_>>>()? {
         let twice = match cidr {
             IpNet::V4(cidr) => v4.replace(cidr).is_some(),
             IpNet::V6(cidr) => v6.replace(cidr).is_some(),
         };
         if twice {
-            findings.error(FIELD, format!("must be one CIDR, or one of each IP family, not {list:?}"));
+            diagnostics.error(FIELD, format!("must be one CIDR, or one of each IP family, not {list:?}"));
             return None;
         }
     }
@@ -54,20 +54,20 @@ fn cluster_cidr(list: &str, findings: &mut Findings) -> Option<DetectLocal> {
 }
 
 /// The interfaces of the fast path.
-pub(super) fn flowtable(flowtable: &Flowtable, findings: &mut Findings) {
+pub(super) fn flowtable(flowtable: &Flowtable, diagnostics: &mut Diagnostics) {
     const FIELD: &str = "nftables.flowtable";
     let Flowtable::Interfaces(names) = flowtable else { return };
     for name in names {
         match name.as_str() {
-            "" => findings
+            "" => diagnostics
                 .error(FIELD, format!("must be off, auto or names of interfaces, not {:?}", flowtable.to_string())),
             "off" | "auto" => {
-                findings.error(FIELD, format!("must be {name:?} alone, or names of interfaces without it"))
+                diagnostics.error(FIELD, format!("must be {name:?} alone, or names of interfaces without it"))
             }
-            "lo" => findings.error(FIELD, "must not name lo: nothing is forwarded through it"),
+            "lo" => diagnostics.error(FIELD, "must not name lo: nothing is forwarded through it"),
             name => {
                 if let Some(wrong) = not_an_interface(name) {
-                    findings.error(FIELD, wrong);
+                    diagnostics.error(FIELD, wrong);
                 }
             }
         }
@@ -75,14 +75,14 @@ pub(super) fn flowtable(flowtable: &Flowtable, findings: &mut Findings) {
 }
 
 /// A name, or the start of one, that the kernel would accept for an interface.
-fn interface(field: &str, name: &str, findings: &mut Findings) -> Option<String> {
+fn interface(field: &str, name: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     let wrong = if name.is_empty() {
         Some("must not be empty in this detectLocalMode".to_owned())
     } else {
         not_an_interface(name)
     };
     let Some(wrong) = wrong else { return Some(name.to_owned()) };
-    findings.error(field, wrong);
+    diagnostics.error(field, wrong);
     None
 }
 

@@ -1,28 +1,27 @@
-//! From the file's words to ours: every rule that a configuration must keep.
+//! Validates a decoded configuration and resolves it: every rule that a configuration must keep.
 //!
-//! Takes the decoded configuration, gives a [`Config`] or every field that is wrong, by path. Pure, but for the host name,
-//! which the caller passes in. Invariant: a `Config` exists only if no rule is broken.
+//! Takes the decoded configuration, gives a [`Config`] or every field that is wrong, by path. Pure: the caller passes in the way to ask
+//! for the host name. Invariant: a `Config` exists only if no rule is broken.
 
 mod addresses;
 mod features;
 mod local;
-mod logging;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::duration::GoDuration;
-use super::file::KubeProxyConfiguration;
-use super::{Client, Config, Conntrack, Context, FieldError};
+use super::file::{self, KubeProxyConfiguration, LoggingSection};
+use super::{Client, Config, Conntrack, Context, FieldError, LogFormat, LoggingConfig};
 
-/// What is wrong so far.
+/// The errors and warnings so far.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(super) struct Diagnostics {
     errors: Vec<FieldError>,
     warnings: Vec<String>,
 }
 
-impl Findings {
+impl Diagnostics {
     fn error(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.errors.push(FieldError { field: field.into(), message: message.into() });
     }
@@ -31,7 +30,7 @@ impl Findings {
         self.warnings.push(warning.into());
     }
 
-    /// Unwraps a checked value, taking note of what is wrong with it.
+    /// Unwraps a checked value, and keeps its error.
     fn take<T, E: ToString>(&mut self, field: &str, checked: Result<T, E>) -> Option<T> {
         checked.map_err(|error| self.error(field, error.to_string())).ok()
     }
@@ -65,98 +64,100 @@ impl Findings {
     }
 }
 
-/// Judges a configuration.
+/// Validates a configuration.
 ///
 /// `hostname` asks the operating system, and is called only if no name is configured. `warnings` are those of decoding.
 ///
 /// # Errors
 /// Everything that is wrong, not only the first thing.
 pub(super) fn validate(
-    file: KubeProxyConfiguration,
+    file: &KubeProxyConfiguration,
     context: Context,
     warnings: Vec<String>,
     hostname: impl FnOnce() -> std::io::Result<String>,
 ) -> Result<Config, Vec<FieldError>> {
-    let mut findings = Findings { errors: Vec::new(), warnings };
-    let config = check(file, context, hostname, &mut findings);
+    let mut diagnostics = Diagnostics { errors: Vec::new(), warnings };
+    let config = check(file, context, hostname, &mut diagnostics);
     match config {
-        Some(config) if findings.errors.is_empty() => Ok(Config { warnings: findings.warnings, ..config }),
-        _ => Err(findings.errors),
+        Some(config) if diagnostics.errors.is_empty() => Ok(Config { warnings: diagnostics.warnings, ..config }),
+        _ => Err(diagnostics.errors),
     }
 }
 
-/// Checks all fields before it gives up on any, so that `findings` is complete.
+/// Checks all fields before it gives up on any, so that `diagnostics` is complete.
 fn check(
-    file: KubeProxyConfiguration,
+    file: &KubeProxyConfiguration,
     context: Context,
     hostname: impl FnOnce() -> std::io::Result<String>,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> Option<Config> {
-    mode(&file.mode, findings);
-    numbers(&file, findings);
-    let conntrack = conntrack(&file.conntrack, findings);
-    let client = client(&file, context.master, findings);
-    let node_name = node_name(&file.hostname_override, hostname, findings);
-    let periods = periods(&file, findings);
-    let masquerade_bit = masquerade_bit(&file, findings);
-    let relist_removal_limit = relist_removal_limit(&file, findings);
-    let service_elements_limit = service_elements_limit(&file, findings);
-    let bind_address = addresses::ip("bindAddress", &file.bind_address, findings);
-    let healthz_bind_address = addresses::optional_socket("healthzBindAddress", &file.healthz_bind_address, findings);
-    let metrics_bind_address = addresses::socket("metricsBindAddress", &file.metrics_bind_address, findings);
-    let node_port_addresses = addresses::node_ports(&file.node_port_addresses, findings);
-    let detect_local = local::detect_local(&file, findings);
-    local::flowtable(&file.nftables.flowtable, findings);
-    let gates = features::gates(&file, findings);
-    let logging = logging::logging(&file.logging, gates.logging_alpha_options, findings);
+    mode(&file.mode, diagnostics);
+    numbers(file, diagnostics);
+    let conntrack = conntrack(&file.conntrack, diagnostics);
+    let node_name = node_name(&file.hostname_override, hostname, diagnostics);
+    let periods = periods(file, diagnostics);
+    let masquerade_bit = masquerade_bit(file, diagnostics);
+    let relist_removal_limit = relist_removal_limit(file, diagnostics);
+    let service_elements_limit = service_elements_limit(file, diagnostics);
+    let bind_address = addresses::ip("bindAddress", &file.bind_address, diagnostics);
+    let healthz = addresses::optional_socket("healthzBindAddress", &file.healthz_bind_address, diagnostics);
+    let metrics = addresses::socket("metricsBindAddress", &file.metrics_bind_address, diagnostics);
+    let node_port_addresses = addresses::node_ports(&file.node_port_addresses, diagnostics);
+    let detect_local = local::detect_local(file, diagnostics);
+    local::flowtable(&file.nftables.flowtable, diagnostics);
+    features::hidden_metrics(&file.show_hidden_metrics_for_version, diagnostics);
+    let features = features::features(file, diagnostics);
+    let logging = logging(&file.logging, features.logging_alpha_options, diagnostics);
     let (sync_period, min_sync_period) = periods?;
     Some(Config {
         node_name: node_name?,
-        manifests: context.manifests,
         sync_period,
         min_sync_period,
         masquerade_bit: masquerade_bit?,
         masquerade_all: file.nftables.masquerade_all,
+        ruleset_layout: file.nftables.ruleset_layout,
+        flowtable: file.nftables.flowtable.clone(),
         detect_local: detect_local?,
         node_port_addresses: node_port_addresses?,
         bind_address: bind_address?,
-        metrics_bind_address: metrics_bind_address?,
-        healthz_bind_address: healthz_bind_address?,
-        own_tables: context.own_tables,
+        metrics_bind_address: metrics?,
+        healthz_bind_address: healthz?,
+        bind_address_hard_fail: file.bind_address_hard_fail,
         relist_removal_limit: relist_removal_limit?,
         service_elements_limit: service_elements_limit?,
-        allow_service_external_ips: gates.allow_service_external_ips,
-        client: client?,
+        allow_service_external_ips: features.allow_service_external_ips,
+        client: client(file, context.master),
         conntrack: conntrack?,
         oom_score_adj: file.oom_score_adj,
         profiling: file.enable_profiling,
+        flagz: features.flagz,
+        statusz: features.statusz,
+        features: features.reported,
+        logging: logging?,
+        manifests: context.manifests,
+        own_tables: context.own_tables,
         version: context.version,
         config_file: context.config_file,
-        config_content: context.config_content,
-        flagz: gates.flagz,
-        statusz: gates.statusz,
-        native_histograms: gates.native_histograms,
+        configz: context.configz,
         flags: context.flags,
-        logging: logging?,
-        file,
         warnings: Vec::new(),
     })
 }
 
-fn mode(mode: &str, findings: &mut Findings) {
+fn mode(mode: &str, diagnostics: &mut Diagnostics) {
     match mode {
         "nftables" => {}
-        "" => findings.warn(
-            "mode is not set: upstream kube-proxy takes that for iptables, this one runs nftables; set mode to \"nftables\"",
+        "" => diagnostics.warn(
+            "mode is not set: upstream kube-proxy then runs iptables, this one runs nftables; set mode to \"nftables\"",
         ),
-        "iptables" | "ipvs" => findings.error(
+        "iptables" | "ipvs" => diagnostics.error(
             "mode",
             format!(
                 "this kube-proxy has no {mode} mode: set mode (or --proxy-mode) to \"nftables\", \
                  or keep the upstream kube-proxy on this node"
             ),
         ),
-        _ => findings.error("mode", format!("must be \"nftables\", not {mode:?}")),
+        _ => diagnostics.error("mode", format!("must be \"nftables\", not {mode:?}")),
     }
 }
 
@@ -164,62 +165,64 @@ fn mode(mode: &str, findings: &mut Findings) {
 fn node_name(
     name: &str,
     hostname: impl FnOnce() -> std::io::Result<String>,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> Option<String> {
     let name = if name.is_empty() {
         let asked = hostname().map_err(|error| format!("not set, and the host name cannot be read: {error}"));
-        findings.take("hostnameOverride", asked)?
+        diagnostics.take("hostnameOverride", asked)?
     } else {
         name.to_owned()
     };
     let name = name.trim().to_lowercase();
     if name.is_empty() {
-        findings.error("hostnameOverride", "the node's name must not be empty");
+        diagnostics.error("hostnameOverride", "the node's name must not be empty");
         return None;
     }
     Some(name)
 }
 
 /// `(syncPeriod, minSyncPeriod)`.
-fn periods(file: &KubeProxyConfiguration, findings: &mut Findings) -> Option<(Duration, Duration)> {
-    let sync = findings.positive("nftables.syncPeriod", file.nftables.sync_period);
-    let min = findings.duration("nftables.minSyncPeriod", file.nftables.min_sync_period);
+fn periods(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<(Duration, Duration)> {
+    let sync = diagnostics.positive("nftables.syncPeriod", file.nftables.sync_period);
+    let min = diagnostics.duration("nftables.minSyncPeriod", file.nftables.min_sync_period);
     let (sync, min) = (sync?, min?);
     if min > sync {
         let (min, sync) = (file.nftables.min_sync_period, file.nftables.sync_period);
-        findings.error("nftables.minSyncPeriod", format!("must not exceed nftables.syncPeriod ({sync}), but is {min}"));
+        diagnostics
+            .error("nftables.minSyncPeriod", format!("must not exceed nftables.syncPeriod ({sync}), but is {min}"));
     }
     Some((sync, min))
 }
 
-fn masquerade_bit(file: &KubeProxyConfiguration, findings: &mut Findings) -> Option<u8> {
-    findings.range("iptables.masqueradeBit", file.iptables.masquerade_bit, 0..=31);
-    findings.range("nftables.masqueradeBit", file.nftables.masquerade_bit, 0..=31);
+fn masquerade_bit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
+    diagnostics.range("iptables.masqueradeBit", file.iptables.masquerade_bit, 0..=31);
+    diagnostics.range("nftables.masqueradeBit", file.nftables.masquerade_bit, 0..=31);
     u8::try_from(file.nftables.masquerade_bit).ok()
 }
 
-/// In percent.
-fn relist_removal_limit(file: &KubeProxyConfiguration, findings: &mut Findings) -> Option<u8> {
+/// The limit in percent.
+fn relist_removal_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
     let limit = file.nftables.relist_removal_limit;
-    findings.range("nftables.relistRemovalLimit", limit, 0..=100);
+    diagnostics.range("nftables.relistRemovalLimit", limit, 0..=100);
     u8::try_from(limit).ok()
 }
 
-/// 0 stands for no limit.
-fn service_elements_limit(file: &KubeProxyConfiguration, findings: &mut Findings) -> Option<u64> {
-    let limit = findings.not_negative("nftables.serviceElementsLimit", file.nftables.service_elements_limit)?;
+/// The limit; 0 in the configuration stands for none.
+fn service_elements_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u64> {
+    let limit = diagnostics.not_negative("nftables.serviceElementsLimit", file.nftables.service_elements_limit)?;
     Some(if limit == 0 { u64::MAX } else { u64::from(limit) })
 }
 
-fn numbers(file: &KubeProxyConfiguration, findings: &mut Findings) {
-    findings.range("oomScoreAdj", file.oom_score_adj, -1000..=1000);
-    findings.positive("configSyncPeriod", file.config_sync_period);
+fn numbers(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) {
+    diagnostics.range("oomScoreAdj", file.oom_score_adj, -1000..=1000);
+    diagnostics.positive("configSyncPeriod", file.config_sync_period);
+    diagnostics.not_negative("clientConnection.burst", file.client_connection.burst);
 }
 
-fn conntrack(section: &super::file::Conntrack, findings: &mut Findings) -> Option<Conntrack> {
-    let max_per_core = findings.not_negative("conntrack.maxPerCore", section.max_per_core);
-    let min = findings.not_negative("conntrack.min", section.min);
-    let mut timeout = |field, value| findings.duration(field, value).map(|d| (!d.is_zero()).then_some(d));
+fn conntrack(section: &file::Conntrack, diagnostics: &mut Diagnostics) -> Option<Conntrack> {
+    let max_per_core = diagnostics.not_negative("conntrack.maxPerCore", section.max_per_core);
+    let min = diagnostics.not_negative("conntrack.min", section.min);
+    let mut timeout = |field, value| diagnostics.duration(field, value).map(|d| (!d.is_zero()).then_some(d));
     let tcp_established = timeout("conntrack.tcpEstablishedTimeout", section.tcp_established_timeout);
     let tcp_close_wait = timeout("conntrack.tcpCloseWaitTimeout", section.tcp_close_wait_timeout);
     let udp = timeout("conntrack.udpTimeout", section.udp_timeout);
@@ -235,17 +238,42 @@ fn conntrack(section: &super::file::Conntrack, findings: &mut Findings) -> Optio
     })
 }
 
-fn client(file: &KubeProxyConfiguration, master: Option<String>, findings: &mut Findings) -> Option<Client> {
-    let section = &file.client_connection;
-    let burst = findings.not_negative("clientConnection.burst", section.burst)?;
-    Some(Client {
-        kubeconfig: (!section.kubeconfig.is_empty()).then(|| section.kubeconfig.clone().into()),
-        master,
-        qps: section.qps,
-        burst,
-        content_type: section.content_type.clone(),
-        accept_content_types: section.accept_content_types.clone(),
-    })
+fn client(file: &KubeProxyConfiguration, master: Option<String>) -> Client {
+    let kubeconfig = &file.client_connection.kubeconfig;
+    Client { kubeconfig: (!kubeconfig.is_empty()).then(|| kubeconfig.into()), master }
+}
+
+/// `alpha_options` is the value of feature gate LoggingAlphaOptions.
+fn logging(section: &LoggingSection, alpha_options: bool, diagnostics: &mut Diagnostics) -> Option<LoggingConfig> {
+    diagnostics.positive("logging.flushFrequency", section.flush_frequency);
+    let format = match section.format.as_str() {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        other => Err(format!("must be \"text\" or \"json\", not {other:?}")),
+    };
+    let format = diagnostics.take("logging.format", format);
+    if !section.vmodule.is_empty() {
+        if format == Some(LogFormat::Json) {
+            diagnostics.error("logging.vmodule", "works only with format \"text\"");
+        } else {
+            diagnostics.warn("logging.vmodule names upstream's Go files and has no effect here; use logging.verbosity");
+        }
+    }
+    for (name, options) in [("text", &section.options.text), ("json", &section.options.json)] {
+        for (option, used) in
+            [("splitStream", options.split_stream), ("infoBufferSize", !options.info_buffer_size.is_zero())]
+        {
+            let field = format!("logging.options.{name}.{option}");
+            match (used, alpha_options) {
+                (true, false) => diagnostics.error(field, "needs feature gate LoggingAlphaOptions"),
+                (true, true) => {
+                    diagnostics.warn(format!("{field} has no effect here: logs go to standard error, unbuffered"))
+                }
+                (false, _) => {}
+            }
+        }
+    }
+    Some(LoggingConfig { format: format?, verbosity: section.verbosity })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::*;
 fn validated(body: &str) -> Result<Config, Vec<FieldError>> {
     let mode = if body.contains("mode:") { "" } else { "mode: nftables\n" };
     let text = format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{mode}{body}\n");
-    validate(decode(&text).unwrap().config, Context::default(), Vec::new(), || Ok(" Host-1\n".to_owned()))
+    validate(&decode(&text).unwrap().config, Context::default(), Vec::new(), || Ok(" Host-1\n".to_owned()))
 }
 
 /// The one error that `body` causes, as text.
@@ -45,16 +45,16 @@ fn the_mode_is_nftables() {
     assert_eq!(error("mode: userspace"), "mode: must be \"nftables\", not \"userspace\"");
 }
 
+// The node's name is trimmed and in lower case (M1).
 #[test]
 fn the_node_name_is_trimmed_and_lower_case() {
-    // M1
     assert_eq!(good("").node_name, "host-1");
     assert_eq!(good("hostnameOverride: ' Node-A '").node_name, "node-a");
     assert_eq!(error("hostnameOverride: '  '"), "hostnameOverride: the node's name must not be empty");
     let config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
-    let errors = validate(config.clone(), Context::default(), Vec::new(), || Ok("\n".to_owned())).unwrap_err();
+    let errors = validate(&config, Context::default(), Vec::new(), || Ok("\n".to_owned())).unwrap_err();
     assert_eq!(errors[0].to_string(), "hostnameOverride: the node's name must not be empty");
-    let errors = validate(config, Context::default(), Vec::new(), || Err(std::io::Error::other("gone"))).unwrap_err();
+    let errors = validate(&config, Context::default(), Vec::new(), || Err(std::io::Error::other("gone"))).unwrap_err();
     assert_eq!(errors[0].to_string(), "hostnameOverride: not set, and the host name cannot be read: gone");
 }
 
@@ -122,9 +122,9 @@ fn periods_are_positive_and_in_order() {
     assert_eq!((equal.sync_period, equal.min_sync_period), (Duration::from_secs(5), Duration::from_secs(5)));
 }
 
+// The bind address is an IP (M6).
 #[test]
 fn the_bind_address_is_an_ip() {
-    // M6: only its form is checked here.
     assert_eq!(good("bindAddress: 010.0.0.1").bind_address.to_string(), "10.0.0.1");
     assert_eq!(good("bindAddress: 'fd00::1'").bind_address.to_string(), "fd00::1");
     assert_eq!(error("bindAddress: host"), "bindAddress: must be an IP address, not \"host\"");
@@ -147,18 +147,18 @@ fn server_addresses_are_ip_and_port() {
 fn only_healthz_can_be_without_address() {
     let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
     config.healthz_bind_address.clear();
-    let valid = validate(config.clone(), Context::default(), Vec::new(), || Ok("n".to_owned())).unwrap();
+    let valid = validate(&config, Context::default(), Vec::new(), || Ok("n".to_owned())).unwrap();
     assert_eq!(valid.healthz_bind_address, None);
     config.metrics_bind_address.clear();
     assert_eq!(
-        validate(config, Context::default(), Vec::new(), || Ok("n".to_owned())).unwrap_err()[0].field,
+        validate(&config, Context::default(), Vec::new(), || Ok("n".to_owned())).unwrap_err()[0].field,
         "metricsBindAddress"
     );
 }
 
 #[test]
 fn node_port_addresses_are_cidrs_or_primary() {
-    // H1
+    // H1: an empty list is `primary`, which stands alone.
     assert_eq!(good("nodePortAddresses: []").node_port_addresses, NodePortAddresses::Primary);
     assert_eq!(good("nodePortAddresses: [primary]").node_port_addresses, NodePortAddresses::Primary);
     let cidrs = vec!["192.0.2.0/24".parse().unwrap(), "::/0".parse().unwrap()];
@@ -177,7 +177,7 @@ fn cluster_cidr(list: &str) -> DetectLocal {
 
 #[test]
 fn cluster_cidrs_are_at_most_one_of_each_family() {
-    // I1
+    // I1: at most one CIDR of each family.
     let (v4, v6) = ("10.0.0.0/8".parse().ok(), "fd00::/8".parse().ok());
     assert_eq!(good("").detect_local, DetectLocal::ClusterCidr { v4: None, v6: None });
     assert_eq!(cluster_cidr("10.0.0.0/8"), DetectLocal::ClusterCidr { v4, v6: None });
@@ -193,13 +193,13 @@ fn cluster_cidrs_are_at_most_one_of_each_family() {
 
 #[test]
 fn cluster_cidrs_do_not_matter_in_other_modes() {
-    // I2
+    // I2: mode NodeCIDR does not read `clusterCIDR`.
     assert_eq!(good("detectLocalMode: NodeCIDR\nclusterCIDR: nonsense").detect_local, DetectLocal::NodeCidr);
 }
 
 #[test]
 fn interface_modes_need_a_plausible_name() {
-    // I3
+    // I3: the name or prefix is one that the kernel accepts.
     for (mode, field) in [("BridgeInterface", "bridgeInterface"), ("InterfaceNamePrefix", "interfaceNamePrefix")] {
         let with = |name: &str| format!("detectLocalMode: {mode}\ndetectLocal: {{{field}: '{name}'}}");
         assert_eq!(error(&with("")), format!("detectLocal.{field}: must not be empty in this detectLocalMode"));
@@ -258,14 +258,19 @@ fn feature_gates_are_known_and_take_effect() {
 }
 
 #[test]
-fn gates_of_pages_and_histograms_take_effect() {
-    let of = |body: &str| {
-        let config = good(body);
-        (config.flagz, config.statusz, config.native_histograms)
+fn a_gate_goes_before_the_gate_of_its_stage_and_that_before_the_default() {
+    let of = |gates: &str| {
+        let config = good(&format!("featureGates: {{{gates}}}"));
+        let histograms = config.features.iter().find(|feature| feature.name == "NativeHistograms").unwrap();
+        let external_ips = config.features.iter().find(|feature| feature.name == "AllowServiceExternalIPs").unwrap();
+        assert_eq!(external_ips.enabled, config.allow_service_external_ips);
+        (config.flagz, config.statusz, histograms.enabled, config.allow_service_external_ips)
     };
-    assert_eq!(of(""), (true, true, false));
-    assert_eq!(of("featureGates: {ComponentFlagz: false, NativeHistograms: true}"), (false, true, true));
-    assert_eq!(of("featureGates: {AllBeta: false, ComponentStatusz: true, AllAlpha: true}"), (false, true, true));
+    assert_eq!(of(""), (true, true, false, true));
+    assert_eq!(of("ComponentFlagz: false, NativeHistograms: true"), (false, true, true, true));
+    assert_eq!(of("AllBeta: false"), (false, false, false, true));
+    assert_eq!(of("AllBeta: false, ComponentStatusz: true, AllAlpha: true"), (false, true, true, true));
+    assert_eq!(of("AllAlpha: false, AllBeta: false, AllowServiceExternalIPs: false"), (false, false, false, false));
 }
 
 #[test]
@@ -299,8 +304,8 @@ fn logging_alpha_options_need_their_gate() {
 
 #[test]
 fn the_fast_path_is_on_interfaces() {
-    assert_eq!(good("nftables: {flowtable: 'eth0,cni0'}").file.nftables.flowtable.to_string(), "eth0,cni0");
-    assert_eq!(good("nftables: {flowtable: auto}").file.nftables.flowtable.to_string(), "auto");
+    assert_eq!(good("nftables: {flowtable: 'eth0,cni0'}").flowtable.to_string(), "eth0,cni0");
+    assert_eq!(good("nftables: {flowtable: auto}").flowtable.to_string(), "auto");
     for (value, message) in [
         ("eth0,,eth1", "must be off, auto or names of interfaces, not \"eth0,,eth1\""),
         ("eth0,auto", "must be \"auto\" alone, or names of interfaces without it"),

@@ -1,12 +1,12 @@
-//! Removes what a kube-proxy left in the kernel: tables of mode nftables, and the chains of modes iptables and ipvs where
+//! Removes the rules that a kube-proxy left in the kernel: tables of mode nftables, and the chains of modes iptables and ipvs where
 //! iptables-nft made them (O1, O2).
 //!
 //! Takes nothing, gives a [`Report`]. Everything goes over netlink. Each table is first unlinked and emptied in one
-//! transaction, and its chains are deleted by another: kernels before 6.2 keep references for a moment. What others own stays as it
-//! is; a chain of ours that somebody else uses stays, empty. Goes on after an error. A proxy that runs does it after its first sync and
-//! one table at a time ([`CleanUp`]): until then the rules of the other mode are all that serves the node.
+//! transaction, and its chains are deleted by another: kernels before 6.2 keep references for a moment. Rules of other
+//! programs stay as they are; a chain of kube-proxy that another program uses stays, empty. Goes on after an error. A running proxy cleans
+//! up after its first sync, one table at a time ([`CleanUp`]): until then only the rules of the other mode serve the node.
 //!
-//! What cannot be removed this way, legacy iptables and IPVS, is looked for and told.
+//! Legacy iptables and IPVS cannot be removed this way: the report names them.
 
 mod plan;
 
@@ -22,9 +22,9 @@ use tracing::{error, info, warn};
 /// The table of mode nftables, ours and upstream's.
 const TABLE: &str = "kube-proxy";
 /// The table of our fast path, in family `inet`.
-pub const FAST_PATH: &str = "kube-proxy-flowtable";
+pub(crate) const FAST_PATH: &str = "kube-proxy-flowtable";
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
-/// How often a table is looked at anew when others write to it in between.
+/// How often the clean-up of a table is tried when other programs write to it at the same time.
 const TRIES: usize = 5;
 /// The interface of mode ipvs.
 const IPVS_INTERFACE: &str = "kube-ipvs0";
@@ -32,20 +32,20 @@ const IPVS_INTERFACE: &str = "kube-ipvs0";
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
 
-/// What a clean-up did.
+/// The result of a clean-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What was removed.
+    /// The removed objects.
     pub removed: Vec<String>,
-    /// What stays, why, and what to do about it.
+    /// The objects that stay, why, and what to do about them.
     pub warnings: Vec<String>,
-    /// What went wrong; with any the process ends with exit code 1 after `--cleanup`.
+    /// Failures; with any the process ends with exit code 1 after `--cleanup`.
     pub errors: Vec<String>,
 }
 
 impl Report {
-    /// Writes it to the log. What failed is an error, or, if it is tried again after some time, a warning that says so.
-    pub fn log(&self, again: Option<Duration>) {
+    /// Writes it to the log. A failure is an error, or, if the clean-up is tried again after some time, a warning.
+    pub(crate) fn log(&self, again: Option<Duration>) {
         self.removed.iter().for_each(|what| info!("removed {what}"));
         self.warnings.iter().for_each(|text| warn!("{text}"));
         self.errors.iter().for_each(|text| match again {
@@ -62,11 +62,11 @@ enum Part {
     Table(TableName),
     /// kube-proxy's chains in a table of iptables.
     Chains(TableName),
-    /// What can only be told of.
+    /// Rules that are not in nf_tables, which can only be reported.
     OutOfReach,
 }
 
-/// A clean-up that goes on in steps, so that whoever does it can do other things in between.
+/// A clean-up in steps, between which the sync loop can do other things.
 #[derive(Debug)]
 pub struct CleanUp {
     left: VecDeque<Part>,
@@ -74,14 +74,14 @@ pub struct CleanUp {
 }
 
 impl CleanUp {
-    /// What modes iptables and ipvs left: after a normal start (O2). With `fast_path` also the table of the fast path.
+    /// The rules of modes iptables and ipvs, for a normal start (O2). With `fast_path` also the table of the fast path.
     #[must_use]
     pub fn of_other_modes(fast_path: bool) -> Self {
         let table = fast_path.then(|| Part::Table(TableName::new(Family::Inet, FAST_PATH)));
         Self::of(table.into_iter())
     }
 
-    /// Everything that any kube-proxy left.
+    /// The rules of all modes.
     fn of_everything() -> Self {
         let ours = FAMILIES.map(|family| TableName::new(family, TABLE));
         Self::of(ours.into_iter().chain([TableName::new(Family::Inet, FAST_PATH)]).map(Part::Table))
@@ -95,7 +95,7 @@ impl CleanUp {
         }
     }
 
-    /// Removes the next part, in the calling thread's network namespace. `None` when all parts had their turn.
+    /// Removes the next part, in the calling thread's network namespace. `None` when no part is left.
     pub fn step(&mut self) -> Option<Report> {
         let part = self.left.pop_front()?;
         let mut report = Report::default();
@@ -109,14 +109,14 @@ impl CleanUp {
         Some(report)
     }
 
-    /// Takes what failed on again, for the next steps. Says whether there is any.
-    pub fn again(&mut self) -> bool {
+    /// Has the next steps try the parts that failed. Gives whether there are any.
+    pub fn retry(&mut self) -> bool {
         self.left.append(&mut self.failed);
         !self.left.is_empty()
     }
 }
 
-/// Removes everything that any kube-proxy left, in the calling thread's network namespace: `--cleanup` (O1).
+/// Removes the rules of all modes, in the calling thread's network namespace: `--cleanup` (O1).
 #[must_use]
 pub fn remove_all() -> Report {
     let mut clean_up = CleanUp::of_everything();
@@ -147,17 +147,17 @@ fn remove(connection: &mut Connection, part: &Part, report: &mut Report) {
 
 /// Why something could not be removed.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CleanUpError {
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
     Commit(#[from] CommitError),
-    #[error("others kept changing it")]
+    #[error("other programs kept changing it")]
     Unstable,
 }
 
-/// Says whether there was one.
-fn delete_table(connection: &mut Connection, table: &TableName) -> Result<bool, Failure> {
+/// Deletes a table. Gives whether there was one.
+fn delete_table(connection: &mut Connection, table: &TableName) -> Result<bool, CleanUpError> {
     if connection.outline(table)?.is_none() {
         return Ok(false);
     }
@@ -168,14 +168,14 @@ fn delete_table(connection: &mut Connection, table: &TableName) -> Result<bool, 
     }
 }
 
-fn clean_table(connection: &mut Connection, table: &TableName, report: &mut Report) -> Result<(), Failure> {
+fn clean_table(connection: &mut Connection, table: &TableName, report: &mut Report) -> Result<(), CleanUpError> {
     for _ in 0..TRIES {
         let Some(outline) = connection.outline(table)? else { return Ok(()) };
         let plan = plan::plan(table, &outline);
         if !plan.chains.is_empty() {
             match connection.commit(&plan.unlink) {
                 Ok(_) => {}
-                // Somebody else deleted a rule or a chain in the meantime.
+                // Another program deleted a rule or a chain in the meantime.
                 Err(error) if refused_with(&error, ENOENT) => continue,
                 Err(error) => return Err(error.into()),
             }
@@ -183,16 +183,16 @@ fn clean_table(connection: &mut Connection, table: &TableName, report: &mut Repo
         report.warnings.extend(plan.warnings);
         return delete_chains(connection, table, plan.chains, report);
     }
-    Err(Failure::Unstable)
+    Err(CleanUpError::Unstable)
 }
 
-/// Deletes empty chains, except those that something still leads to.
+/// Deletes empty chains, except those that rules or maps still refer to.
 fn delete_chains(
     connection: &mut Connection,
     table: &TableName,
     mut chains: Vec<Arc<str>>,
     report: &mut Report,
-) -> Result<(), Failure> {
+) -> Result<(), CleanUpError> {
     while !chains.is_empty() {
         let commands: Vec<_> =
             chains.iter().map(|name| Command::DeleteChain(table.clone(), Arc::clone(name))).collect();
@@ -214,7 +214,7 @@ fn delete_chains(
         for refusal in refusals.iter().filter(|refusal| refusal.errno == EBUSY) {
             let name = refusal.command.map_or("?", |index| &chains[index]);
             report.warnings.push(format!(
-                "chain {name} of table {table} is empty now, but stays: rules or maps of others lead to it; delete them first"
+                "chain {name} of table {table} is empty now, but stays: rules or maps of other programs refer to it; delete them first"
             ));
         }
         indices.sort_unstable();
@@ -230,7 +230,7 @@ fn refused_with(error: &CommitError, errno: i32) -> bool {
     matches!(error, CommitError::Refused(refusals) if refusals.iter().all(|refusal| refusal.errno == errno))
 }
 
-/// What netlink's nf_tables cannot reach, and what to do about it.
+/// The rules that nf_tables cannot reach, and what to do about them.
 fn out_of_reach(proc: &Path) -> Vec<String> {
     // Of the calling thread: its network namespace may differ from the process's.
     let net = proc.join("thread-self/net");
@@ -261,9 +261,9 @@ fn out_of_reach(proc: &Path) -> Vec<String> {
 mod tests {
     use super::*;
 
-    // O1
+    // Rules out of reach are reported (O1).
     #[test]
-    fn what_cannot_be_removed_is_told() {
+    fn rules_out_of_reach_are_reported() {
         let proc = tempfile::tempdir().unwrap();
         assert_eq!(out_of_reach(proc.path()), [""; 0]);
         let net = proc.path().join("thread-self/net");

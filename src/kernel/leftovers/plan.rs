@@ -1,8 +1,9 @@
-//! Which chains and rules of an iptables table kube-proxy made. Pure.
+//! Finds the chains and rules of an iptables table that kube-proxy made. Pure.
 //!
-//! Takes a table's outline, gives what to unlink and empty, and what to delete after that. Kubelet's and other people's chains are
-//! not in it: KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT. KUBE-MARK-MASQ is kube-proxy's own since 1.28, was
-//! kubelet's before (KUBE-MARK-DROP beside it says so), and port-mapping plug-ins may jump to it: then it stays as it is.
+//! Takes a table's outline, gives the commands that unlink and empty chains, and the chains to delete after that. Chains of the kubelet
+//! and of other programs are not in it: KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT. KUBE-MARK-MASQ is
+//! kube-proxy's own since 1.28. It stays if the kubelet made it, as older ones did together with KUBE-MARK-DROP, and if chains of other
+//! programs, such as port-mapping plug-ins, jump to it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,26 +37,26 @@ const NAT: [&str; 7] =
 /// Chains of single Services and endpoints, in table nat.
 const PREFIXES: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-", "KUBE-SEP-"];
 
-/// What to do to one table.
+/// The clean-up of one table.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Takes the jumps out of the built-in chains and empties kube-proxy's chains. Nothing meets them after that.
+    /// Takes the jumps out of the built-in chains and empties kube-proxy's chains. No packet reaches them after that.
     pub(super) unlink: Vec<Command>,
     /// The chains to delete then.
     pub(super) chains: Vec<Arc<str>>,
-    /// What stays, and why.
+    /// The chains that stay, and why.
     pub(super) warnings: Vec<String>,
 }
 
-/// What to do to a table.
+/// The clean-up of a table.
 pub(super) fn plan(table: &TableName, outline: &TableOutline) -> Plan {
     let named = outline.chains.iter().filter(|(name, is_base)| !**is_base && is_proxys(&table.name, name));
     let mut chains: BTreeSet<&Arc<str>> = named.map(|(name, _)| name).collect();
     let mut plan = Plan::default();
     if chains.contains(&Arc::from(MARK_MASQ))
-        && let Some(owner) = other_user_of_mark(outline, &chains)
+        && let Some(reason) = other_user_of_mark(outline, &chains)
     {
-        plan.warnings.push(format!("chain {MARK_MASQ} of table {table} stays: {owner}"));
+        plan.warnings.push(format!("chain {MARK_MASQ} of table {table} stays: {reason}"));
         chains.retain(|name| &***name != MARK_MASQ);
     }
     let jumps = outline.rules.iter().filter(|rule| {
@@ -76,10 +77,10 @@ fn is_proxys(table: &str, chain: &str) -> bool {
     }
 }
 
-/// Who else needs KUBE-MARK-MASQ.
+/// The reason to keep KUBE-MARK-MASQ: another program needs it.
 fn other_user_of_mark(outline: &TableOutline, chains: &BTreeSet<&Arc<str>>) -> Option<String> {
     if outline.chains.contains_key(MARK_DROP) {
-        return Some(format!("{MARK_DROP} beside it says that kubelet made it"));
+        return Some(format!("{MARK_DROP} beside it shows that kubelet made it"));
     }
     let user = outline.rules.iter().find(|r| r.target.as_deref() == Some(MARK_MASQ) && !chains.contains(&r.chain))?;
     Some(format!("a rule of chain {} uses it", user.chain))
@@ -113,7 +114,7 @@ mod tests {
         plan.unlink.iter().map(ToString::to_string).collect()
     }
 
-    // O1
+    // Jumps go and chains are emptied but those of the kubelet and of others stay (O1).
     #[test]
     fn jumps_go_and_chains_are_emptied_but_kubelets_and_others_stay() {
         let chains = ["KUBE-SERVICES", "KUBE-SVC-A", "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "MINE", "KUBE-SVCX"];
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(plan.warnings, [""; 0]);
     }
 
-    // O1
+    // A name counts in its own table and not as a built-in chain (O1).
     #[test]
     fn a_name_counts_in_its_own_table_and_not_as_a_built_in_chain() {
         let all = ["KUBE-SVC-A", "KUBE-POSTROUTING", "KUBE-FORWARD", "KUBE-PROXY-CANARY"];
@@ -139,9 +140,9 @@ mod tests {
         assert_eq!(plan(&table("nat"), &outline("nat", &["KUBE-SERVICES"], &[], &[])), Plan::default());
     }
 
-    // O1
+    // The mark chain is deleted unless another program needs it (O1).
     #[test]
-    fn the_mark_chain_goes_unless_somebody_else_needs_it() {
+    fn the_mark_chain_is_deleted_unless_another_program_needs_it() {
         let chains = ["KUBE-MARK-MASQ", "KUBE-SVC-A", "CNI-HOSTPORT-SETMARK"];
         let own = [("KUBE-SVC-A", 2, "KUBE-MARK-MASQ")];
         let used = [own[0], ("CNI-HOSTPORT-SETMARK", 3, "KUBE-MARK-MASQ")];

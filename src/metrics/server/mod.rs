@@ -1,11 +1,12 @@
-//! The metrics server: `/metrics` and the pages beside it (surface.md section 4.2).
+//! The metrics server: `/metrics` and the pages beside it, as upstream has them.
 //!
-//! Takes [`Pages`], which are plain values, and serves them over plain HTTP to scrapers, probes and people. Only a PUT to
-//! `/debug/flags/v` changes anything, and that is there only with profiling.
+//! Takes [`Pages`], which are plain values, and serves them over plain HTTP. Only a PUT to `/debug/flags/v` changes anything, and that
+//! page exists only with profiling.
 //!
-//! `/debug/pprof` is kept as a page that says why there is nothing on it: its profiles are those of Go's runtime.
+//! `/debug/pprof` exists as a page that says why it is empty: its profiles are those of Go's runtime.
 
 mod negotiate;
+mod slis;
 mod zpages;
 
 use std::io;
@@ -18,9 +19,9 @@ use hyper::{Method, StatusCode};
 use tracing::info;
 
 use super::Metrics;
-use super::slis::Slis;
 use super::text;
-use crate::http::{self, Answer, Asked, JSON, Limits, PLAIN, Places, Server};
+use crate::http::{self, ConnectionLimit, JSON, Limits, PLAIN, Request, Response, Server};
+use slis::Slis;
 use zpages::{Flagz, Statusz};
 
 /// Content type of the classic text format.
@@ -29,57 +30,57 @@ const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Sets the verbosity of the log; the error says why it cannot.
-pub type SetVerbosity = Arc<dyn Fn(u32) -> Result<(), String> + Send + Sync>;
+pub(crate) type SetVerbosity = Arc<dyn Fn(u32) -> Result<(), String> + Send + Sync>;
 
-/// What the pages show. Fixed when the process starts.
+/// The contents of the pages, which are fixed when the process starts.
 #[derive(Clone)]
-pub struct Pages {
+pub(crate) struct Pages {
     /// The body of `/configz`: `{"kubeproxy.config.k8s.io": ...}`.
-    pub configz: String,
+    pub(crate) configz: String,
     /// Every flag with its value, for `/flagz`; `None` where gate ComponentFlagz is off.
-    pub flagz: Option<Vec<(String, String)>>,
+    pub(crate) flagz: Option<Vec<(String, String)>>,
     /// For `/statusz`; `None` where gate ComponentStatusz is off.
-    pub statusz: Option<Versions>,
+    pub(crate) statusz: Option<Versions>,
     /// For `/debug`; `None` without `enableProfiling`.
-    pub debug: Option<SetVerbosity>,
+    pub(crate) debug: Option<SetVerbosity>,
 }
 
-/// The versions that `/statusz` tells.
+/// The versions that `/statusz` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Versions {
+pub(crate) struct Versions {
     /// This program's.
-    pub binary: String,
+    pub(crate) binary: String,
     /// The Kubernetes release whose behaviour it shows.
-    pub emulation: String,
+    pub(crate) emulation: String,
 }
 
 /// Where the pages are served.
 #[derive(Clone, Debug)]
-pub struct Listen {
+pub(crate) struct Listen {
     /// The address. The unspecified address of either family stands for all addresses of both, as in Go.
-    pub address: SocketAddr,
-    /// A failure to listen ends the server instead of being tried again until it works (O8).
-    pub hard_fail: bool,
-    /// The places of its connections.
-    pub places: Places,
+    pub(crate) address: SocketAddr,
+    /// Whether a failure to listen ends the server; otherwise it tries again (O8).
+    pub(crate) hard_fail: bool,
+    /// The limit of its connections.
+    pub(crate) connections: ConnectionLimit,
 }
 
 /// Serves until the process ends.
 ///
 /// # Errors
 /// With `hard_fail`, the first failure to bind (O8).
-pub async fn run(listen: Listen, metrics: Metrics, pages: Pages) -> io::Result<()> {
-    let Listen { address, hard_fail, places } = listen;
+pub(crate) async fn run(listen: Listen, metrics: Metrics, pages: Pages) -> io::Result<()> {
+    let Listen { address, hard_fail, connections } = listen;
     let listener = http::bind_with_retry("metrics", address, hard_fail).await?;
     info!(%address, "serving metrics");
-    let site = Arc::new(Site::new(metrics, pages));
-    let answer = move |request| Arc::clone(&site).answer(request);
-    Server::start(listener, Limits { places, ..Limits::default() }, answer).forever().await;
+    let router = Arc::new(Router::new(metrics, pages));
+    let respond = move |request| Arc::clone(&router).respond(request);
+    Server::start(listener, Limits { connections, ..Limits::default() }, respond).forever().await;
     Ok(())
 }
 
-/// Everything that is served.
-struct Site {
+/// All pages.
+struct Router {
     metrics: Metrics,
     slis: Slis,
     configz: String,
@@ -88,7 +89,7 @@ struct Site {
     debug: Option<SetVerbosity>,
 }
 
-impl Site {
+impl Router {
     fn new(metrics: Metrics, pages: Pages) -> Self {
         let Pages { configz, flagz, statusz, debug } = pages;
         let flagz = flagz.map(Flagz::new);
@@ -99,20 +100,20 @@ impl Site {
         Self { metrics, slis: Slis::new(), configz, flagz, statusz, debug }
     }
 
-    async fn answer(self: Arc<Self>, request: Asked) -> Answer {
+    async fn respond(self: Arc<Self>, request: Request) -> Response {
         let headers = request.headers();
         match request.uri().path() {
             "/metrics" => exposition(headers, self.metrics.open_metrics()),
             "/metrics/slis" => self.slis(&request),
             "/healthz" => self.healthz(request.uri().query()),
-            "/healthz/ping" => http::answer(StatusCode::OK, PLAIN, "ok"),
-            "/proxyMode" => http::answer(StatusCode::OK, PLAIN, "nftables"),
-            "/configz" => http::answer(StatusCode::OK, JSON, self.configz.clone()),
-            "/flagz" => self.flagz.as_ref().map_or_else(http::not_found, |flagz| flagz.answer(accepted(headers))),
+            "/healthz/ping" => http::response(StatusCode::OK, PLAIN, "ok"),
+            "/proxyMode" => http::response(StatusCode::OK, PLAIN, "nftables"),
+            "/configz" => http::response(StatusCode::OK, JSON, self.configz.clone()),
+            "/flagz" => self.flagz.as_ref().map_or_else(http::not_found, |flagz| flagz.respond(accepted(headers))),
             "/statusz" => self
                 .statusz
                 .as_ref()
-                .map_or_else(http::not_found, |statusz| statusz.answer(accepted(headers), Instant::now())),
+                .map_or_else(http::not_found, |statusz| statusz.respond(accepted(headers), Instant::now())),
             path => match &self.debug {
                 Some(set_verbosity) if path.starts_with("/debug/") => debug(request, set_verbosity).await,
                 _ => http::not_found(),
@@ -120,21 +121,21 @@ impl Site {
         }
     }
 
-    fn slis(&self, request: &Asked) -> Answer {
+    fn slis(&self, request: &Request) -> Response {
         if request.method() == Method::DELETE {
             self.slis.reset();
-            return http::answer(StatusCode::OK, PLAIN, "metrics reset\n");
+            return http::response(StatusCode::OK, PLAIN, "metrics reset\n");
         }
         exposition(request.headers(), self.slis.open_metrics())
     }
 
-    /// Says that this server answers; about proxying it says nothing.
-    fn healthz(&self, query: Option<&str>) -> Answer {
+    /// Shows that this server responds; independent of the health of the proxy.
+    fn healthz(&self, query: Option<&str>) -> Response {
         self.slis.checked();
         let mut parameters = query.unwrap_or_default().split('&').map(|pair| pair.split('=').next());
         let verbose = parameters.any(|name| name == Some("verbose"));
         let body = if verbose { "[+]ping ok\nhealthz check passed\n" } else { "ok" };
-        http::answer(StatusCode::OK, PLAIN, body)
+        http::response(StatusCode::OK, PLAIN, body)
     }
 }
 
@@ -142,38 +143,38 @@ fn accepted(headers: &HeaderMap) -> Option<&str> {
     headers.get(ACCEPT).and_then(|value| value.to_str().ok())
 }
 
-/// Metrics in the format that the client likes best; in the classic one if it has no wish that can be met.
-fn exposition(headers: &HeaderMap, open_metrics: String) -> Answer {
+/// Metrics in the format that the client prefers; in the classic one if it accepts neither.
+fn exposition(headers: &HeaderMap, open_metrics: String) -> Response {
     if negotiate::wants_open_metrics(accepted(headers).unwrap_or_default()) {
-        return http::answer(StatusCode::OK, OPEN_METRICS, open_metrics);
+        return http::response(StatusCode::OK, OPEN_METRICS, open_metrics);
     }
-    http::answer(StatusCode::OK, CLASSIC, text::classic(&open_metrics))
+    http::response(StatusCode::OK, CLASSIC, text::classic(&open_metrics))
 }
 
 /// The pages below `/debug`.
-async fn debug(request: Asked, set_verbosity: &SetVerbosity) -> Answer {
+async fn debug(request: Request, set_verbosity: &SetVerbosity) -> Response {
     const PROFILES: &str = "There are no profiles here: they belong to the run-time of Go, and this kube-proxy is written in \
                             Rust.\nUse perf on the node, and /metrics for memory and CPU time.\n";
     match request.uri().path() {
         "/debug/pprof" => {
-            let mut answer = http::answer(StatusCode::FOUND, PLAIN, "");
-            answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/debug/pprof/"));
-            answer
+            let mut response = http::response(StatusCode::FOUND, PLAIN, "");
+            response.headers_mut().insert(LOCATION, HeaderValue::from_static("/debug/pprof/"));
+            response
         }
-        "/debug/pprof/" => http::answer(StatusCode::OK, PLAIN, PROFILES),
+        "/debug/pprof/" => http::response(StatusCode::OK, PLAIN, PROFILES),
         "/debug/flags" | "/debug/flags/" => {
-            http::answer(StatusCode::OK, PLAIN, "/debug/flags/v: PUT a number here to set the log's verbosity\n")
+            http::response(StatusCode::OK, PLAIN, "/debug/flags/v: PUT a number here to set the log's verbosity\n")
         }
         "/debug/flags/v" => set_flag(request, set_verbosity).await,
         _ => http::not_found(),
     }
 }
 
-async fn set_flag(request: Asked, set_verbosity: &SetVerbosity) -> Answer {
+async fn set_flag(request: Request, set_verbosity: &SetVerbosity) -> Response {
     let text = |status, body: String| {
-        let mut answer = http::answer(status, PLAIN, body);
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-        answer
+        let mut response = http::response(status, PLAIN, body);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        response
     };
     if request.method() != Method::PUT {
         return text(StatusCode::NOT_ACCEPTABLE, "unsupported http method".to_owned());

@@ -29,11 +29,11 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
 fn serve(pages: Pages) -> (SocketAddr, Server) {
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
-    let site = Arc::new(Site::new(Metrics::new(), pages));
-    (address, Server::start(listener, Limits::default(), move |request| Arc::clone(&site).answer(request)))
+    let router = Arc::new(Router::new(Metrics::new(), pages));
+    (address, Server::start(listener, Limits::default(), move |request| Arc::clone(&router).respond(request)))
 }
 
-/// A request with these further header lines, answered on a connection of its own, without the connection's headers.
+/// The response to a request with these additional header lines, on a connection of its own, without the headers of the connection.
 async fn ask(address: SocketAddr, request: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     let head =
@@ -48,7 +48,6 @@ fn plain(body: &str) -> String {
     )
 }
 
-// surface.md section 4.2
 #[tokio::test]
 async fn fixed_pages_are_exact() {
     let (address, _server, _) = start().await;
@@ -166,7 +165,7 @@ async fn status_as_text_and_as_an_object() {
 }
 
 #[tokio::test]
-async fn a_form_that_there_is_not_is_not_acceptable() {
+async fn an_unknown_representation_is_not_acceptable() {
     let (address, _server, _) = start().await;
     for path in ["/flagz", "/statusz"] {
         let answer = ask(address, &format!("GET {path}"), "Accept: application/json\r\n", "").await;
@@ -191,7 +190,7 @@ async fn the_verbosity_can_be_put() {
 }
 
 #[tokio::test]
-async fn profiles_are_said_not_to_be_there() {
+async fn the_page_of_profiles_says_why_it_is_empty() {
     let (address, _server, _) = start().await;
     let answer = get(address, "/debug/pprof").await;
     assert!(

@@ -9,15 +9,15 @@ use jiff::{Timestamp, Unit};
 use serde::Serialize;
 
 use super::Versions;
-use super::negotiate::{Encoding, Form, Version, form};
-use crate::http::{self, Answer, JSON, PLAIN};
+use super::negotiate::{Encoding, Representation, Version, representation};
+use crate::http::{self, JSON, PLAIN, Response};
 
 /// The name in every page.
 const COMPONENT: &str = "kube-proxy";
 const YAML: &str = "application/yaml";
-/// There is no such thing here, but the field is part of the format.
+/// The field is part of the format.
 const GO_VERSION: &str = "none (written in Rust)";
-/// What may stand between a name and its value. One is drawn at the start, as upstream does, so that nobody comes to rely on it.
+/// Separators between a name and its value. One is chosen at random at the start, as upstream does, so that no program relies on it.
 const SEPARATORS: [&str; 4] = [":", ": ", "=", " "];
 
 #[derive(Serialize)]
@@ -30,15 +30,15 @@ struct Object<'a, T> {
     content: T,
 }
 
-/// Answers with the form that is wanted, or 406.
-fn page<T: Serialize>(accept: Option<&str>, kind: &str, text: impl FnOnce() -> String, content: T) -> Answer {
-    let (version, encoding) = match form(accept, kind) {
-        Some(Form::Text) => return http::answer(StatusCode::OK, PLAIN, text()),
-        Some(Form::Structured(version, encoding)) => (version, encoding),
+/// The page in the representation that the client prefers, or 406.
+fn page<T: Serialize>(accept: Option<&str>, kind: &str, text: impl FnOnce() -> String, content: T) -> Response {
+    let (version, encoding) = match representation(accept, kind) {
+        Some(Representation::Text) => return http::response(StatusCode::OK, PLAIN, text()),
+        Some(Representation::Structured(version, encoding)) => (version, encoding),
         None => {
             let json = format!("application/json;v=v1beta1;g=config.k8s.io;as={kind}");
             let body = format!("this page comes as text/plain, {json} and the same with application/yaml\n");
-            return http::answer(StatusCode::NOT_ACCEPTABLE, PLAIN, body);
+            return http::response(StatusCode::NOT_ACCEPTABLE, PLAIN, body);
         }
     };
     let api_version = match version {
@@ -51,20 +51,18 @@ fn page<T: Serialize>(accept: Option<&str>, kind: &str, text: impl FnOnce() -> S
         Encoding::Yaml => serde_saphyr::to_string(&object).map(|text| (YAML, text)).ok(),
     };
     let Some((content_type, body)) = body else {
-        return http::answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, "the page cannot be written\n");
+        return http::response(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, "the page cannot be written\n");
     };
-    let mut answer = http::answer(StatusCode::OK, content_type, body);
+    let mut response = http::response(StatusCode::OK, content_type, body);
     if version == Version::V1Alpha1 {
         let warning = HeaderValue::from_static("299 - \"config.k8s.io/v1alpha1 is deprecated: use v1beta1\"");
-        answer.headers_mut().insert(WARNING, warning);
+        response.headers_mut().insert(WARNING, warning);
     }
-    answer
+    response
 }
 
 fn title(page: &str) -> String {
-    format!(
-        "\n{COMPONENT} {page}\nWarning: for the eyes of people only; what it looks like may change at any time.\n\n"
-    )
+    format!("\n{COMPONENT} {page}\nWarning: this text is for people only; its format may change at any time.\n\n")
 }
 
 fn separator() -> &'static str {
@@ -87,7 +85,7 @@ impl Flagz {
         Self { separator: separator(), flags: flags.into_iter().collect() }
     }
 
-    pub(super) fn answer(&self, accept: Option<&str>) -> Answer {
+    pub(super) fn respond(&self, accept: Option<&str>) -> Response {
         page(accept, "Flagz", || self.text(), Flags { flags: &self.flags })
     }
 
@@ -97,7 +95,7 @@ impl Flagz {
     }
 }
 
-/// What is running, and since when.
+/// The versions and the age of the process.
 pub(super) struct Statusz {
     separator: &'static str,
     versions: Versions,
@@ -118,12 +116,12 @@ struct Status<'a> {
 }
 
 impl Statusz {
-    /// `started` and `since` are the same moment on two clocks: one to be told, one to measure with.
+    /// `started` and `since` are the same moment on two clocks: one to show, one to measure with.
     pub(super) fn new(versions: Versions, paths: Vec<&'static str>, started: SystemTime, since: Instant) -> Self {
         Self { separator: separator(), versions, paths, started, since }
     }
 
-    pub(super) fn answer(&self, accept: Option<&str>, now: Instant) -> Answer {
+    pub(super) fn respond(&self, accept: Option<&str>, now: Instant) -> Response {
         let uptime_seconds = now.saturating_duration_since(self.since).as_secs();
         let started = Timestamp::try_from(self.started).and_then(|time| time.round(Unit::Second)).unwrap_or_default();
         let status = Status {

@@ -1,9 +1,9 @@
 //! A configuration file, at the start and while the process runs. What was decoded and is written down decodes to the same.
 
-use kube_proxy::config::{file, judge};
+use kube_proxy::config::{check_content, file};
 
 pub(super) fn run(bytes: &[u8]) {
-    if let Err(problem) = judge(bytes) {
+    if let Err(problem) = check_content(bytes) {
         assert!(!problem.is_empty());
     }
     let Ok(decoded) = std::str::from_utf8(bytes).map_err(drop).and_then(|text| file::decode(text).map_err(drop)) else {

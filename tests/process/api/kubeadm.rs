@@ -10,7 +10,7 @@ use crate::support::plan::NODE;
 use crate::support::proxy::Proxy;
 
 /// `config.conf` of kubeadm's ConfigMap.
-const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/testdata/kubeadm.yaml");
+const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/kubeadm.yaml");
 
 #[test]
 fn kubeadms_config_map_and_command_line_start_unchanged() {

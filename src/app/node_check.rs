@@ -1,8 +1,7 @@
-//! What is looked at once, when this node's own object is first known: whether its addresses fit the kernel and the configuration
-//! (surface.md section 3, start order step 10).
+//! Checks when this node's Node is first known whether its addresses fit the kernel and the configuration.
 //!
-//! Takes the configuration, the families that the kernel supports and the Node; gives warnings, or what makes going on pointless.
-//! Pure.
+//! Takes the configuration, the families that the kernel supports and the Node; gives warnings, or an error if the proxy cannot serve the
+//! node. Pure.
 
 use anyhow::{Result, ensure};
 use ipnet::IpNet;
@@ -11,11 +10,11 @@ use crate::config::{Config, DetectLocal, NodePortAddresses};
 use crate::kernel::families;
 use crate::model::{Family, Node};
 
-/// What to tell about a node.
+/// The warnings about a node.
 ///
 /// # Errors
-/// When nothing on this node could work: its addresses are of a family that the kernel does not have, or the only family has no
-/// way to tell local traffic apart although one was asked for.
+/// When the node cannot be served: its addresses are of a family that the kernel does not have, or local traffic is to be recognised by
+/// CIDRs and there is none of the only family.
 pub(super) fn check(config: &Config, supported: &[Family], node: &Node) -> Result<Vec<String>> {
     let primary = node.primary_family();
     let served = families::served(primary, supported)?;
@@ -35,13 +34,12 @@ fn local_traffic(config: &Config, served: &[Family], node: &Node) -> Result<Vec<
         DetectLocal::NodeCidr => ("the Node's spec.podCIDRs", node.pod_cidrs.clone()),
         DetectLocal::BridgeInterface(_) | DetectLocal::InterfaceNamePrefix(_) => return Ok(Vec::new()),
     };
-    let lacking = |family: &&Family| !ranges.iter().any(|range| Family::of(range.addr()) == **family);
+    let is_missing = |family: &&Family| !ranges.iter().any(|range| Family::of(range.addr()) == **family);
     if let ([family], false) = (served, ranges.is_empty()) {
-        ensure!(!lacking(&family), "{field} has no {family} range, and this node serves {family} only");
+        ensure!(!is_missing(&family), "{field} has no {family} range, and this node serves {family} only");
     }
-    let warning =
-        |family| format!("{field} has no {family} range: traffic of local pods is not told from other traffic");
-    Ok(served.iter().filter(lacking).map(warning).collect())
+    let warning = |family| format!("{field} has no {family} range: traffic of local pods is treated as other traffic");
+    Ok(served.iter().filter(is_missing).map(warning).collect())
 }
 
 fn node_ports(config: &Config, served: &[Family], primary: Family) -> Vec<String> {
@@ -85,7 +83,7 @@ mod tests {
         }
     }
 
-    // M9
+    // The primary family has to be supported (M9).
     #[test]
     fn the_primary_family_has_to_be_supported() {
         let config = config(&["--cluster-cidr=fd00::/48"]);
@@ -94,7 +92,7 @@ mod tests {
         check(&config, &Family::BOTH, &node(&["fd00::1"], &[])).unwrap();
     }
 
-    // surface.md section 3
+    // A single family needs its own ranges (P11).
     #[test]
     fn a_single_family_needs_its_own_ranges() {
         let v6_only = config(&["--cluster-cidr=fd00::/48"]);
@@ -105,8 +103,9 @@ mod tests {
         assert_eq!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["10.0.0.0/24"])).unwrap(), [""; 0]);
     }
 
+    // A family without ranges gives a warning (P11).
     #[test]
-    fn a_family_without_ranges_is_warned_about() {
+    fn a_family_without_ranges_gives_a_warning() {
         let config = config(&["--cluster-cidr=10.0.0.0/8", "--nodeport-addresses=192.0.2.0/24"]);
         let warnings = check(&config, &Family::BOTH, &node(&["192.0.2.1"], &[])).unwrap();
         assert_eq!(warnings.len(), 2, "{warnings:?}");

@@ -1,4 +1,4 @@
-//! `/metrics/slis`: how the checks behind the metrics server's own `/healthz` went. There is one, `ping`, which cannot fail.
+//! `/metrics/slis`: the results of the checks behind the metrics server's own `/healthz`. There is one, `ping`, which cannot fail.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -38,7 +38,7 @@ impl Slis {
         Self { registry, last, all }
     }
 
-    /// `/healthz` was asked for, and answered.
+    /// A response of `/healthz` was sent.
     pub(super) fn checked(&self) {
         let (name, r#type) = ("ping", "healthz");
         self.last.get_or_create(&Check { name, r#type }).set(1);
@@ -53,6 +53,6 @@ impl Slis {
 
     /// All in the format of OpenMetrics.
     pub(super) fn open_metrics(&self) -> String {
-        super::text::open_metrics(&self.registry)
+        crate::metrics::text::open_metrics(&self.registry)
     }
 }

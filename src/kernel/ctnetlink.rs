@@ -1,16 +1,17 @@
-//! The UDP flows that the kernel tracks, over ctnetlink: list and delete.
+//! Lists and deletes the UDP flows that the kernel tracks, over ctnetlink.
 //!
-//! The list is filtered by protocol in the kernel (5.8 and later; before, and in any case, here). A flow is deleted by its
-//! original tuple, zone and id, so that a new flow with the same addresses is left alone.
+//! The kernel filters the list by protocol (5.8 and later), and so does this module, for older kernels. A flow is deleted by its
+//! original tuple, zone and id, so that a new flow with the same addresses stays.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use nft::decode::{self, Messages};
 use nft::socket::{Bus, Socket};
 use nft::wire::{Attr, Attrs, Writer};
 
+use super::rtnetlink::ip;
 use crate::conntrack::Flow;
 use crate::model::Family;
 
@@ -48,43 +49,43 @@ mod number {
 }
 
 const UDP: u8 = 17;
-/// How often an interrupted list is begun anew (J8).
+/// How often an interrupted list is requested again (J8).
 const TRIES: usize = 5;
 /// Deletions sent at a time: their answers fit into the socket's receive buffer.
 const DELETIONS: usize = 64;
-/// How often flows are deleted again that a flowtable held, and how long before each time.
+/// How often the deletion of flows in a flowtable is tried again, and the time before each try.
 const RELEASE_TRIES: usize = 50;
-const RELEASE_MOMENT: Duration = Duration::from_millis(20);
+const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 
 const ENOENT: i32 = 2;
 const EBUSY: i32 = 16;
 
-/// Who picks the UDP flows out of all.
+/// Where the UDP flows are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
-    /// The kernel, by protocol only: its filter on IPv6 addresses is inverted.
+    /// In the kernel, by protocol only: its filter on IPv6 addresses is inverted.
     Kernel,
-    /// We. Kernels before 5.8 do not know the filter; some ignore it, some refuse it.
+    /// In this module. Kernels before 5.8 do not know the filter; some ignore it, some refuse it.
     Here,
 }
 
-/// Has the kernel load connection tracking, if that is a module that nobody needed yet: asking it anything does. Without it there
-/// are no settings to write (N).
-pub fn load_conntrack() {
-    // Whatever is wrong shows when the settings are written.
+/// Makes the kernel load the module of connection tracking, if it has not: any request does that. Without it there are no sysctls of
+/// connection tracking to write (N1).
+pub(crate) fn load_conntrack() {
+    // An error shows again when the sysctls are written.
     let _ = list(Family::V4);
 }
 
-/// The UDP flows of a family. After five interrupted attempts the last list is given as it is (J8).
+/// The UDP flows of a family. After five interrupted attempts it gives the last list, although that is not complete (J8).
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's error.
 pub(super) fn list(family: Family) -> io::Result<Vec<Flow>> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     with_fallback(|filter| until_complete(|flows| list_once(&mut socket, family, filter, flows)))
 }
 
-/// Has the kernel filter, and filters here if it refuses.
+/// Lists with the kernel's filter, or without it if the kernel refuses it.
 fn with_fallback<T>(mut list: impl FnMut(Filter) -> io::Result<T>) -> io::Result<T> {
     const REFUSED: [i32; 2] = [22, 95];
     match list(Filter::Kernel) {
@@ -93,7 +94,7 @@ fn with_fallback<T>(mut list: impl FnMut(Filter) -> io::Result<T>) -> io::Result
     }
 }
 
-/// Lists until a list is complete, at most [`TRIES`] times (J8). `list` fills a list and says whether it is complete.
+/// Lists until a list is complete, at most [`TRIES`] times (J8). `list` fills a list and gives whether it is complete.
 fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> io::Result<Vec<Flow>> {
     let mut flows = Vec::new();
     for _ in 0..TRIES {
@@ -108,7 +109,7 @@ fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> i
     Ok(flows)
 }
 
-/// Lists once; says whether the list is complete.
+/// Lists once; gives whether the list is complete.
 fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Vec<Flow>) -> io::Result<bool> {
     let mut request = message(number::GET, number::NLM_F_DUMP, family);
     if filter == Filter::Kernel {
@@ -134,22 +135,22 @@ fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Ve
     }
 }
 
-/// What became of deletions.
+/// The result of deletions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outcome {
-    /// Flows that are deleted.
+    /// The number of deleted flows.
     deleted: usize,
-    /// A flow is in a flowtable, and this kernel deletes none that is: before 6.4, unless it got commit 9b7c68b3911a.
+    /// A flow is in a flowtable, and this kernel does not delete such flows: before 6.4, unless it has commit 9b7c68b3911a.
     held: bool,
-    /// What the kernel answered first, other than that.
+    /// The kernel's first other error.
     failure: Option<i32>,
 }
 
-/// Deletes flows and gives the number of those that were still there. Goes on after one that cannot be deleted. `release` empties the
-/// flowtable, if flows are in it that the kernel does not delete there.
+/// Deletes flows and gives the number of those that still existed. Goes on after a flow that cannot be deleted. `release` removes all
+/// flows from the flowtable; it is called if the kernel does not delete a flow because it is in one.
 ///
 /// # Errors
-/// What the kernel answered first, other than that a flow is gone already; what `release` failed with.
+/// The kernel's first error, except that a flow does not exist; the error of `release`.
 pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -> io::Result<usize> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     let outcome = until_released(|| delete_once(&mut socket, flows), release)?;
@@ -157,8 +158,8 @@ pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -
     failure.map_or(Ok(outcome.deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
 
-/// Deletes; after a release, which takes effect some moments later, until nothing is held any more or it has been tried
-/// [`RELEASE_TRIES`] times.
+/// Deletes, and releases if a flow is held. The release takes effect some moments later, so the deletion is repeated until no flow is
+/// held, at most [`RELEASE_TRIES`] times.
 fn until_released(
     mut delete: impl FnMut() -> io::Result<Outcome>,
     release: impl FnOnce() -> io::Result<()>,
@@ -171,7 +172,7 @@ fn until_released(
         if !outcome.held {
             break;
         }
-        std::thread::sleep(RELEASE_MOMENT);
+        std::thread::sleep(RELEASE_INTERVAL);
         let again = delete()?;
         outcome = Outcome { deleted: outcome.deleted + again.deleted, ..again };
     }
@@ -224,7 +225,7 @@ fn finished(writer: Writer) -> Vec<u8> {
     bytes
 }
 
-/// The flow in a message; `None` when it is about something else.
+/// The flow in a message; `None` for a message of another type, and for a flow of another protocol.
 #[must_use]
 pub fn flow(message: &[u8]) -> Option<Flow> {
     let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
@@ -254,21 +255,18 @@ fn udp_ends(tuple: Attr<'_>) -> Option<(SocketAddr, SocketAddr)> {
     if proto.find(number::PROTO_NUMBER)?.u8()? != UDP {
         return None;
     }
-    let ip = tuple.nested().find(number::TUPLE_IP)?.nested();
-    let address = |v4, v6| ip.find(v4).or_else(|| ip.find(v6)).and_then(address);
+    let addresses = tuple.nested().find(number::TUPLE_IP)?.nested();
+    let address = |v4, v6| addresses.find(v4).or_else(|| addresses.find(v6)).and_then(ip);
     let port = |kind| Some(u16::from_be_bytes(proto.find(kind)?.payload.try_into().ok()?));
     let source = SocketAddr::new(address(number::IPV4_SOURCE, number::IPV6_SOURCE)?, port(number::SOURCE_PORT)?);
     let destination = address(number::IPV4_DESTINATION, number::IPV6_DESTINATION)?;
     Some((source, SocketAddr::new(destination, port(number::DESTINATION_PORT)?)))
 }
 
-fn address(attr: Attr<'_>) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(attr.payload).map(|bytes| IpAddr::from(Ipv4Addr::from(bytes)));
-    v4.or_else(|_| <[u8; 16]>::try_from(attr.payload).map(|bytes| IpAddr::from(Ipv6Addr::from(bytes)))).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn any_flow() -> Flow {
@@ -276,7 +274,7 @@ mod tests {
         Flow { original_destination: end, reply_source: end, handle: Vec::new() }
     }
 
-    /// How often a list was asked for that ends like this each time, and what was made of it.
+    /// The number of attempts when each ends like this, and the result.
     fn attempts(end: impl Fn(u32) -> io::Result<bool>) -> (u32, io::Result<usize>) {
         let mut count = 0;
         let outcome = until_complete(|flows| {
@@ -287,17 +285,17 @@ mod tests {
         (count, outcome.map(|flows| flows.len()))
     }
 
-    // J8
+    // An interrupted list is requested five times at most (J8).
     #[test]
-    fn an_interrupted_list_is_begun_anew_five_times_at_most() {
+    fn an_interrupted_list_is_requested_five_times_at_most() {
         assert!(matches!(attempts(|_| Ok(true)), (1, Ok(1))));
-        assert!(matches!(attempts(|count| Ok(count == 3)), (3, Ok(1))), "what came before is forgotten");
-        assert!(matches!(attempts(|_| Ok(false)), (5, Ok(1))), "then the last list counts, though partial");
+        assert!(matches!(attempts(|count| Ok(count == 3)), (3, Ok(1))), "without the flows of the attempts before");
+        assert!(matches!(attempts(|_| Ok(false)), (5, Ok(1))), "then the last list is given, although it is partial");
         assert!(matches!(attempts(|_| Err(io::ErrorKind::Interrupted.into())), (5, Ok(1))));
         assert!(matches!(attempts(|_| Err(io::Error::from_raw_os_error(1))), (1, Err(_))), "other errors end it");
     }
 
-    /// Flows that are held for so many tries after the release: releases, tries, and the end.
+    /// The numbers of releases and of tries, and the result, when flows are held for so many tries.
     fn held_for(tries_until_free: usize) -> (usize, usize, Outcome) {
         let (mut releases, mut tries) = (0, 0);
         let outcome = until_released(
@@ -314,20 +312,24 @@ mod tests {
         (releases, tries, outcome.unwrap())
     }
 
-    // J1
+    // Flows in a flowtable are released once and then deleted (J1).
     #[test]
     fn flows_in_a_flowtable_are_released_once_and_then_deleted() {
         assert_eq!(held_for(0), (0, 1, Outcome { deleted: 2, ..Outcome::default() }));
-        assert_eq!(held_for(3), (1, 4, Outcome { deleted: 2, ..Outcome::default() }), "one at once, one after it");
+        assert_eq!(
+            held_for(3),
+            (1, 4, Outcome { deleted: 2, ..Outcome::default() }),
+            "one at once, one after the release"
+        );
         let (releases, tries, end) = held_for(usize::MAX);
-        assert_eq!((releases, tries, end.held), (1, 1 + RELEASE_TRIES, true), "given up");
+        assert_eq!((releases, tries, end.held), (1, 1 + RELEASE_TRIES, true), "no further try");
         let held = || Ok(Outcome { held: true, ..Outcome::default() });
         assert!(until_released(held, || Err(io::ErrorKind::PermissionDenied.into())).is_err());
     }
 
-    // J2
+    // A kernel that refuses the filter lists without it (J2).
     #[test]
-    fn a_kernel_that_refuses_the_filter_is_asked_without_it() {
+    fn a_kernel_that_refuses_the_filter_lists_without_it() {
         let asked = |errno: Option<i32>| {
             let mut filters = Vec::new();
             let outcome = with_fallback(|filter| {
@@ -340,10 +342,10 @@ mod tests {
         assert_eq!(asked(None), (vec![Filter::Kernel], true));
         assert_eq!(asked(Some(22)), (vec![Filter::Kernel, Filter::Here], true));
         assert_eq!(asked(Some(95)), (vec![Filter::Kernel, Filter::Here], true));
-        assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "a missing capability is no matter of filters");
+        assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "other errors have nothing to do with the filter");
     }
 
-    // J2 J9
+    // What the kernel does not filter is filtered here (J2, J9).
     #[test]
     fn what_the_kernel_does_not_filter_is_filtered_here() {
         let tuple = |writer: &mut Writer, kind: u16, protocol: u8| {

@@ -1,84 +1,84 @@
-//! Notices when another program writes to our tables.
+//! Detects writes of other programs to our tables.
 //!
-//! Listens to the kernel's notifications, except while we write much ourselves: every listener makes a large transaction slower.
-//! What happened during that moment shows in the generation, which grows by one with each transaction of anybody. While we write
-//! little we go on listening, and tell our own transactions by the port of the socket that sent them: beside a program that commits
-//! to its own tables all the time, the generation alone would have us compare everything after each of our own transactions.
+//! Receives the kernel's notifications, except during large transactions of our own: every subscriber makes a transaction slower. A write
+//! during that time shows in the generation, which grows by one with each transaction of any program. During small transactions the
+//! subscription stays, and our own are recognised by the port of the socket that sent them: beside a program that commits to its own
+//! tables all the time, the generation alone would make us compare everything after each of our own transactions.
 
 use std::io;
 
 use nft::monitor::Process;
 use nft::{Command, Connection, Monitor, ReadError, TableName};
 
-use super::bell::{Bell, Wake};
+use super::waker::{Wake, Waker};
 
-/// Foreign transactions that are told apart between two looks; more count as unknown.
-const MOST: usize = 10_000;
+/// Foreign transactions that are examined in one check; if there are more, they count as unknown.
+const MAX_TRANSACTIONS: usize = 10_000;
 
-/// Commands and elements of a transaction of ours during which we go on listening. Each costs some microseconds more then.
-const LITTLE: usize = 16;
+/// Commands and elements of a transaction of ours during which the subscription stays. Each costs some microseconds more then.
+const SMALL: usize = 16;
 
-/// What others did to our tables.
+/// The writes of other programs to our tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ForeignWrites {
     /// Nothing.
     #[default]
     None,
-    /// They were changed, by these programs as far as the kernel says it.
+    /// There were some, by these programs as far as the kernel names them.
     By(Vec<Process>),
-    /// They may have been changed.
+    /// There may have been some.
     Unknown,
 }
 
-/// The watch over the tables of one network namespace.
-pub(super) struct Watch {
-    /// Not there on a kernel that refuses it; then the generation tells everything.
+/// Detects writes in one network namespace.
+pub(super) struct Detector {
+    /// Missing if the kernel refuses it; then only the generation shows writes.
     monitor: Option<Monitor>,
-    /// Rings when there is something to read from the monitor.
-    bell: Option<Bell>,
-    /// Whom it wakes, if there is anybody.
+    /// Wakes the sync loop when the monitor has notifications.
+    waker: Option<Waker>,
+    /// The function that wakes it, if there is one.
     wake: Option<Wake>,
-    /// The generation after our last look or commit.
+    /// The generation after our last check or commit.
     generation: Option<u32>,
-    /// Something was written while nobody listened.
+    /// Something may have been written while there was no subscription.
     missed: bool,
 }
 
-impl Watch {
-    /// Begins to listen. Whoever shall be woken is woken by notifications after the first look.
+impl Detector {
+    /// Subscribes. Notifications wake the sync loop after the first check.
     pub(super) fn new(wake: Option<Wake>) -> Self {
         let monitor = Monitor::open().ok();
-        let bell = wake.clone().filter(|_| monitor.is_some()).and_then(|wake| Bell::new(wake).ok());
-        Self { monitor, bell, wake, generation: None, missed: false }
+        let waker = wake.clone().filter(|_| monitor.is_some()).and_then(|wake| Waker::new(wake).ok());
+        Self { monitor, waker, wake, generation: None, missed: false }
     }
 
-    /// Listens anew, after the socket failed.
+    /// Subscribes again, after the socket failed.
     fn reopen(&mut self) {
         *self = Self { missed: true, ..Self::new(self.wake.take()) };
     }
 
-    /// Notes that something may have been written while nobody listened.
+    /// Notes that something may have been written while there was no subscription.
     pub(super) fn missed(&mut self) {
         self.missed = true;
     }
 
-    /// Does our own writing of these commands.
+    /// Runs `write`, which commits these commands of our own.
     pub(super) fn during<T, E>(
         &mut self,
         connection: &mut Connection,
         commands: &[Command],
         write: impl FnOnce(&mut Connection) -> Result<T, E>,
     ) -> Result<T, E> {
-        let much = commands.iter().map(|command| command.elements().max(1)).sum::<usize>() > LITTLE;
+        let is_large = commands.iter().map(|command| command.elements().max(1)).sum::<usize>() > SMALL;
         let before = connection.generation().ok();
-        let paused = much && self.monitor.as_ref().is_some_and(|monitor| monitor.pause().is_ok());
+        let paused = is_large && self.monitor.as_ref().is_some_and(|monitor| monitor.pause().is_ok());
         let result = write(connection);
         if paused && self.monitor.as_ref().is_some_and(|monitor| monitor.resume().is_err()) {
             self.monitor = None;
         }
         let ours = u32::from(result.is_ok());
         let after = connection.generation().ok();
-        // Without a monitor, also what was written since the last look counts.
+        // Without a monitor, writes since the last check count as well.
         let from = if self.monitor.is_some() { before } else { self.generation.or(before) };
         if paused || self.monitor.is_none() {
             self.missed |= from.zip(after).is_none_or(|(from, after)| after != from.wrapping_add(ours));
@@ -87,10 +87,10 @@ impl Watch {
         result
     }
 
-    /// What others wrote to these tables since the last call.
+    /// The writes of other programs to these tables since the last call.
     ///
     /// # Errors
-    /// When the kernel cannot be asked; then the next call listens anew.
+    /// When a socket fails; then the next call subscribes again.
     pub(super) fn foreign_writes(
         &mut self,
         connection: &mut Connection,
@@ -102,12 +102,12 @@ impl Watch {
             let same = self.generation.replace(now).is_none_or(|before| before == now);
             return Ok(if same && !missed { ForeignWrites::None } else { ForeignWrites::Unknown });
         };
-        let writes = match monitor.writes(MOST) {
+        let writes = match monitor.writes(MAX_TRANSACTIONS) {
             Ok(writes) => writes,
             Err(error) => return self.fail(error),
         };
-        if let Some(bell) = &self.bell {
-            bell.arm(|| monitor.waiter());
+        if let Some(waker) = &self.waker {
+            waker.arm(|| monitor.waiter());
         }
         let ours = connection.port();
         let foreign = writes.transactions.into_iter().filter(|write| write.port != ours);

@@ -1,0 +1,120 @@
+//! The threads that write to the kernel: the sync loop, its clean-up after the first sync, and the fast path.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tracing::warn;
+
+use super::node_check;
+use crate::config::{Config, Flowtable};
+use crate::events::{Recorder, ReportedEvent};
+use crate::fastpath::{self, Outcome, Reconciler};
+use crate::health::Reporter;
+use crate::kernel::leftovers::CleanUp;
+use crate::kernel::{Flowtables, Held, Lock, Netfilter, Wake, families};
+use crate::metrics::Metrics;
+use crate::model::{Event, Node};
+use crate::ruleset;
+use crate::supervise::Supervisor;
+use crate::sync::{Chore, Culprit, Engine, LostClaims, Schedule, Sync};
+
+/// Time from a failed clean-up to the next; doubles with each failure.
+const CLEAN_UP_RETRY: Duration = Duration::from_secs(60);
+const MAX_CLEAN_UP_RETRY: Duration = Duration::from_secs(3600);
+
+/// What the sync loop needs.
+pub(super) struct SyncLoop {
+    pub(super) config: Config,
+    pub(super) lock: Lock,
+    pub(super) metrics: Metrics,
+    pub(super) reporter: Reporter,
+    pub(super) recorder: Recorder,
+    /// Starts the fast path, if there is one, when it is sent something.
+    pub(super) first_sync: Option<SyncSender<()>>,
+    /// Wakes the loop when another program wrote to nf_tables.
+    pub(super) wake: Wake,
+}
+
+impl SyncLoop {
+    /// Runs until there are no more events. Opens the netlink sockets, which have to stay on this thread.
+    ///
+    /// # Errors
+    /// When a socket cannot be opened, and when the node cannot be served at all.
+    pub(super) fn run(self, events: &Receiver<Event>) -> Result<()> {
+        let Self { config, lock, metrics, reporter, recorder, first_sync, wake } = self;
+        let fast_path = first_sync.is_some().then(ruleset::fastpath::table);
+        let kernel = Netfilter::open().context("netfilter netlink socket")?;
+        let kernel = kernel.with_fast_path(fast_path).waking(wake).with_lock(lock);
+        let families = families::supported();
+        let schedule = Schedule::new(config.min_sync_period, config.sync_period);
+        let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);
+        let check_node = Box::new(move |node: &Node| {
+            node_check::check(&config, &families, node)?.iter().for_each(|text| warn!("{text}"));
+            Ok(())
+        });
+        let record = |recorder: &Recorder| {
+            let recorder = recorder.clone();
+            move |event| recorder.record(event)
+        };
+        let (refused, lost, another) = (record(&recorder), record(&recorder), record(&recorder));
+        Sync::new(engine, schedule, metrics, reporter, check_node)
+            .telling(Box::new(move |Culprit { service, reason }| {
+                refused(ReportedEvent::ServiceNotProgrammed { service, error: reason });
+            }))
+            .telling_lost_claims(Box::new(move |LostClaims { service, reason }| {
+                lost(ReportedEvent::FrontNotProgrammed { service, reason });
+            }))
+            .telling_company(Box::new(move || another(ReportedEvent::AnotherProxy)))
+            .followed_by(after_first_sync(first_sync))
+            .run(events)
+    }
+}
+
+/// The work after the first sync: starts the fast path, if there is one, and removes the rules of other modes, one table in each call. A
+/// failed removal is tried again after an interval that doubles.
+fn after_first_sync(mut fast_path: Option<SyncSender<()>>) -> Chore {
+    let mut clean_up = CleanUp::of_other_modes(fast_path.is_none());
+    let mut retry_after = CLEAN_UP_RETRY;
+    Box::new(move || {
+        if let Some(first_sync) = fast_path.take() {
+            // The thread of the fast path waits for this until the process ends.
+            let _ = first_sync.try_send(());
+        }
+        if let Some(report) = clean_up.step() {
+            report.log(Some(retry_after));
+            return Some(Duration::ZERO);
+        }
+        let next = clean_up.retry().then_some(retry_after);
+        retry_after = (retry_after * 2).min(MAX_CLEAN_UP_RETRY);
+        next
+    })
+}
+
+/// Starts the thread of the fast path, if it is configured. It begins when it is sent something, which is after the first sync. It ends
+/// with the process; its table stays, as the rules do.
+pub(super) fn spawn_fast_path(config: &Config, lock: Held, supervisor: &Supervisor) -> Result<Option<SyncSender<()>>> {
+    let wanted = config.flowtable.clone();
+    if wanted == Flowtable::Off {
+        return Ok(None);
+    }
+    let (sender, first_sync) = sync_channel(1);
+    let body = move || {
+        if first_sync.recv().is_err() {
+            return Ok(());
+        }
+        match Flowtables::open() {
+            Ok(kernel) => {
+                let mut reconciler = Reconciler::new(wanted, kernel);
+                while !lock.get() || reconciler.reconcile() == Outcome::Done {
+                    thread::sleep(fastpath::INTERVAL);
+                }
+            }
+            Err(error) => warn!(%error, "no fast path: cannot open a netfilter netlink socket"),
+        }
+        Ok(())
+    };
+    supervisor.thread("fast-path", "the fast path's thread", body).context("thread of the fast path")?;
+    Ok(Some(sender))
+}
