@@ -3,11 +3,14 @@
 //! Takes what the API server sends about the kind, gives events. This file decides what happens after each list or watch and what
 //! becomes of each object; `list_watch` has the requests.
 //!
-//! The watch is our own and not that of `kube::runtime`, for four reasons. It is bounded: a line and a page have a largest size. It
-//! survives a dead connection in seconds, where that one notices it when the watch's life ends. It loses only the broken object, where
-//! an object that does not decode fails its whole page there. And it is to read protobuf, which the types of that one cannot. It also
-//! asks a server that refuses streaming lists for pages, and honours Retry-After. The client, its TLS, its credentials and its requests
-//! are kube's.
+//! The watch is our own, not that of `kube::runtime`, for these reasons:
+//! - Bounded: a line and a page have a largest size.
+//! - A dead connection is noticed after [`Timing::idle`]; the other one notices it when the life of the watch ends.
+//! - A broken object loses only itself; there, an object that does not decode fails its whole page.
+//! - Protobuf can replace JSON in `decode`; the other one decodes JSON only.
+//! - A server that refuses or ignores streaming lists is listed page by page, and Retry-After is honoured.
+//!
+//! The client, its TLS, its credentials and its requests are kube's.
 //!
 //! Invariants: an event is sent before its version counts as seen; a list that breaks off deletes nothing; a failure leads to another
 //! attempt after the back-off, and [`Outage`] decides when it is logged.
