@@ -52,7 +52,7 @@ const SURFACE: &[(&str, &str, &str)] = &[
     ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("relist-removal-limit", "90", "50"), ("service-elements-limit", "100000", "5"), ("flowtable", "off", "eth0,cni0"), ("table-ownership", "off", "auto"), ("version", "false", "false"),
 ];
 
-// Every flag of upstream, with its default (P1).
+// Each flag has its default and takes its type (P1).
 #[test]
 fn each_flag_has_its_default_and_takes_its_type() {
     for (name, default, other) in SURFACE {
@@ -138,7 +138,7 @@ fn vmodule_goes_before_the_files() {
     assert_eq!(patterns, ["a", "b"]);
 }
 
-// Beside `--config` few flags count (P1).
+// Beside a file, only the flags of the table count (P1).
 #[test]
 fn beside_a_file_only_the_flags_of_the_table_count() {
     for flag in FLAGS {
