@@ -1,13 +1,13 @@
-# The commands of this project. `make help` lists them. Tests and the demo make network namespaces and need root.
+# The commands of this project. `make help` lists them. Tests and the demo need root, because they make network namespaces.
 
 VM_PACKAGES := cpio kmod xz-utils zstd binutils debian-archive-keyring
 PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
-# The conformance cases, which are no part of the repository.
+# The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
 NIGHTLY  := nightly
 HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
-# Tools of cargo that are no part of a toolchain, built once.
+# Tools of cargo that a toolchain does not have; they are built once.
 TOOLS    := $(CURDIR)/target/tools
 
 .DEFAULT_GOAL := help
@@ -53,7 +53,7 @@ test: deps lint ## Format, lints, documentation and all tests; the image's size 
 		echo "NOT RUN: the conformance cases, which are not part of this repository: no $(CASES)"; \
 	fi
 
-bench: build ## Measure speed and memory, goals beside values; BENCH_QUICK=1 leaves out what takes minutes (root)
+bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 leaves out what takes minutes (root)
 	cargo bench --bench bench
 
 FIGURES := $(CURDIR)/target/soak-figures
@@ -68,7 +68,7 @@ soak: deps ## 10 minutes of traffic under change, 14 of clients that expire, 200
 	@cat $(FIGURES)
 
 fuzz: PACKAGES += g++
-fuzz: deps ## Fuzz each decoder of foreign bytes for FUZZ_SECONDS (60)
+fuzz: deps ## Give random bytes to each decoder of bytes from outside, for FUZZ_SECONDS (60) each
 	tests/fuzz/run
 
 asan: deps ## The tests of nft, which has the unsafe code, under AddressSanitizer (root, nightly)
@@ -84,7 +84,7 @@ $(TOOLS)/bin/cargo-deny:
 $(TOOLS)/bin/cargo-cyclonedx:
 	cargo install --locked --root $(TOOLS) --version 0.5.9 cargo-cyclonedx
 
-audit: deps $(TOOLS)/bin/cargo-deny ## Hold the dependencies to deny.toml; advisories where their database can be had
+audit: deps $(TOOLS)/bin/cargo-deny ## Check the dependencies against deny.toml, and against advisories where their database can be reached
 	PATH="$(TOOLS)/bin:$$PATH" deploy/audit
 
 sbom: deps $(TOOLS)/bin/cargo-cyclonedx ## Write what the binary is made of to target/kube-proxy.cdx.json
@@ -96,7 +96,7 @@ reproduce: deps ## Build the release twice, in two places, and compare the bytes
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo
 
-image-root: deps ## Lay out the image's file system in target/image-root, and hold its size to what README says
+image-root: deps ## Lay out the image's file system in target/image-root, and check its size
 	deploy/image-root
 
 vm-deps: deps

@@ -389,7 +389,6 @@ mod tests {
 
     #[test]
     fn the_same_is_said_once_in_ten_minutes() {
-        // The same event is sent once in ten minutes (P9).
         let (mut said, now) = (Said::default(), Instant::now());
         assert!(said.is_news(&failed("in use"), now));
         assert!(!said.is_news(&failed("in use"), now + SILENCE / 2));

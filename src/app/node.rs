@@ -97,9 +97,9 @@ mod tests {
     // surface.md section 3
     #[test]
     fn a_single_family_needs_its_own_ranges() {
-        // A single family without a range ends the start (P11).
         let v6_only = config(&["--cluster-cidr=fd00::/48"]);
         assert!(check(&v6_only, &[Family::V4], &node(&["192.0.2.1"], &[])).is_err());
+        // A single family without a range of its own ends the start, a family without one of two is a warning (P11).
         let by_node = config(&["--detect-local-mode=NodeCIDR"]);
         assert!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["fd00::/64"])).is_err());
         assert_eq!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["10.0.0.0/24"])).unwrap(), [""; 0]);
@@ -107,7 +107,6 @@ mod tests {
 
     #[test]
     fn a_family_without_ranges_is_warned_about() {
-        // A family without a range is a warning (P11).
         let config = config(&["--cluster-cidr=10.0.0.0/8", "--nodeport-addresses=192.0.2.0/24"]);
         let warnings = check(&config, &Family::BOTH, &node(&["192.0.2.1"], &[])).unwrap();
         assert_eq!(warnings.len(), 2, "{warnings:?}");

@@ -215,9 +215,9 @@ fn large() -> Event {
     Event::SliceApplied(cluster::slice(1, Family::V4, many))
 }
 
+// A Service over the limit has no rules, and what it had goes (A18).
 #[test]
 fn the_rules_are_those_of_a_cluster_without_the_service() {
-    // A Service over the limit has no rules, and what it had goes (A18).
     for layout in [AnyLayout::Maps, AnyLayout::Chains] {
         let (mut engine, kernel) = self::engine(layout, 5000);
         engine.sync(false).expect("nothing is wrong");

@@ -174,7 +174,7 @@ fn a_second_process_that_must_have_its_ports_waits_for_them_too() {
 
 #[test]
 fn a_waiting_process_is_healthy_but_not_ready_and_says_why_it_waits() {
-    // `/livez` and `/healthz` give the reason of the wait (L9).
+    // `/livez` and `/healthz` give the reason of the wait, and `/readyz` is 503 (L8, L9).
     let node = Namespace::new("node");
     let mut first = Proxy::start(&node, &config(), &objects(&[0, 1]));
     let mut other = config();
@@ -192,6 +192,8 @@ fn a_waiting_process_is_healthy_but_not_ready_and_says_why_it_waits() {
     }
     let answer = second.get("127.0.0.1:11256", "/readyz");
     assert!(answer.contains("503 ") && answer.contains("another kube-proxy writes the rules"), "{answer}");
+    // On the ports that both would have, the first answers for both: kubelet's probes of a second pod are answered by it.
+    assert!(second.get("127.0.0.1:10256", "/readyz").contains("200 OK"));
     first.stop();
     wait_until("the second is ready", || second.get("127.0.0.1:11256", "/readyz").contains("200 OK"));
 }

@@ -1,12 +1,12 @@
-//! README's table of kernels is what the matrix of virtual machines found: `vm-tests/run --readme` writes both it and
-//! `vm-tests/RESULTS.md`, and nobody else writes either.
+//! The table of kernels in `deploy/KERNELS.md` is what the matrix of virtual machines found: `vm-tests/run --record` writes both it and
+//! `vm-tests/RESULTS.md`, and nothing else writes either.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 use std::fs;
 use std::path::Path;
 
-const BEGIN: &str = "<!-- kernels: written by vm-tests/run --readme -->";
+const BEGIN: &str = "<!-- kernels: written by vm-tests/run --record -->";
 const END: &str = "<!-- kernels: end -->";
 
 fn read(file: &str) -> String {
@@ -29,7 +29,7 @@ fn table(text: &str) -> Vec<&str> {
     text.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).collect()
 }
 
-/// What README has to say of the results.
+/// What the page has to say of the results.
 fn summary(results: &str) -> Vec<String> {
     let lines = table(results);
     let columns = cells(lines[0]);
@@ -56,11 +56,11 @@ fn summary(results: &str) -> Vec<String> {
 }
 
 #[test]
-fn readmes_table_of_kernels_is_what_the_matrix_found() {
-    let readme = read("README.md");
-    let part = readme.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).expect("README has the markers").0;
+fn the_table_of_kernels_is_what_the_matrix_found() {
+    let page = read("deploy/KERNELS.md");
+    let part = page.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).expect("the page has the markers").0;
     let found: Vec<String> = table(part).into_iter().skip(2).map(str::to_owned).collect();
-    assert_eq!(found, summary(&results()), "run vm-tests/run --readme");
+    assert_eq!(found, summary(&results()), "run vm-tests/run --record");
 }
 
 /// What is incomplete or bad about results.

@@ -1,9 +1,11 @@
-//! The commands of `deploy/README.md`: each can be typed as it stands.
+//! The pages for operators, `README.md` and `deploy/*.md`: each command can be typed as it stands, each flag, field, metric and message
+//! that they name is the program's.
 //!
-//! Takes the code blocks of the page and the commands within its sentences. What can be had here is run beside a proxy, in a network
+//! Takes the code blocks of the pages and the commands within their sentences. What can be had here is run beside a proxy, in a network
 //! namespace (root), and has to print what stands behind it; the flags of the tools of a cluster are held to lists, from the tools' own
-//! help, of what the page may use.
+//! help, of what the pages may use.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -14,13 +16,29 @@ use crate::support::proxy::{Proxy, binary};
 use crate::support::world::World;
 use kube_proxy::config;
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn page() -> String {
-    fs::read_to_string(project().join("deploy/README.md")).expect("the page can be read")
+/// The pages with commands for operators.
+const PAGES: [&str; 6] = [
+    "README.md",
+    "deploy/README.md",
+    "deploy/CONFIGURATION.md",
+    "deploy/DIFFERENCES.md",
+    "deploy/KERNELS.md",
+    "deploy/METRICS.md",
+];
+
+fn page(name: &str) -> String {
+    fs::read_to_string(project().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The commands of all pages.
+fn all_steps() -> Vec<Step> {
+    PAGES.iter().flat_map(|name| steps(&page(name))).collect()
 }
 
 /// A command of a page, and the remark behind it.
@@ -44,8 +62,15 @@ const PROGRAMS: [&str; 7] = ["kubectl", "kind", "docker", "make", "curl", "nft",
 fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut open = false;
+    // A drawing stands between two lines of three backticks.
+    let mut is_drawing = false;
     for line in page.lines() {
-        let is_code = line.starts_with("    ") && !line.trim().is_empty();
+        is_drawing ^= line.starts_with("```");
+        if is_drawing {
+            continue;
+        }
+        // A line such as `mode: nftables` is configuration, which has a test of its own.
+        let is_code = line.starts_with("    ") && !line.trim().is_empty() && !first(line).ends_with(':');
         if open {
             let step = steps.last_mut().expect("a here-document is of a command");
             step.command += &format!("\n{}", line.trim_start());
@@ -104,6 +129,9 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("make", &[]),
     ("curl", &["-s"]),
     ("nft list map", &[]),
+    ("nft list ruleset", &[]),
+    ("nft flush ruleset", &[]),
+    ("nft", &["-f"]),
     ("head", &[]),
     ("grep", &["-E"]),
     ("cat", &[]),
@@ -121,7 +149,14 @@ fn flaw(command: &str) -> Option<String> {
 fn flaw_of(words: &[String]) -> Option<String> {
     if words.first().is_some_and(|word| word == "kube-proxy") {
         let help = run(Command::new(binary()).arg("--help"));
-        return words[1..].iter().find(|flag| !help.contains(flag.as_str())).map(|flag| format!("kube-proxy {flag}"));
+        // A word in capitals stands for what the operator types there.
+        let is_placeholder = |word: &str| word.chars().all(|c| c.is_ascii_uppercase());
+        let plain = words[1..].iter().filter(|word| !is_placeholder(word) && !project().join(word).exists());
+        let known = |word: &str| help.split([' ', '\n', '[']).any(|found| found == word);
+        return plain
+            .map(|word| word.split('=').next().unwrap_or(word))
+            .find(|word| !known(word))
+            .map(|word| format!("kube-proxy {word}"));
     }
     // A flag before the sub-command has its value behind it.
     let plain: Vec<&str> = match words {
@@ -149,8 +184,8 @@ fn flaw_of(words: &[String]) -> Option<String> {
 
 #[test]
 fn every_command_can_be_typed() {
-    let steps = steps(&page());
-    assert!(steps.len() > 25, "the page has few commands: {steps:#?}");
+    let steps = all_steps();
+    assert!(steps.len() > 45, "the pages have few commands: {steps:#?}");
     let flaws: Vec<_> = steps.iter().filter_map(|step| Some((&step.command, flaw(&step.command)?))).collect();
     assert!(flaws.is_empty(), "{flaws:#?}");
     for path in steps.iter().flat_map(|step| step.command.split(' ')).filter(|word| word.starts_with("deploy/")) {
@@ -163,8 +198,8 @@ fn what_is_looked_at_on_a_node_is_there() {
     let world = World::new();
     let _proxy = Proxy::start(&world.node, &crate::support::proxy::config(), &mixed::cluster());
     let mut looked = 0;
-    for Step { command, remark } in steps(&page()) {
-        if !["curl", "nft"].contains(&first(&command)) {
+    for Step { command, remark } in all_steps() {
+        if !["curl ", "nft list "].iter().any(|start| command.starts_with(start)) {
             continue;
         }
         looked += 1;
@@ -175,7 +210,243 @@ fn what_is_looked_at_on_a_node_is_there() {
         };
         assert!(!output.trim().is_empty() && output.contains(shown), "{command}: no {shown} in {output}");
     }
-    assert!(looked >= 4, "{looked} commands");
+    assert!(looked >= 12, "{looked} commands");
+}
+
+/// The words of a page that look like this, in order, each once.
+fn words(page: &str, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<&str> {
+    let words = page.split(|c: char| !c.is_ascii_alphanumeric() && !['_', '-', '.'].contains(&c));
+    words.map(|word| word.trim_end_matches(['.', '-'])).filter(|word| is_wanted(word)).collect()
+}
+
+/// The flags of the help text, with their dashes.
+fn flags_of_help() -> BTreeSet<String> {
+    let help = run(Command::new(binary()).arg("--help"));
+    let flags = help.lines().filter(|line| line.trim_start().starts_with('-'));
+    flags.flat_map(|line| words(line, |word| word.starts_with("--"))).map(str::to_owned).collect()
+}
+
+/// Flags that pages name and that are other programs' own: of k3s, kubeadm, and this repository's scripts.
+const OTHERS_FLAGS: [&str; 9] = [
+    "--disable-kube-proxy",
+    "--field-selector",
+    "--force-conflicts",
+    "--help",
+    "--record",
+    "--config",
+    "--server-side",
+    "--skip-phases",
+    "--to-revision",
+];
+
+#[test]
+fn every_flag_that_a_page_names_is_one_of_the_program() {
+    let known = flags_of_help();
+    assert!(known.len() > 50, "{known:?}");
+    for name in PAGES {
+        let page = page(name);
+        let named = words(&page, |word| word.starts_with("--") && word.len() > 2);
+        let unknown: Vec<_> =
+            named.into_iter().filter(|flag| !known.contains(*flag) && !OTHERS_FLAGS.contains(flag)).collect();
+        assert!(unknown.is_empty(), "{name} names {unknown:?}");
+    }
+}
+
+/// The first cells of the rows of all tables of a page, without the mark of code.
+fn first_cells(page: &str) -> impl Iterator<Item = &str> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    rows.map(|(cell, _)| cell)
+}
+
+/// The flags that upstream does not have.
+const OWN_FLAGS: [&str; 6] = [
+    "--flowtable",
+    "--manifests",
+    "--relist-removal-limit",
+    "--ruleset-layout",
+    "--service-elements-limit",
+    "--table-ownership",
+];
+
+#[test]
+fn the_flags_and_fields_of_our_own_are_on_their_page() {
+    let page = page("deploy/CONFIGURATION.md");
+    let listed: BTreeSet<&str> = first_cells(&page).filter(|cell| cell.starts_with("--")).collect();
+    assert_eq!(listed, BTreeSet::from(OWN_FLAGS));
+    // The example has each field, and each is taken as it stands.
+    let example: Vec<&str> = page.lines().skip_while(|line| !line.starts_with("    apiVersion:")).collect();
+    let example: Vec<&str> = example.into_iter().map_while(|line| line.strip_prefix("    ")).collect();
+    let directory = TempDir::new().expect("a temporary directory can be made");
+    let (file, written) = (directory.path().join("file"), directory.path().join("written"));
+    fs::write(&file, example.join("\n")).expect("a file can be written");
+    run(Command::new(binary()).arg("--config").arg(&file).arg("--write-config-to").arg(&written));
+    let written = fs::read_to_string(&written).expect("it was written");
+    let fields = words(&page, |word| word.starts_with("nftables."));
+    let own: Vec<&str> = example.iter().copied().filter(|line| line.starts_with("  ")).collect();
+    assert_eq!(own.len(), 4, "{example:?}");
+    for line in own {
+        assert!(written.lines().any(|found| found == line), "{line:?} was not taken:\n{written}");
+        let field = format!("nftables.{}", line.trim().split(':').next().unwrap_or_default());
+        assert!(fields.contains(field.as_str()), "the page does not describe {field}");
+    }
+}
+
+#[test]
+fn every_metric_of_our_own_is_on_its_page_and_nothing_else_is() {
+    let mut registered = BTreeSet::new();
+    for entry in fs::read_dir(project().join("src/metrics")).expect("the folder can be read") {
+        let path = entry.expect("it can be listed").path();
+        if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("tests.rs") {
+            let source = fs::read_to_string(path).expect("a source can be read");
+            let names =
+                source.split('"').filter(|text| text.starts_with("kubeproxy_nft_") && !text.contains(['{', ' ']));
+            registered.extend(names.map(str::to_owned));
+        }
+    }
+    assert!(registered.len() > 15, "{registered:?}");
+    let page = page("deploy/METRICS.md");
+    let listed: BTreeSet<String> = first_cells(&page)
+        .filter(|cell| cell.starts_with("kubeproxy_nft_") && !cell.contains(' '))
+        .map(str::to_owned)
+        .collect();
+    // Counters are registered without the end of their samples' name.
+    let without_total = |name: &String| name.strip_suffix("_total").unwrap_or(name).to_owned();
+    assert_eq!(listed.iter().map(without_total).collect::<BTreeSet<_>>(), registered);
+    for name in PAGES {
+        let text = self::page(name);
+        let unknown: Vec<_> =
+            words(&text, |word| word.starts_with("kubeproxy_nft_") && word.len() > 14 && !listed.contains(word))
+                .into_iter()
+                .collect();
+        assert!(unknown.is_empty(), "{name} names {unknown:?}, which is not in METRICS.md");
+    }
+}
+
+#[test]
+fn a_scrape_has_the_metrics_of_the_page_with_their_types() {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &crate::support::proxy::config(), &mixed::cluster());
+    let scrape = run(world.node.command("curl").args(["-s", "http://127.0.0.1:10249/metrics"]));
+    let page = page("deploy/METRICS.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `kubeproxy_nft_")?.split_once("` | "));
+    let mut looked = 0;
+    for (name, rest) in rows {
+        let Some(kind) = ["counter", "gauge", "histogram"].into_iter().find(|kind| rest.starts_with(kind)) else {
+            continue;
+        };
+        // Only a proxy with an API server follows kinds of objects.
+        if !name.starts_with("source_") || kind == "counter" {
+            looked += 1;
+            assert!(
+                scrape.contains(&format!("# TYPE kubeproxy_nft_{name} {kind}\n")),
+                "{name} is no {kind} in\n{scrape}"
+            );
+        }
+    }
+    assert!(looked > 12, "{looked} metrics");
+    // Those of upstream appear with their first sample, so they are looked for in the sources.
+    let source = sources(&project().join("src/metrics"));
+    let upstreams = words(&page, |word| word.starts_with("kubeproxy_") && !word.starts_with("kubeproxy_nft_"));
+    assert!(upstreams.len() > 4, "{upstreams:?}");
+    for name in upstreams {
+        let registered = [name, name.trim_end_matches("_total")].map(|name| format!("\"{name}\""));
+        assert!(registered.iter().any(|literal| source.contains(literal)), "there is no {name}");
+    }
+}
+
+/// The sources below a folder as one text.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).expect("a folder can be read") {
+        let path = entry.expect("it can be listed").path();
+        if path.is_dir() {
+            text += &sources(&path);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            text += &fs::read_to_string(path).expect("a source can be read");
+        }
+    }
+    text
+}
+
+#[test]
+fn the_messages_that_troubleshooting_explains_are_the_programs() {
+    let source = sources(&project().join("src"));
+    let lines: Vec<&str> = source.split("\\\n").collect();
+    let source =
+        lines.iter().enumerate().map(|(n, line)| if n == 0 { line } else { line.trim_start() }).collect::<String>();
+    let page = page("deploy/README.md");
+    let (_, part) = page.split_once("## Troubleshooting").expect("the page has that section");
+    let messages: Vec<&str> = first_cells(part).filter(|cell| !cell.starts_with("nft ")).collect();
+    assert!(messages.len() > 9, "{messages:?}");
+    for message in messages {
+        assert!(source.contains(message), "no message has {message:?}");
+    }
+}
+
+/// The rows of the table of hops in `src/README.md`: a file, and names of functions in it.
+fn hops(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let rows = page
+        .lines()
+        .filter(|line| line.strip_prefix("| ").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())));
+    let cells = rows.map(|row| row.split(" | ").map(|cell| cell.trim_matches('`')).collect::<Vec<_>>());
+    cells.map(|cells| (cells[1], cells[2].split("`, `").collect())).collect()
+}
+
+#[test]
+fn each_hop_of_the_way_of_a_slice_is_in_the_sources() {
+    let page = page("src/README.md");
+    let hops = hops(&page);
+    assert!(hops.len() > 9, "{hops:?}");
+    for (file, functions) in hops {
+        let source = self::page(&format!("src/{file}"));
+        for function in functions {
+            let (owner, name) = function.rsplit_once("::").unwrap_or(("", function));
+            let has = [format!("fn {name}("), format!("fn {name}<")].iter().any(|text| source.contains(text));
+            assert!(has && source.contains(owner), "{file} has no {function}");
+        }
+    }
+    // Files and folders in the rest of the page.
+    for span in page.split('`').skip(1).step_by(2).filter(|span| span.ends_with(".rs") || span.ends_with('/')) {
+        assert!(project().join("src").join(span).exists() || project().join(span).exists(), "there is no {span}");
+    }
+}
+
+/// The words of a table that look like the name of a test: four words or more.
+fn names_of_tests(page: &str) -> BTreeSet<&str> {
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let words = rows.flat_map(|row| row.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    words.filter(|word| word.matches('_').count() > 3 && !word.starts_with("kubeproxy_")).collect()
+}
+
+#[test]
+fn the_tests_that_promises_name_exist() {
+    let page = page("tests/README.md");
+    let sources = ["src", "nft", "tests"].map(|folder| sources(&project().join(folder))).concat();
+    let names = names_of_tests(&page);
+    assert!(names.len() > 30, "{names:?}");
+    let missing: Vec<_> = names.into_iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "no test is called {missing:?}");
+}
+
+#[test]
+fn the_first_page_stays_short_and_every_page_that_a_page_names_exists() {
+    assert!(page("README.md").lines().count() <= 150);
+    let pages = [
+        "nft/README.md",
+        "src/README.md",
+        "tests/README.md",
+        "benches/README.md",
+        "deploy/SECURITY.md",
+        "vm-tests/README.md",
+    ];
+    for name in PAGES.into_iter().chain(pages) {
+        let beside = Path::new(name).parent().expect("a page is in a folder");
+        let is_page = |span: &str| span.ends_with(".md") && !span.contains(' ') && !span.starts_with("target/");
+        for link in page(name).split('`').skip(1).step_by(2).filter(|span| is_page(span)) {
+            let found = project().join(link).exists() || project().join(beside).join(link).exists();
+            assert!(found, "{name} names {link}");
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The walls between the modules (README, "The picture"): which module may name which module, crate or part of the standard library.
+//! The walls between the modules (`src/README.md`): which module may name which module, crate or part of the standard library.
 //!
 //! Reads the sources as tokens, without comments, literals and what is only there for tests. Each name that a `use` brings in counts
 //! with its whole path. A new module has to be added to the table here.
@@ -276,6 +276,23 @@ fn every_module_stays_behind_its_wall() {
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
     assert_eq!(modules, WALLS.iter().map(|wall| wall.module).collect(), "the modules that there are, and the walls");
+}
+
+#[test]
+fn the_page_of_the_sources_has_the_same_walls() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/README.md")).unwrap();
+    let rows = page.lines().skip_while(|line| !line.starts_with("| folder or file")).skip(3);
+    let mut found = BTreeSet::new();
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let module = cells[0].trim_matches(['|', '`', ' ', '/']).trim_end_matches(".rs");
+        let names: BTreeSet<&str> = cells[2].split('`').skip(1).step_by(2).collect();
+        let wall = WALLS.iter().find(|wall| wall.module == module).unwrap_or_else(|| panic!("no wall for {module}"));
+        let others: BTreeSet<&str> = wall.modules.iter().copied().filter(|name| *name != module).collect();
+        assert_eq!(names, others, "what {module} may name: on the page, and in this test");
+        found.insert(wall.module);
+    }
+    assert_eq!(found, WALLS.iter().map(|wall| wall.module).collect(), "the modules of the page, and of this test");
 }
 
 #[test]

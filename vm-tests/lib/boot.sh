@@ -2,7 +2,7 @@
 #
 # A guest is called KERNEL.NUMBER. Takes $WORK/GUEST with the archive and the plan; gives the console in $WORK/GUEST/console and lines
 # of "KERNEL NFT-SUITE GROUP VERDICT SECONDS REASON" in $WORK/GUEST/results. A verdict that the plan asks for and the guest did not give is a
-# failure, and so is everything in the kernel's log that says that the kernel is unwell.
+# failure, and so is every warning, error or hang in the kernel's log.
 
 # What the kernel prints when something is wrong with it.
 KERNEL_TROUBLE='WARNING: (CPU|possible|suspicious)|\bBUG: |\bOops\b|general protection fault|soft lockup|hard LOCKUP|rcu.*(stall|starved)|Kernel panic|blocked for more than [0-9]+ seconds|KASAN|refcount_t:|list_(add|del) corruption'
@@ -15,7 +15,7 @@ machine() { # ACCELERATOR KERNEL ARGUMENT...
 	local accelerator=$1 qemu=$CACHE/$QEMU_SUITE/qemu/usr vmlinuz cpu=max
 	vmlinuz=$(find "$CACHE/$2/kernel" -name 'vmlinuz*' | head -n 1)
 	shift 2
-	# The plain processor: a boot with `max` did not come to its end here once.
+	# The plain processor: a boot with `max` did not come to its end once.
 	[ "$accelerator" = kvm ] || cpu=qemu64,+ssse3,+sse4.1,+sse4.2
 	export QEMU_MODULE_DIR=$qemu/lib/x86_64-linux-gnu/qemu
 	exec "$qemu/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$qemu/lib/x86_64-linux-gnu" "$qemu/bin/qemu-system-x86_64" \
@@ -24,7 +24,7 @@ machine() { # ACCELERATOR KERNEL ARGUMENT...
 }
 
 # "kvm" if a kernel gets as far as its panic about a missing root file system in a few seconds with it, else "tcg". That
-# /dev/kvm can be opened says little: inside some virtual machines guests then crawl or die.
+# /dev/kvm can be opened is not enough: inside some virtual machines guests are then very slow, or end.
 accelerator() { # KERNEL
 	if [ -w /dev/kvm ] && (export -f machine; export CACHE QEMU_SUITE CPUS; timeout 10 bash -c \
 		"machine kvm $1 -append 'console=ttyS0 panic=-1 reboot=t'" 2>/dev/null) 2>/dev/null | grep -a 'Kernel panic' >/dev/null; then

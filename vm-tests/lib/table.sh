@@ -58,7 +58,7 @@ table() {
 			echo
 		done
 	done
-	printf '\nWhat was said beside the verdicts (seconds are the guest'\''s):\n\n'
+	printf '\nDetails of each group (seconds are the guest'\''s):\n\n'
 	awk '{ printf "- %s, nft of %s, %s: **%s**%s", $1, $2, $3, $4, $5 == "-" ? "" : ", " $5 " s"
 		$1 = $2 = $3 = $4 = $5 = ""; sub(/^ */, ""); sub(/ *$/, ""); print $0 == "" ? "" : ": " $0 }' "$results"
 	printf '\nSeconds of all guests together, by group:'
@@ -66,7 +66,7 @@ table() {
 		END { for (i = 1; i <= n; i++) printf " %s %d,", order[i], sum[order[i]]; printf " all %d.\n", all }' "$results"
 }
 
-# What README says: a row a kernel.
+# The table of deploy/KERNELS.md: a row a kernel.
 summary() {
 	local kernel results=$WORK/results
 	echo 'Tested in virtual machines, with the details in `vm-tests/RESULTS.md`:'
@@ -93,36 +93,36 @@ listing_nfts() { # KERNEL
 	printf '%s' "${line:-none}"
 }
 
-# Writes the results where people look for them: RESULTS.md, and the part of README.md between the two markers.
-write_readme() {
-	local kernel suite group begin='<!-- kernels: written by vm-tests/run --readme -->' end='<!-- kernels: end -->'
+# Writes the results where people look for them: RESULTS.md, and the part of deploy/KERNELS.md between the two markers.
+record_results() {
+	local kernel suite group page=deploy/KERNELS.md begin='<!-- kernels: written by vm-tests/run --record -->' end='<!-- kernels: end -->'
 	for kernel in "${SUITES[@]}"; do
 		for group in "${GROUPS_PER_KERNEL[@]}"; do
-			grep -q "^$kernel $kernel $group " "$WORK/results" || { echo "README stays: $group was not run on $kernel" >&2; return 1; }
+			grep -q "^$kernel $kernel $group " "$WORK/results" || { echo "nothing is recorded: $group was not run on $kernel" >&2; return 1; }
 		done
 		for group in "${GROUPS_PER_NFT[@]}"; do
 			for suite in "${SUITES[@]}"; do
 				grep -q "^$kernel $suite $group " "$WORK/results" ||
-					{ echo "README stays: $group was not run on $kernel with nft of $suite" >&2; return 1; }
+					{ echo "nothing is recorded: $group was not run on $kernel with nft of $suite" >&2; return 1; }
 			done
 		done
 	done
 	if awk '$4 != "pass" && $4 != "n/a"' "$WORK/results" | grep .; then
-		echo "README stays: these failed" >&2
+		echo "nothing is recorded: these failed" >&2
 		return 1
 	fi
 	{
 		echo '# Results of the matrix'
 		echo
-		echo "Written by \`vm-tests/run --readme\` on $(date -u +%F); how to read it stands in README.md beside this file."
+		echo "Written by \`vm-tests/run --record\` on $(date -u +%F). README.md beside this file says how to read it."
 		echo
 		table
 	} >vm-tests/RESULTS.md
-	grep -qxF "$begin" README.md && grep -qxF "$end" README.md || { echo "README.md lacks the markers of the kernels" >&2; return 1; }
+	grep -qxF -e "$begin" "$page" && grep -qxF -e "$end" "$page" || { echo "$page lacks the markers of the kernels" >&2; return 1; }
 	summary >"$WORK/summary.md"
 	awk -v begin="$begin" -v end="$end" -v part="$WORK/summary.md" '
 		$0 == begin { print; while ((getline line <part) > 0) print line; skip = 1; next }
 		$0 == end { skip = 0 }
-		!skip' README.md >"$WORK/README.md"
-	cp "$WORK/README.md" README.md
+		!skip' "$page" >"$WORK/page.md"
+	cp "$WORK/page.md" "$page"
 }

@@ -52,9 +52,9 @@ const SURFACE: &[(&str, &str, &str)] = &[
     ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("relist-removal-limit", "90", "50"), ("service-elements-limit", "100000", "5"), ("flowtable", "off", "eth0,cni0"), ("table-ownership", "off", "auto"), ("version", "false", "false"),
 ];
 
+// Every flag of upstream, with its default (P1).
 #[test]
 fn each_flag_has_its_default_and_takes_its_type() {
-    // Every flag of upstream, with its default (P1).
     for (name, default, other) in SURFACE {
         assert_eq!(shown(&[], name), *default, "{name}");
         let value = other.trim_start_matches('[').trim_end_matches(if other.starts_with("[1") { "]" } else { "" });
@@ -138,9 +138,9 @@ fn vmodule_goes_before_the_files() {
     assert_eq!(patterns, ["a", "b"]);
 }
 
+// Beside `--config` few flags count (P1).
 #[test]
 fn beside_a_file_only_the_flags_of_the_table_count() {
-    // Beside `--config` few flags count (P1).
     for flag in FLAGS {
         let (_, _, other) = SURFACE.iter().find(|(name, _, _)| *name == flag.name).unwrap();
         let other = if other.starts_with("[1") { other.trim_matches(['[', ']']) } else { other };

@@ -134,7 +134,6 @@ fn a_sync_thread_that_works_for_too_long_makes_the_proxy_unhealthy_and_says_why(
 
 #[test]
 fn it_is_ready_while_syncs_succeed_and_says_why_it_is_not() {
-    // `/readyz` follows the last sync (L8).
     let (mut health, start) = registered(&[Family::V4]);
     let answer = |health: &ProxyHealth, at| {
         let (good, body) = health.readyz(at, clock(0));
@@ -250,7 +249,6 @@ async fn an_address_in_use_is_fatal_only_with_hard_fail() {
 
 #[test]
 fn requests_that_wait_for_another_kube_proxy_make_nobody_unhealthy_and_the_answers_say_why() {
-    // A process that waits for the lock is alive and not ready (L8, L9).
     let (mut health, start) = registered(&Family::BOTH);
     health.queued(Family::V4, start);
     health.held_back(Some("pid 7 writes".to_owned()), start);
