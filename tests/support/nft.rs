@@ -31,10 +31,13 @@ pub(crate) fn list_tables(namespace: &Namespace) -> String {
 /// The objects of all tables but the proxy's lock, as `nft -j list table` shows them.
 ///
 /// `nft -j list ruleset` of nft 1.0.6 prints no JSON while there is a table with an owner, such as the lock: it has no name for that flag.
+/// It prints an empty line when a chain goes while it lists: then it is asked again.
 pub(crate) fn list_json(namespace: &Namespace) -> Value {
+    const TRIES: usize = 10;
     let mut objects = Vec::new();
     for table in list_tables(namespace).lines() {
-        let text = run(namespace.command("nft").args(["-j", "list"]).args(table.split(' ')));
+        let list = |_| run(namespace.command("nft").args(["-j", "list"]).args(table.split(' ')));
+        let text = (0..TRIES).map(list).find(|text| !text.trim().is_empty()).expect("nft lists something");
         let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{table}: no JSON: {error}"));
         objects.extend(json["nftables"].as_array_mut().map(std::mem::take).unwrap_or_default());
     }
