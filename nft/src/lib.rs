@@ -25,6 +25,7 @@ pub mod expr;
 pub mod field;
 pub mod monitor;
 pub mod object;
+pub mod packed;
 pub mod ruleset;
 pub mod socket;
 pub mod statement;
@@ -43,5 +44,6 @@ pub use object::{
     BaseChain, Chain, ChainType, Element, Family, Flowtable, Hook, NamedObject, ObjectKind, Ownership, Rule, RuleDump,
     Set, SetFlags, Table, TableName, TableState, Types, Value, ValueType, Verdict,
 };
+pub use packed::{ElementRef, Elements};
 pub use ruleset::{Ruleset, SetContent, TableContent};
 pub use statement::{Operand, Statement};

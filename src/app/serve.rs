@@ -29,7 +29,7 @@ use crate::ruleset;
 use crate::serving::{self, HealthWatch};
 use crate::source::api;
 use crate::supervise::{self, Supervisor};
-use crate::sync::{Chore, Culprit, Engine, LostClaims, Schedule, Sync};
+use crate::sync::{Chore, Engine, LostClaims, RefusedService, Schedule, Sync};
 
 /// Events on their way from the source to the sync loop; a source that is faster waits.
 const EVENT_QUEUE: usize = 4096;
@@ -268,14 +268,14 @@ fn sync(
             recorder.record(Happening::FrontNotProgrammed { service, reason });
         })
     };
-    let on_company = {
+    let on_other_proxy = {
         let recorder = recorder.clone();
         Box::new(move || recorder.record(Happening::AnotherProxy))
     };
-    let on_culprit = Box::new(move |Culprit { service, reason }| {
+    let on_refused_service = Box::new(move |RefusedService { service, reason }| {
         recorder.record(Happening::ServiceNotProgrammed { service, error: reason });
     });
-    let sync = Sync::new(engine, schedule, metrics, health, on_node).telling(on_culprit);
-    let sync = sync.telling_lost_claims(on_lost_claims).telling_company(on_company);
+    let sync = Sync::new(engine, schedule, metrics, health, on_node).telling(on_refused_service);
+    let sync = sync.telling_lost_claims(on_lost_claims).on_other_proxy_found(on_other_proxy);
     sync.followed_by(after_first_sync(synced)).run(events)
 }

@@ -11,8 +11,8 @@ use nft::{
 };
 
 use super::{LocalTraffic, NodeFacts, NodePorts, Settings, notes};
-use crate::diff::{ChainContent, Fragment};
 use crate::model::Family;
+use crate::table::{ChainContent, Fragment};
 
 /// Names of the sets that every layout has.
 pub(super) mod set {

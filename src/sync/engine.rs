@@ -1,7 +1,7 @@
 //! One sync, in five steps: recompute what is dirty, read back if need be, plan, commit, take over.
 
-mod expulsion;
 mod isolation;
+mod stale_clients;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use expulsion::Done;
 use nft::monitor::Process;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
+use stale_clients::Done;
 use tracing::{info, warn};
 
 use super::budget::{Budget, Oversized};
@@ -21,12 +21,11 @@ use super::health::HealthChecks;
 use super::locality::{Counts, NoLocalEndpoints};
 use super::lost::{self, LostClaims};
 use super::pending::Pending;
-use super::quarantine::{Culprit, Quarantine};
+use super::quarantine::{Quarantine, RefusedService};
 use super::settings;
 use super::tables::Tables;
 use crate::config::Config;
 use crate::conntrack::Flow;
-use crate::diff::Scope;
 use crate::health::Snapshot;
 use crate::kernel::{ForeignWrites, Kernel, LockError, Turn};
 use crate::model::{Dirty, Event, Family, Node, ObjectName, State};
@@ -34,17 +33,17 @@ use crate::ruleset::{Layout, NodeFacts};
 use crate::select::select;
 
 /// Owns the state of the cluster and the tables, and makes the kernel follow.
-pub struct Engine<K, L> {
+pub struct Engine<K> {
     config: Config,
     state: State,
-    tables: Tables<L>,
+    tables: Tables,
     health_checks: HealthChecks,
     no_local_endpoints: NoLocalEndpoints,
     pending: Pending,
     udp: UdpFlows,
     kernel: K,
     interfaces: Vec<IpAddr>,
-    /// The next sync looks for what others may have changed.
+    /// Another program may have changed the tables since the last sync.
     suspicious: bool,
     /// The node's facts were not taken over yet.
     first: bool,
@@ -69,7 +68,7 @@ pub struct Report {
     pub committed: Option<Committed>,
     /// Time from sending the transaction to the kernel's answer.
     pub kernel_time: Duration,
-    /// Others had changed our tables; nothing else was to be done.
+    /// Another program had changed the tables; nothing else was to be done.
     pub repaired: bool,
     /// For each changed slice with a time since when it waited, how long that was.
     pub programmed: Vec<(Family, Duration)>,
@@ -77,9 +76,9 @@ pub struct Report {
     pub flows: Vec<Reconciled>,
 }
 
-impl<K: Kernel, L: Layout> Engine<K, L> {
+impl<K: Kernel> Engine<K> {
     /// An engine that knows nothing of the cluster yet.
-    pub fn new(config: Config, layout: L, families: &[Family], kernel: K) -> Self {
+    pub fn new(config: Config, layout: Layout, families: &[Family], kernel: K) -> Self {
         let state = State::new(&config.node_name).with_front_limit(config.service_elements_limit);
         let budget = Budget::new(config.service_elements_limit);
         let tables = Tables::new(layout, families, &config);
@@ -148,9 +147,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         (internal, external)
     }
 
-    /// The sets of each family's table and their numbers of elements, as far as we know; without those that rules fill.
+    /// The sets of each family's table and their numbers of elements as of the last commit; without those that rules fill.
     pub fn table_counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
-        self.tables.counts()
+        self.tables.lens()
     }
 
     /// The health checks as of the last sync (K1).
@@ -158,25 +157,28 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.health_checks.snapshot()
     }
 
-    /// Makes the kernel hold what it should. `settled` says that the last sync was at least a second ago: then what it left to
-    /// be finished is finished (F8).
+    /// Makes the kernel hold what it should: selects the endpoints of Services that changed, puts their records into the tables, and
+    /// has the kernel carry out the difference. `after_pause` says that the last sync was at least a second ago: then the chains that
+    /// it emptied are deleted (F8).
     ///
     /// # Errors
     /// See [`SyncError`]; the next sync reads back and compares everything.
-    pub fn sync(&mut self, settled: bool) -> Result<Report, SyncError> {
+    pub fn sync(&mut self, after_pause: bool) -> Result<Report, SyncError> {
         let families: Vec<Family> = self.families().collect();
         let suspicious = std::mem::take(&mut self.suspicious);
         self.pending.taken();
         let services = self.recompute();
-        let outcome = match self.bring_about(settled) {
-            Err(refused) if cannot_own(&refused) => {
-                info!("this kernel cannot keep others from changing our rules; they are watched instead");
+        let outcome = match self.bring_about(after_pause) {
+            Err(failed) if cannot_own(&failed) => {
+                info!(
+                    "this kernel cannot keep other programs from changing the rules; changes are watched for instead"
+                );
                 self.tables.disown();
-                self.bring_about(settled)
+                self.bring_about(after_pause)
             }
             other => other,
         };
-        let outcome = outcome.or_else(|refused| self.isolate(refused));
+        let outcome = outcome.or_else(|failed| self.isolate(failed));
         self.quarantine.synced(outcome.is_ok());
         let mut report = outcome.map_err(SyncError::from)?;
         report.services = services;
@@ -188,27 +190,30 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         Ok(report)
     }
 
-    /// From what the kernel holds to what it should.
-    fn bring_about(&mut self, settled: bool) -> Result<Report, Refused> {
-        let scope = self.read_back()?;
-        self.carry_out(scope, settled)
+    /// Reads what the kernel holds unless that is known, and has it do the rest.
+    fn bring_about(&mut self, after_pause: bool) -> Result<Report, Failed> {
+        if !self.tables.known() {
+            self.tables.read_back(&mut self.kernel)?;
+            self.tables.give_way(self.quarantine.names());
+        }
+        self.carry_out(after_pause)
     }
 
-    /// The same, when what the kernel holds is known.
-    fn carry_out(&mut self, scope: Scope, settled: bool) -> Result<Report, Refused> {
-        let commands = self.tables.transaction(scope, settled);
-        let expulsions = self.tables.expulsions(&mut self.kernel, scope, &commands)?;
+    /// From what the kernel holds, which is known, to what it should hold: difference, commit, take over.
+    fn carry_out(&mut self, after_pause: bool) -> Result<Report, Failed> {
+        let full = self.tables.compares_everything();
+        let commands = self.tables.transaction(after_pause);
+        let stale = self.tables.stale_clients(&mut self.kernel, &commands)?;
         let start = Instant::now();
-        let Done { committed, commands, left } = self.commit(commands, expulsions)?;
+        let Done { committed, commands, left } = self.commit(commands, stale)?;
         let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.tables.committed(&commands, Instant::now());
-        if commands.iter().any(expels) {
+        if commands.iter().any(deletes_clients) {
             // Until now, a client that was remembered there could make a flow to an endpoint that is gone.
             self.udp.all_changed();
         }
         let programmed = self.pending.succeeded(SystemTime::now());
         let (added, removed) = count(&commands);
-        let full = scope == Scope::Everything;
         let mut report = Report { full, added, removed, committed, kernel_time, programmed, ..Report::default() };
         self.finish(&left, &mut report);
         Ok(report)
@@ -218,7 +223,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
         services.extend(self.quarantine.due(Instant::now()));
         if self.first {
-            self.health_checks.disinherit();
+            self.health_checks.clear();
         }
         if self.first || node || service_cidrs {
             self.refresh_node();
@@ -226,7 +231,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
         let families: Vec<Family> = self.families().collect();
         for name in &services {
-            self.quarantine.release(name);
+            self.quarantine.retry(name);
             let fits = self.budget.admits(&self.state, self.tables.layout(), name);
             self.udp.service_changed(&self.state, name, fits);
             let selection = if fits { select(&self.state, name) } else { None };
@@ -239,7 +244,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
         for service in self.state.services().filter(|service| !services.contains(&service.name)) {
             if self.budget.admits(&self.state, self.tables.layout(), &service.name) {
-                self.quarantine.release(&service.name);
+                self.quarantine.retry(&service.name);
                 self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
             }
         }
@@ -261,17 +266,8 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
     }
 
-    /// Makes sure that what the kernel holds is known, and says how much is to be compared.
-    fn read_back(&mut self) -> Result<Scope, ReadError> {
-        if self.tables.known() {
-            return Ok(Scope::Touched);
-        }
-        self.tables.read_back(&mut self.kernel)?;
-        Ok(Scope::Everything)
-    }
-
     /// The Services that the kernel refused since the last call and that are left out now. Each is said once for each reason.
-    pub fn take_culprits(&mut self) -> Vec<Culprit> {
+    pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }
 
@@ -303,21 +299,21 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
 
     /// Whether the kernel holds rules of a process before this one. If so, the health checks are what these say until the first
     /// sync; before that, nobody else knows.
-    pub fn inherit(&mut self) -> bool {
-        let mut inherits = false;
+    pub fn adopt_previous(&mut self) -> bool {
+        let mut adopted = false;
         self.list_addresses();
         self.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
         for (family, table) in self.tables.families().collect::<Vec<_>>().into_iter().zip(self.tables.names()) {
             match self.kernel.read(&table) {
                 Ok(Some(dump)) if !dump.chains.is_empty() => {
-                    self.health_checks.inherit(&self.config, family, &dump);
-                    inherits = true;
+                    self.health_checks.adopt(&self.config, family, &dump);
+                    adopted = true;
                 }
                 Ok(_) => {}
                 Err(error) => warn!(%error, %table, "cannot ask for the rules of a process before this one"),
             }
         }
-        inherits
+        adopted
     }
 
     /// Looks at the node's addresses. Gives those that came and those that went, if the next sync has to take them over (G11); what
@@ -338,18 +334,18 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
 
     /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at
     /// one tick are deleted after the next (F8).
-    pub fn tick(&mut self) {
-        self.tables.tick();
+    pub fn second_passed(&mut self) {
+        self.tables.second_passed();
     }
 
     /// Whether something is left to do that has to wait for a second.
-    pub fn unfinished(&self) -> bool {
-        self.tables.unfinished()
+    pub fn has_emptied_chains(&self) -> bool {
+        self.tables.has_emptied_chains()
     }
 
     /// Looks whether another program wrote to our tables, and if so has the next sync compare everything. `None` when none did; else
     /// the programs, as far as they are known. None of them is when the tables may have been written to.
-    pub fn check(&mut self) -> Option<Vec<Process>> {
+    pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
         let programs = match self.kernel.foreign_writes(&self.tables.names()) {
             Ok(ForeignWrites::None) => return None,
             Ok(ForeignWrites::By(programs)) => programs,
@@ -360,7 +356,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             }
         };
         self.suspicious = true;
-        self.tables.company.suspect();
+        self.tables.other_proxy.suspect();
         self.tables.forget();
         Some(programs)
     }
@@ -371,13 +367,13 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     }
 
     /// Whether another kube-proxy writes to the same tables, as far as is known.
-    pub fn has_company(&self, now: Instant) -> bool {
-        self.tables.company.is_present(now)
+    pub fn is_other_proxy_present(&self, now: Instant) -> bool {
+        self.tables.other_proxy.is_present(now)
     }
 
     /// Whether another kube-proxy has come since the last call, that writes to the same tables.
-    pub fn has_new_company(&mut self) -> bool {
-        self.tables.company.take_news()
+    pub fn is_other_proxy_new(&mut self) -> bool {
+        self.tables.other_proxy.take_news()
     }
 
     /// Whose turn it is to write.
@@ -399,7 +395,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     }
 
     /// Has the next sync look at everything again: the node's addresses, and what the kernel holds.
-    pub fn distrust(&mut self) {
+    pub fn compare_everything(&mut self) {
         self.suspicious = true;
         self.refresh_node();
         self.tables.forget();
@@ -422,37 +418,37 @@ pub struct AddressChange {
 }
 
 /// Why the tables are not what they should be.
-enum Refused {
+enum Failed {
     /// The kernel did not commit these commands.
     Commit(CommitError, Vec<Command>),
     /// The tables could not be read.
     Read(ReadError),
 }
 
-impl From<ReadError> for Refused {
+impl From<ReadError> for Failed {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
     }
 }
 
-impl From<Refused> for SyncError {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Commit(error, commands) => Self::commit(error, &commands),
-            Refused::Read(error) => Self::Read(error),
+impl From<Failed> for SyncError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Commit(error, commands) => Self::commit(error, &commands),
+            Failed::Read(error) => Self::Read(error),
         }
     }
 }
 
 /// Whether it failed only because this kernel has no tables that are owned and outlive their owner.
-fn cannot_own(refused: &Refused) -> bool {
-    let Refused::Commit(CommitError::Refused(refusals), commands) = refused else { return false };
+fn cannot_own(failed: &Failed) -> bool {
+    let Failed::Commit(CommitError::Refused(refusals), commands) = failed else { return false };
     let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
     refusals.iter().any(|refusal| refusal.is_unsupported() && matches!(command(refusal), Some(Command::OwnTable(_))))
 }
 
-/// Whether it takes away what rules remembered.
-fn expels(command: &Command) -> bool {
+/// Whether it takes away clients that rules remembered.
+fn deletes_clients(command: &Command) -> bool {
     matches!(command, Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) if set.flags.dynamic)
 }
 

@@ -7,14 +7,14 @@
 
 mod budget;
 mod chores;
-mod company;
+mod client_checks;
 mod engine;
 mod failure;
 mod flows;
 mod health;
 mod locality;
-mod looks;
 mod lost;
+mod other_proxy;
 mod pending;
 mod quarantine;
 mod repairs;
@@ -34,14 +34,13 @@ pub use engine::{AddressChange, Engine, NoKernel, Report};
 pub use failure::SyncError;
 pub use flows::Reconciled;
 pub use lost::LostClaims;
-pub use quarantine::Culprit;
+pub use quarantine::RefusedService;
 pub use schedule::Schedule;
 
 use crate::health::Reporter;
 use crate::kernel::{Kernel, Turn};
 use crate::metrics::{Metrics, Transaction};
 use crate::model::{Event, Node};
-use crate::ruleset::Layout;
 use chores::Chores;
 use repairs::{Repairs, Untold};
 use turns::{News, Turns};
@@ -50,30 +49,30 @@ use turns::{News, Turns};
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
 
 /// The sync loop.
-pub struct Sync<K, L> {
-    engine: Engine<K, L>,
+pub struct Sync<K> {
+    engine: Engine<K>,
     schedule: Schedule,
     metrics: Metrics,
     health: Reporter,
     last_end: Option<Instant>,
     started: Instant,
     /// Whether a process before this one left rules, once that has been asked.
-    inherits: Option<bool>,
+    has_previous_rules: Option<bool>,
     /// Asked once about this node's own object.
     on_node: Option<OnNode>,
     /// The end of the last sync that was told that a moment has passed.
-    last_tick: Option<Instant>,
+    last_second: Option<Instant>,
     /// When it was last looked at what no event tells of.
     last_look: Option<Instant>,
     repairs: Repairs,
-    /// Told of each Service that is left out.
-    on_culprit: Option<OnCulprit>,
+    /// Called with each Service that is left out.
+    on_refused_service: Option<OnRefusedService>,
     /// Told of each Service that does not get a front.
     on_lost_claims: Option<OnLostClaims>,
     /// What waits for the first successful sync.
     chores: Chores,
     /// Told that another kube-proxy writes to the same tables.
-    on_company: Option<OnCompany>,
+    on_other_proxy: Option<OnOtherProxy>,
     /// Whether another process writes, so that we must not.
     turns: Turns,
 }
@@ -82,10 +81,10 @@ pub struct Sync<K, L> {
 pub type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
 /// Hears of a Service that the kernel refuses, or that is too large.
-pub type OnCulprit = Box<dyn Fn(Culprit) + Send>;
+pub type OnRefusedService = Box<dyn Fn(RefusedService) + Send>;
 
 /// Hears that another kube-proxy, which knows no lock, writes to the same tables.
-pub type OnCompany = Box<dyn Fn() + Send>;
+pub type OnOtherProxy = Box<dyn Fn() + Send>;
 
 /// Looks at this node's own object when it is first seen; an error ends the loop.
 pub type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
@@ -97,9 +96,9 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// How long after the start the Node may be unknown before it is asked whether there are rules from before.
 const NODE_PATIENCE: Duration = Duration::from_secs(2);
 
-impl<K: Kernel, L: Layout> Sync<K, L> {
+impl<K: Kernel> Sync<K> {
     /// A loop that has not begun.
-    pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
+    pub fn new(engine: Engine<K>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
         Self {
             engine,
             schedule,
@@ -107,15 +106,15 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             health,
             last_end: None,
             started: Instant::now(),
-            inherits: None,
-            last_tick: None,
+            has_previous_rules: None,
+            last_second: None,
             last_look: None,
             repairs: Repairs::new(),
             on_node: Some(on_node),
-            on_culprit: None,
+            on_refused_service: None,
             on_lost_claims: None,
             chores: Chores::default(),
-            on_company: None,
+            on_other_proxy: None,
             turns: Turns::default(),
         }
     }
@@ -129,8 +128,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
 
     /// Has somebody told of each Service that is left out because the kernel refuses it, once for each reason.
     #[must_use]
-    pub fn telling(mut self, on_culprit: OnCulprit) -> Self {
-        self.on_culprit = Some(on_culprit);
+    pub fn telling(mut self, on_refused_service: OnRefusedService) -> Self {
+        self.on_refused_service = Some(on_refused_service);
         self
     }
 
@@ -143,8 +142,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
 
     /// Has somebody told when another kube-proxy writes to the same tables.
     #[must_use]
-    pub fn telling_company(mut self, on_company: OnCompany) -> Self {
-        self.on_company = Some(on_company);
+    pub fn on_other_proxy_found(mut self, on_other_proxy: OnOtherProxy) -> Self {
+        self.on_other_proxy = Some(on_other_proxy);
         self
     }
 
@@ -165,7 +164,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             }
             match self.wait(events) {
                 Ok(()) => {}
-                Err(Gone) => break,
+                Err(SourceEnded) => break,
             }
             self.look_at_node()?;
             self.tell_lost_claims();
@@ -186,18 +185,18 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             return known;
         }
         let (engine, health) = (&mut self.engine, &self.health);
-        let inherits = *self.inherits.get_or_insert_with(|| {
-            let inherits = engine.inherit();
-            if inherits {
+        let has_previous_rules = *self.has_previous_rules.get_or_insert_with(|| {
+            let has_previous_rules = engine.adopt_previous();
+            if has_previous_rules {
                 info!(
                     "the Node is not known yet; it counts as eligible, because there are rules from before the start, and \
                      health-check node ports say what these do"
                 );
                 health.services(engine.health_checks());
             }
-            inherits
+            has_previous_rules
         });
-        inherits.then_some(true)
+        has_previous_rules.then_some(true)
     }
 
     /// Whether every object has arrived (G1), and no other process holds the lock.
@@ -239,10 +238,10 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     }
 
     /// Waits for events, the next sync or the next check, and takes over the events that are there.
-    fn wait(&mut self, events: &Receiver<Event>) -> Result<(), Gone> {
+    fn wait(&mut self, events: &Receiver<Event>) -> Result<(), SourceEnded> {
         let now = Instant::now();
         let due = self.may_sync().then(|| self.schedule.due(now).saturating_duration_since(now));
-        let look = self.engine.next_look().map_or(MOMENT, |look| look.saturating_duration_since(now));
+        let look = self.engine.next_client_check().map_or(MOMENT, |look| look.saturating_duration_since(now));
         let chore = self.chores.wait(now).unwrap_or(MOMENT);
         let most = if self.turns.waits() { turns::POLL } else { MOMENT };
         let timeout = due.unwrap_or(most).min(most).min(look).min(chore);
@@ -253,13 +252,13 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         match received {
             Ok(event) => self.take(event),
             Err(RecvTimeoutError::Timeout) => return Ok(()),
-            Err(RecvTimeoutError::Disconnected) => return Err(Gone),
+            Err(RecvTimeoutError::Disconnected) => return Err(SourceEnded),
         }
         for _ in 0..MAX_EVENTS_BEFORE_SYNC {
             match events.try_recv() {
                 Ok(event) => self.take(event),
                 Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(Gone),
+                Err(TryRecvError::Disconnected) => return Err(SourceEnded),
             }
         }
         Ok(())
@@ -285,34 +284,34 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self.metrics.pending(slices, services);
     }
 
-    fn tell_culprits(&mut self) {
+    fn report_left_out(&mut self) {
         self.metrics.quarantined(self.engine.quarantined().len());
         self.health.quarantined(self.engine.quarantined());
         self.metrics.oversized(self.engine.oversized().len());
         self.health.oversized(self.engine.oversized());
         for oversized in self.engine.take_oversized() {
             error!(service = %oversized.service, "left out until it is smaller: {oversized}");
-            if let Some(tell) = &self.on_culprit {
+            if let Some(tell) = &self.on_refused_service {
                 let reason = format!("nothing of it is programmed, because {oversized}");
-                tell(Culprit { service: oversized.service, reason });
+                tell(RefusedService { service: oversized.service, reason });
             }
         }
-        for culprit in self.engine.take_culprits() {
-            let Culprit { service, reason } = &culprit;
+        for refused in self.engine.take_refused_services() {
+            let RefusedService { service, reason } = &refused;
             error!(%service, "left out until it changes, because the kernel refuses it: {reason}");
-            if let Some(tell) = &self.on_culprit {
-                tell(culprit);
+            if let Some(tell) = &self.on_refused_service {
+                tell(refused);
             }
         }
     }
 
-    fn tell_company(&mut self) {
-        if self.engine.has_new_company() {
+    fn report_other_proxy(&mut self) {
+        if self.engine.is_other_proxy_new() {
             warn!(
                 "another kube-proxy, in mode nftables, writes to the same tables; it is left alone but for what it does to our rules: \
                  end one of the two"
             );
-            self.on_company.iter().for_each(|tell| tell());
+            self.on_other_proxy.iter().for_each(|tell| tell());
         }
     }
 
@@ -344,23 +343,23 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             return;
         }
         let now = Instant::now();
-        if let Some(programs) = self.engine.check() {
+        if let Some(programs) = self.engine.foreign_writes() {
             self.metrics.foreign_change();
             let by = programs.iter().map(|by| format!("{} (pid {})", by.name, by.pid));
             self.schedule.request_repair(self.repairs.noticed(by, now));
             self.tell_queued();
         }
         // No sync: the next one need not wait for the minimum interval because of it.
-        if let Some(report) = self.engine.look_again(Instant::now()) {
+        if let Some(report) = self.engine.check_clients(Instant::now()) {
             self.count(&report);
         }
         self.tell_foreign(now);
         let looked = self.last_look.is_some_and(|look| now.duration_since(look) < MOMENT);
-        if looked || self.schedule.is_requested() || !self.is_settled() {
+        if looked || self.schedule.is_requested() || !self.is_after_pause() {
             return;
         }
         self.last_look = Some(now);
-        if self.engine.unfinished() {
+        if self.engine.has_emptied_chains() {
             self.schedule.request_chore();
         }
         if let Some(AddressChange { added, removed }) = self.engine.addresses_changed() {
@@ -374,7 +373,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         let Some(Untold { times, by, found }) = self.repairs.sentence(now) else { return };
         let (by, found): (Vec<String>, Vec<String>) = (by.into_iter().collect(), found.into_iter().collect());
         let (by, found) = (by.join(", "), found.join("; "));
-        if self.engine.has_company(now) {
+        if self.engine.is_other_proxy_present(now) {
             debug!(times, by, found, "another kube-proxy changed our rules; comparing and repairing them");
         } else if by.is_empty() && found.is_empty() {
             info!(times, "another program may have changed our rules; comparing them");
@@ -384,30 +383,30 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     }
 
     /// Whether the last sync was at least a moment ago.
-    fn is_settled(&self) -> bool {
+    fn is_after_pause(&self) -> bool {
         self.last_end.is_some_and(|end| end.elapsed() >= MOMENT)
     }
 
     fn sync(&mut self) {
         if !self.schedule.started() {
-            self.engine.distrust();
+            self.engine.compare_everything();
         }
         let start = Instant::now();
         self.repairs.started(start);
-        let settled = self.is_settled();
-        let ticks = self.last_tick.is_none_or(|tick| tick.elapsed() >= MOMENT);
-        if ticks {
-            self.engine.tick();
+        let after_pause = self.is_after_pause();
+        let second_passed = self.last_second.is_none_or(|then| then.elapsed() >= MOMENT);
+        if second_passed {
+            self.engine.second_passed();
         }
-        let result = self.engine.sync(settled);
+        let result = self.engine.sync(after_pause);
         self.tell_pending();
-        self.tell_culprits();
+        self.report_left_out();
         self.repairs.found(self.engine.take_findings());
-        self.tell_company();
+        self.report_other_proxy();
         let took = start.elapsed();
         self.last_end = Some(Instant::now());
-        if ticks {
-            self.last_tick = self.last_end;
+        if second_passed {
+            self.last_second = self.last_end;
         }
         self.schedule.finished(Instant::now(), result.is_ok());
         let full = result.as_ref().map_or(true, |report| report.full);
@@ -489,4 +488,4 @@ fn number(count: usize) -> u64 {
 }
 
 /// The sender of the events is gone.
-struct Gone;
+struct SourceEnded;

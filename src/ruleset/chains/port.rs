@@ -11,12 +11,12 @@ use nft::{Data, Element, Field, Operand, Rule, Set, SetFlags, Statement, Types, 
 
 use super::program::{FROM_HOST, from_local_pod, masqueraded_in_cluster, rule};
 use super::{chain, hash, set};
-use crate::diff::{Choice, Fragment, LearnedMap};
 use crate::model::{Destination, Front, FrontKind};
 use crate::ruleset::shared::{Fields, comment, goto, jump, regular};
 use crate::ruleset::{Settings, notes};
 use crate::select::size::PortSize;
 use crate::select::{Action, FrontSelection, PortSelection};
+use crate::table::{Choice, Fragment, LearnedMap};
 
 /// The largest number of clients that an endpoint's set remembers.
 const MAX_CLIENTS: u32 = 65_536;
@@ -26,7 +26,7 @@ const NUMBER_TYPE: Field = Field::NumgenRandom(1 << 16);
 /// What the chains, maps and sets of a service port count in elements. Measured: 10,000 chains of endpoints take as long as some
 /// 100,000 elements at the least, and half a second. The time for sets grows with the square of their number, so that their weight is
 /// about right for the largest Service that the usual limit admits.
-pub(super) fn weight(size: &PortSize) -> u64 {
+pub(in crate::ruleset) fn weight(size: &PortSize) -> u64 {
     const CHAIN: u64 = 10;
     const SET: u64 = 50;
     let PortSize { fronts, sources, endpoints, affinity, .. } = *size;

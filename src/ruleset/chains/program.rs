@@ -7,23 +7,26 @@ use nft::statement::CtBit;
 use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Types, ValueType, Verdict};
 
 use super::{chain, set};
-use crate::diff::{ChainContent, Program};
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
 use crate::ruleset::{LocalTraffic, Settings};
+use crate::table::{ChainContent, Program};
 
 /// The chains of iptables' filter table that bear a name of its nat table: nftables has one namespace for both.
 const SERVICES_FILTER: &str = "KUBE-SERVICES-FILTER";
 const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
 
-pub(super) fn program(settings: &Settings) -> Program {
+/// The fixed part of a table.
+pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
     let name = TableName::new(settings.family.into(), "kube-proxy");
     Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
         slotted: Vec::new(),
+        // Two Services may claim one cluster IP.
+        shared: vec![set::CLUSTER_IPS.into()],
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
         on_demand: |_| None,
         kinds: &["KUBE-SVC", "KUBE-SVL"],

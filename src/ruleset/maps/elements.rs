@@ -9,13 +9,15 @@ use nft::{Data, Element, Value, Verdict};
 use super::affinity::Affinity;
 use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
-use crate::diff::{Fragment, Slots};
 use crate::model::{Destination, Family, Front, Protocol};
-use crate::ruleset::notes;
 use crate::ruleset::shared::comment;
+use crate::ruleset::{Settings, notes};
 use crate::select::{Action, PortSelection, ServiceSelection};
+use crate::table::{Fragment, Slots};
 
-pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment {
+/// What stands in a table for a Service.
+pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelection) -> Fragment {
+    let family = settings.family;
     let mut fragment = Fragment::default();
     let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == family);
     fragment.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));

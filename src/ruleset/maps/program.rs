@@ -11,12 +11,12 @@ use nft::{
 
 use super::balancer::{Balancer, List};
 use super::{Side, affinity, chain, set};
-use crate::diff::{ChainContent, Program};
 use crate::model::Family;
 use crate::ruleset::Settings;
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
+use crate::table::{ChainContent, Program};
 
 /// What the filter chains for packets to elsewhere do.
 const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
@@ -24,7 +24,8 @@ const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of c
 /// Slot numbers are typed as what `numgen` gives below this number; it bounds nothing but the text of the type.
 const SLOT_TYPE: Field = Field::NumgenRandom(1 << 16);
 
-pub(super) fn program(settings: &Settings) -> Program {
+/// The fixed part of a table.
+pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
     let name = TableName::new(settings.family.into(), "kube-proxy");
     let family = settings.family;
     Program {
@@ -35,6 +36,8 @@ pub(super) fn program(settings: &Settings) -> Program {
             .into_iter()
             .flat_map(|side| [List::Cluster, List::Local].map(|l| l.map(side).into()))
             .collect(),
+        // Two Services may claim one cluster IP, and be served by the same endpoints.
+        shared: vec![set::CLUSTER_IPS.into(), set::HAIRPIN.into()],
         chains: Rules { settings, fields: Fields::of(family) }.chains(),
         on_demand: match family {
             Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
