@@ -59,7 +59,7 @@ soak: deps ## 10 minutes of traffic under change, 14 of clients that expire, 200
 	@mkdir -p target && rm -f $(FIGURES)
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test death whenever
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test faults at_random
-	NFT_TEST_BATCH_MEGABYTES=400 cargo test -p nft --test large a_batch
+	NFT_TEST_BATCH_MEGABYTES=400 cargo test -p nft --test kernel a_batch
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test traffic no_connection
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_EXPIRY_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test expiry traffic -- --test-threads 1
 	@cat $(FIGURES)

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -317,6 +317,103 @@ fn unsafe_code_is_in_two_places_of_the_nft_crate() {
     places.sort();
     places.dedup();
     assert_eq!(places, ["encode", "socket"]);
+}
+
+/// The modules of the crate `nft`, from the lowest to the highest, each with the modules that it may name. Those are lower, so there is no
+/// circle.
+const NFT: &[(&str, &[&str])] = &[
+    ("wire", &[]),
+    ("socket", &[]),
+    ("table", &[]),
+    ("data", &[]),
+    ("datatype", &[]),
+    ("expr", &["data", "table"]),
+    ("field", &["datatype", "expr"]),
+    ("statement", &["data", "expr", "field", "table"]),
+    ("object", &["data", "datatype", "expr", "field", "statement", "table"]),
+    ("packed", &["data", "object"]),
+    ("command", &["object", "packed", "table"]),
+    ("userdata", &["datatype", "expr", "field", "object"]),
+    ("text", &["command", "data", "datatype", "expr", "field", "object", "packed", "statement", "table", "userdata"]),
+    ("decode", &["data", "datatype", "expr", "field", "object", "table", "userdata", "wire"]),
+    ("encode", &["command", "data", "datatype", "expr", "object", "packed", "table", "userdata", "wire"]),
+    ("batch", &["command", "decode", "encode", "wire"]),
+    ("monitor", &["decode", "socket", "table"]),
+    ("connection", &["batch", "command", "decode", "monitor", "object", "packed", "socket", "table", "wire"]),
+];
+
+#[test]
+fn each_module_of_the_nft_crate_names_only_modules_below_it() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("nft/src");
+    let mut modules = BTreeSet::new();
+    for file in sources(&src) {
+        let module = module_of(&file, &src);
+        if module == "lib" {
+            continue;
+        }
+        let place = NFT.iter().position(|(name, _)| *name == module);
+        let place = place.unwrap_or_else(|| panic!("module {module} of nft has no place in this test"));
+        let (name, below) = NFT[place];
+        assert!(
+            below.iter().all(|below| NFT[..place].iter().any(|(name, _)| name == below)),
+            "{name} is not higher than each of {below:?}"
+        );
+        let code = code(&fs::read_to_string(&file).unwrap());
+        for edge in crate_edges(&code, depth_of(&file, &src)) {
+            assert!(edge == module || below.contains(&&*edge), "{} names {edge}", file.display());
+        }
+        modules.insert(name);
+    }
+    assert_eq!(modules, NFT.iter().map(|(name, _)| *name).collect(), "the modules of nft, and those of this test");
+}
+
+/// For each file of a folder, the other files of the folder that it names.
+fn siblings(folder: &Path, module: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let files = sources(folder).into_iter().filter(|file| !file.ends_with("mod.rs"));
+    let files: BTreeMap<String, PathBuf> =
+        files.map(|file| (file.file_stem().unwrap().to_string_lossy().into_owned(), file)).collect();
+    let absolute = format!("crate::{module}::");
+    let named = |file: &Path| {
+        let code = code(&fs::read_to_string(file).unwrap());
+        let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+        let starts = ["super::", &*absolute]
+            .into_iter()
+            .flat_map(|start| code.split(start).skip(1).map(name).collect::<Vec<_>>());
+        starts.filter(|name| files.contains_key(name)).collect()
+    };
+    files.iter().map(|(name, file)| (name.clone(), named(file))).collect()
+}
+
+/// The circles of a graph and the nodes that lead to them: removes nodes without edges until there are none.
+fn circles(mut graph: BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+    loop {
+        let ends: BTreeSet<String> =
+            graph.iter().filter(|(_, named)| named.is_empty()).map(|(name, _)| name.clone()).collect();
+        if ends.is_empty() {
+            return graph;
+        }
+        graph.retain(|name, _| !ends.contains(name));
+        graph.values_mut().for_each(|named| named.retain(|name| !ends.contains(name)));
+    }
+}
+
+#[test]
+fn no_files_of_a_module_of_the_nft_crate_name_each_other_in_a_circle() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("nft/src");
+    for (module, _) in NFT.iter().filter(|(module, _)| src.join(module).is_dir()) {
+        let left = circles(siblings(&src.join(module), module));
+        assert!(left.is_empty(), "a circle in nft/src/{module}: {left:?}");
+    }
+}
+
+#[test]
+fn a_circle_is_found() {
+    let graph = |edges: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
+        edges.iter().map(|(name, to)| ((*name).to_owned(), to.iter().map(ToString::to_string).collect())).collect()
+    };
+    assert_eq!(circles(graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])])), BTreeMap::new());
+    let circle = graph(&[("a", &["b"]), ("b", &["a"])]);
+    assert_eq!(circles(graph(&[("a", &["b"]), ("b", &["a", "c"]), ("c", &[])])), circle);
 }
 
 /// The variants of error types whose text has the text of the error that they also give as their cause: who prints the whole chain

@@ -1,13 +1,14 @@
-//! The bytes that registers, set keys and map values hold.
+//! What registers, set keys, and map values hold: bytes, or a verdict.
 //!
-//! A value is the concatenation of its fields, each padded with zeros to a multiple of four bytes, as the kernel's register file
-//! has it. Addresses and ports are in network order; marks and generated numbers in host order.
+//! Bytes are the concatenation of fields, each padded with zeros to a multiple of four bytes, as in the kernel's registers. Addresses
+//! and ports are in network order, marks and generated numbers in host order.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-/// Up to [`Data::MAX_LEN`] bytes, held in place: a cluster has hundreds of thousands of these.
+/// Up to [`Data::MAX_LEN`] bytes without an allocation, because a cluster has hundreds of thousands of these values.
 #[derive(Clone, Copy)]
 pub struct Data {
     len: u8,
@@ -15,7 +16,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// The longest value this crate handles: two IPv6 addresses, a protocol and a port. (The kernel's own limit is 64.)
+    /// The length of the longest value that this crate handles, in bytes: two IPv6 addresses, a protocol and a port. The kernel's own
+    /// limit is 64.
     pub const MAX_LEN: usize = 40;
 
     /// No bytes.
@@ -38,7 +40,7 @@ impl Data {
         Some(self)
     }
 
-    /// Appends one field of a concatenation: pads what is there to four bytes, then adds the field padded to four bytes.
+    /// Appends one field of a concatenation: pads the bytes so far to a multiple of four, then adds the field, padded likewise.
     ///
     /// # Panics
     /// When the result is longer than [`Data::MAX_LEN`]; every concatenation this crate can type is shorter.
@@ -49,7 +51,7 @@ impl Data {
         let field = field.into();
         let start = self.len().next_multiple_of(4);
         let end = start + field.len().next_multiple_of(4);
-        // What lies behind the bytes in use is zero, and so is the padding.
+        // All bytes behind the length are zero, so copying them writes the padding.
         let place = joined.bytes.get_mut(start..end).expect("a concatenation fits into Data::MAX_LEN");
         place.copy_from_slice(&field.bytes[..end - start]);
         joined.len = u8::try_from(end).expect("Data::MAX_LEN is small");
@@ -154,6 +156,66 @@ impl fmt::Debug for Data {
     }
 }
 
+/// What an element holds besides its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing: an element of a set.
+    None,
+    /// A verdict.
+    Verdict(Verdict),
+    /// Data.
+    Data(Data),
+}
+
+/// What happens to the packet, or which chain it goes through next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Ends the rules of this table at this hook and lets the packet go on.
+    Accept,
+    /// Discards the packet.
+    Drop,
+    /// Goes back to the chain that called this one.
+    Return,
+    /// Goes to a chain, and comes back to the next rule.
+    Jump(Arc<str>),
+    /// Goes to a chain, and comes back to the chain that called this one.
+    Goto(Arc<str>),
+}
+
+impl Verdict {
+    /// The chain that it jumps or goes to.
+    #[must_use]
+    pub fn chain(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Jump(chain) | Self::Goto(chain) => Some(chain),
+            Self::Accept | Self::Drop | Self::Return => None,
+        }
+    }
+
+    /// The number on the wire (`NF_DROP`, `NF_ACCEPT`, `enum nft_verdicts`); negative numbers are two's complement.
+    pub(crate) const fn number(&self) -> u32 {
+        match self {
+            Self::Drop => 0,
+            Self::Accept => 1,
+            Self::Jump(_) => (-3_i32).cast_unsigned(),
+            Self::Goto(_) => (-4_i32).cast_unsigned(),
+            Self::Return => (-5_i32).cast_unsigned(),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accept => f.write_str("accept"),
+            Self::Drop => f.write_str("drop"),
+            Self::Return => f.write_str("return"),
+            Self::Jump(chain) => write!(f, "jump {chain}"),
+            Self::Goto(chain) => write!(f, "goto {chain}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_does_not_hide_in_comparisons() {
+    fn the_number_of_padding_bytes_counts_in_comparisons() {
         assert_ne!(Data::from(6_u8), Data::from_bytes(&[6, 0]).unwrap());
         assert!(Data::from_bytes(&[0; Data::MAX_LEN + 1]).is_none());
     }

@@ -1,12 +1,13 @@
 //! Expressions: the instructions of the kernel's register machine, as they travel over netlink.
 //!
-//! Rules are made of these. They are what a dump gives back, so they are also the form in which a wanted rule and an existing
-//! rule are compared. Names and numbers are those of the kernel's `linux/netfilter/nf_tables.h`.
+//! Rules are lists of expressions. A dump gives them back, so they are also the form in which a wanted rule and an existing rule are
+//! compared. Names and numbers are those of the kernel's `linux/netfilter/nf_tables.h`, unless a comment names another file. There is a
+//! variant for what [`crate::Statement`]s need, and [`Expr::Unknown`] for all else.
 
 use std::sync::Arc;
 
-use crate::data::Data;
-use crate::object::Verdict;
+use crate::data::{Data, Verdict};
+use crate::table::Family;
 
 /// A register, given as the index of its first 32-bit word (0 to 15).
 ///
@@ -16,38 +17,33 @@ pub struct Register(u8);
 
 impl Register {
     /// The first data register.
-    pub const FIRST: Self = Self(0);
+    pub(crate) const FIRST: Self = Self(0);
 
-    /// Number of words.
-    pub const COUNT: u8 = 16;
+    /// The number of words.
+    const COUNT: u8 = 16;
 
-    /// The register that starts at a word.
+    /// The register that starts at word number `index`.
     ///
-    /// # Panics
-    /// When there is no such word.
-    #[must_use]
-    pub const fn word(index: u8) -> Self {
+    /// Panics when `index` is 16 or more.
+    pub(crate) const fn word(index: u8) -> Self {
         assert!(index < Self::COUNT, "the register file has 16 words");
         Self(index)
     }
 
-    /// The register behind this one's `len` bytes.
-    #[must_use]
-    pub fn after(self, len: usize) -> Self {
+    /// The first register behind `len` bytes that start at this one.
+    pub(crate) fn after(self, len: usize) -> Self {
         let words = u8::try_from(len.div_ceil(4)).unwrap_or(u8::MAX);
         Self::word(self.0.saturating_add(words))
     }
 
     /// The number on the wire (`NFT_REG_1` is 1, `NFT_REG32_00` is 8).
-    #[must_use]
-    pub fn to_wire(self) -> u32 {
+    pub(crate) fn to_wire(self) -> u32 {
         let word = u32::from(self.0);
         if word % 4 == 0 { 1 + word / 4 } else { 8 + word }
     }
 
     /// The register of a wire number; `None` for the verdict register and for unknown ones.
-    #[must_use]
-    pub fn from_wire(number: u32) -> Option<Self> {
+    pub(crate) fn from_wire(number: u32) -> Option<Self> {
         let word = match number {
             1..=4 => (number - 1) * 4,
             8..=23 => number - 8,
@@ -57,13 +53,25 @@ impl Register {
     }
 }
 
-/// Which header a payload load counts from.
+/// The header in which the offset of a `payload` expression counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PayloadBase {
     /// The IP header.
     Network,
     /// The TCP, UDP or SCTP header.
     Transport,
+}
+
+impl PayloadBase {
+    pub(crate) const ALL: [Self; 2] = [Self::Network, Self::Transport];
+
+    /// `enum nft_payload_bases`.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::Network => 1,
+            Self::Transport => 2,
+        }
+    }
 }
 
 /// What a `meta` expression loads or sets.
@@ -73,12 +81,21 @@ pub enum MetaKey {
     Mark,
     /// The name of the input interface.
     IifName,
-    /// The name of the output interface.
-    OifName,
     /// The transport protocol.
     L4Proto,
-    /// The network protocol.
-    NfProto,
+}
+
+impl MetaKey {
+    pub(crate) const ALL: [Self; 3] = [Self::Mark, Self::IifName, Self::L4Proto];
+
+    /// `enum nft_meta_keys`.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::Mark => 3,
+            Self::IifName => 6,
+            Self::L4Proto => 16,
+        }
+    }
 }
 
 /// What a `ct` expression loads.
@@ -88,8 +105,6 @@ pub enum CtKey {
     State,
     /// Connection status bits.
     Status,
-    /// The connection mark.
-    Mark,
     /// The number of packets in both directions, 64 bits in host order.
     Packets,
     /// Destination of the original direction, IPv4.
@@ -100,7 +115,24 @@ pub enum CtKey {
     OriginalDstPort,
 }
 
-/// Which address a `fib` expression asks about. The result is always the address type.
+impl CtKey {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::State, Self::Status, Self::Packets, Self::OriginalDstIpv4, Self::OriginalDstIpv6, Self::OriginalDstPort];
+
+    /// `enum nft_ct_keys`, and whether the expression must name the direction.
+    pub(crate) const fn number(self) -> (u32, bool) {
+        match self {
+            Self::State => (0, false),
+            Self::Status => (2, false),
+            Self::Packets => (14, false),
+            Self::OriginalDstPort => (12, true),
+            Self::OriginalDstIpv4 => (20, true),
+            Self::OriginalDstIpv6 => (22, true),
+        }
+    }
+}
+
+/// The address that a `fib` expression looks up. The result is always the type of the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FibAddress {
     /// The source address.
@@ -116,54 +148,47 @@ pub enum CmpOp {
     Eq,
     /// Not equal.
     Ne,
-    /// Greater, byte by byte: numbers have to be in network order.
+    /// Greater, byte by byte, so numbers have to be in network order.
     Gt,
 }
 
-/// What a lookup does with what it finds.
+impl CmpOp {
+    pub(crate) const ALL: [Self; 3] = [Self::Eq, Self::Ne, Self::Gt];
+
+    /// `enum nft_cmp_ops`.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::Eq => 0,
+            Self::Ne => 1,
+            Self::Gt => 4,
+        }
+    }
+}
+
+/// What a `lookup` expression does with the element that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LookupResult {
     /// Goes on when the key is in the set.
     Member,
     /// Goes on when the key is not in the set.
     NotMember,
-    /// Obeys the verdict of the map's element; goes on when there is none.
+    /// Follows the verdict of the map's element; goes on when there is no element.
     Verdict,
-    /// Loads the map's value; stops the rule when there is none.
+    /// Loads the value of the map's element; stops the rule when there is no element.
     Load(Register),
 }
 
-/// Which address translation a `nat` expression sets up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NatType {
-    /// Source.
-    Source,
-    /// Destination.
-    Destination,
-}
-
-/// What a `reject` answers.
+/// The answer of a `reject` expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectWith {
-    /// ICMP or ICMPv6 unreachable of the table's family, with the family's own code.
+    /// "Unreachable" of ICMP or ICMPv6, by the table's family, with a code of that protocol.
     Icmp(u8),
-    /// ICMP or ICMPv6 unreachable by the packet's family, with a code of `enum nft_reject_inet_code`.
+    /// "Unreachable" of ICMP or ICMPv6, by the packet's family, with a code of `enum nft_reject_inet_code`.
     Icmpx(u8),
-    /// A TCP reset.
-    TcpReset,
 }
 
-/// What a `dynset` expression does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DynsetOp {
-    /// Adds the key when it is missing.
-    Add,
-    /// Adds the key, or refreshes its time-out.
-    Update,
-}
-
-/// Flag of `nat` and `masq`: choose the source port at random (`NF_NAT_RANGE_PROTO_RANDOM_FULLY`).
-pub const NAT_FULLY_RANDOM: u32 = 1 << 4;
+/// Flag of `masq`: the kernel chooses the source port at random (`NF_NAT_RANGE_PROTO_RANDOM_FULLY` in `linux/netfilter/nf_nat.h`).
+pub(crate) const NAT_FULLY_RANDOM: u32 = 1 << 4;
 
 /// One expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,45 +244,37 @@ pub enum Expr {
         sreg: Register,
         result: LookupResult,
     },
+    /// A random number below `modulus`.
     Numgen {
         dreg: Register,
         modulus: u32,
-        random: bool,
     },
-    Jhash {
-        sreg: Register,
-        dreg: Register,
-        len: u32,
-        modulus: u32,
-        seed: u32,
-    },
+    /// Adds the key to a set or map, or restarts the element's time-out.
     Dynset {
         set: Arc<str>,
-        op: DynsetOp,
         key: Register,
         data: Option<Register>,
         timeout_ms: Option<u64>,
     },
+    /// Translates the destination.
     Nat {
-        kind: NatType,
-        family: crate::object::Family,
+        family: Family,
         address: Register,
-        port: Option<Register>,
-        flags: u32,
+        port: Register,
     },
     Masquerade {
         flags: u32,
     },
     Reject(RejectWith),
     Counter,
-    /// Hands the flow over to a flowtable.
+    /// Adds the packet's flow to a flowtable.
     FlowOffload(Arc<str>),
-    /// An expression of this name that the other variants cannot express; only from a dump, never sent.
+    /// An expression with this name that no other variant can express. It comes from dumps only and is never sent.
     Unknown(Arc<str>),
 }
 
 impl Expr {
-    /// The set that it looks into or adds to.
+    /// The set or map that it looks up or adds to.
     #[must_use]
     pub fn set(&self) -> Option<&Arc<str>> {
         match self {

@@ -1,7 +1,7 @@
-//! What a rule can look at, or compute, in the words of the nft language.
+//! What a rule can read from a packet or compute, in the words of the nft language.
 //!
-//! A field gives its nft text, its data type, and the expressions that load it into a register. Fields joined with `.` form the
-//! concatenations that sets and maps are looked up with.
+//! Each field has an nft text, a data type, and expressions that load it into a register. Several fields form a concatenation, which
+//! nft writes with dots; sets and maps have such keys.
 
 use std::fmt;
 
@@ -21,26 +21,18 @@ pub enum Field {
     Ip6Daddr,
     /// `meta l4proto`.
     L4Proto,
-    /// `th sport`.
-    ThSport,
     /// `th dport`.
     ThDport,
-    /// `meta mark`.
-    Mark,
     /// `iifname`.
     IifName,
-    /// `oifname`.
-    OifName,
     /// `ct original ip daddr`.
     CtOriginalIpDaddr,
     /// `ct original ip6 daddr`.
     CtOriginalIp6Daddr,
     /// `ct original proto-dst`.
     CtOriginalProtoDst,
-    /// `numgen random mod N`: a number from 0 to N - 1, evenly at random for each evaluation.
+    /// `numgen random mod N`: a number from 0 to N - 1, chosen at random (uniformly) at each evaluation.
     NumgenRandom(u32),
-    /// `jhash ip saddr mod N`: a number from 0 to N - 1 that depends on the source address only.
-    JhashSaddr(u32),
 }
 
 impl Field {
@@ -51,16 +43,14 @@ impl Field {
             Self::IpSaddr | Self::IpDaddr | Self::CtOriginalIpDaddr => DataType::Ipv4Addr,
             Self::Ip6Saddr | Self::Ip6Daddr | Self::CtOriginalIp6Daddr => DataType::Ipv6Addr,
             Self::L4Proto => DataType::InetProto,
-            Self::ThSport | Self::ThDport | Self::CtOriginalProtoDst => DataType::InetService,
-            Self::Mark => DataType::Mark,
-            Self::IifName | Self::OifName => DataType::IfName,
-            Self::NumgenRandom(_) | Self::JhashSaddr(_) => DataType::Integer,
+            Self::ThDport | Self::CtOriginalProtoDst => DataType::InetService,
+            Self::IifName => DataType::IfName,
+            Self::NumgenRandom(_) => DataType::Integer,
         }
     }
 
-    /// Expressions that load the field into a register.
-    #[must_use]
-    pub fn load(self, dreg: Register) -> Vec<Expr> {
+    /// The expressions that load the field into a register.
+    pub(crate) fn load(self, dreg: Register) -> Vec<Expr> {
         use PayloadBase::{Network, Transport};
         let payload = |base, offset, len| vec![Expr::Payload { base, offset, len, dreg }];
         let meta = |key| vec![Expr::MetaLoad { key, dreg }];
@@ -70,29 +60,18 @@ impl Field {
             Self::IpDaddr => payload(Network, 16, 4),
             Self::Ip6Saddr => payload(Network, 8, 16),
             Self::Ip6Daddr => payload(Network, 24, 16),
-            Self::ThSport => payload(Transport, 0, 2),
             Self::ThDport => payload(Transport, 2, 2),
             Self::L4Proto => meta(MetaKey::L4Proto),
-            Self::Mark => meta(MetaKey::Mark),
             Self::IifName => meta(MetaKey::IifName),
-            Self::OifName => meta(MetaKey::OifName),
             Self::CtOriginalIpDaddr => ct(CtKey::OriginalDstIpv4),
             Self::CtOriginalIp6Daddr => ct(CtKey::OriginalDstIpv6),
             Self::CtOriginalProtoDst => ct(CtKey::OriginalDstPort),
-            Self::NumgenRandom(modulus) => vec![Expr::Numgen { dreg, modulus, random: true }],
-            Self::JhashSaddr(modulus) => {
-                // The address goes to the upper half of the register file, out of the way of the key that is being built.
-                let sreg = Register::word(8);
-                let mut exprs = Self::IpSaddr.load(sreg);
-                exprs.push(Expr::Jhash { sreg, dreg, len: 4, modulus, seed: 0 });
-                exprs
-            }
+            Self::NumgenRandom(modulus) => vec![Expr::Numgen { dreg, modulus }],
         }
     }
 
-    /// Expressions that load a concatenation from the first register on.
-    #[must_use]
-    pub fn load_all(fields: &[Self]) -> Vec<Expr> {
+    /// The expressions that load a concatenation into the registers from the first one on.
+    pub(crate) fn load_all(fields: &[Self]) -> Vec<Expr> {
         let mut register = Register::FIRST;
         let mut exprs = Vec::new();
         for (i, field) in fields.iter().enumerate() {
@@ -113,23 +92,13 @@ impl fmt::Display for Field {
             Self::Ip6Saddr => "ip6 saddr",
             Self::Ip6Daddr => "ip6 daddr",
             Self::L4Proto => "meta l4proto",
-            Self::ThSport => "th sport",
             Self::ThDport => "th dport",
-            Self::Mark => "meta mark",
             Self::IifName => "iifname",
-            Self::OifName => "oifname",
             Self::CtOriginalIpDaddr => "ct original ip daddr",
             Self::CtOriginalIp6Daddr => "ct original ip6 daddr",
             Self::CtOriginalProtoDst => "ct original proto-dst",
             Self::NumgenRandom(modulus) => return write!(f, "numgen random mod {modulus}"),
-            Self::JhashSaddr(modulus) => return write!(f, "jhash ip saddr mod {modulus}"),
         };
         f.write_str(text)
     }
-}
-
-/// A concatenation in nft syntax: `ip daddr . meta l4proto`.
-#[must_use]
-pub fn concatenation(fields: &[Field]) -> String {
-    fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . ")
 }

@@ -1,49 +1,65 @@
-//! nf_tables over netlink: typed objects, one-transaction batches, dumps, and nft text.
+//! nf_tables over netlink: typed objects, batches that are one transaction each, dumps, and nft text.
 //!
 //! ```text
-//!  object ──► statement ──► expr ──► encode ──► batch ──► socket ──► kernel
-//!    │       (nft language) (registers)  (libnftnl)             ◄── ack, dump
-//!    └──► text                           decode ◄────────────────┘
+//!                      connection                 commits batches, reads tables
+//!                     /          \
+//!                batch            monitor         bytes of a transaction; transactions of other programs
+//!               /     \          /       \
+//!   text   encode      decode ──┘         socket  nft syntax; values to bytes; bytes to values; system calls
+//!     \       \       /
+//!      command  userdata                          one change; what nft keeps with an object
+//!          │    /
+//!       packed /                                  elements as bytes
+//!           │ /
+//!           object                                chains, rules, sets, elements
+//!              │
+//!          statement ── field ── expr             nft language; what rules read; registers of the kernel
+//!              │
+//!     data  datatype  table  wire                 values; families and names; netlink messages
 //! ```
 //!
-//! Takes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) and gives netlink messages, and back. Rules are
-//! written in the words of the nft language ([`Statement`]) and lowered to the kernel's register machine ([`Expr`]), so the same
-//! value has a text form, a wire form and can be compared with what the kernel lists.
+//! A module uses only modules below it; `tests/walls.rs` of the workspace has the whole list.
 //!
-//! Knows nothing of Kubernetes, async run-times, clocks or retries. The only crate of the workspace with `unsafe`; it stands in
-//! `encode` (calls into libnftnl) and `socket` (system calls).
+//! Takes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) and gives netlink messages, and back. Rules are written in
+//! the words of the nft language ([`Statement`]) and lowered to the instructions of the kernel ([`Expr`]). So the same value has a text
+//! form and a wire form, and can be compared with the kernel's list.
+//!
+//! Knows nothing of Kubernetes, async run-times, clocks or retries. This is the only crate of the workspace with `unsafe` code, which
+//! is in `encode` (calls of libnftnl) and `socket` (system calls).
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at an unexpected value"))]
 
-pub mod batch;
+mod batch;
+mod command;
 pub mod connection;
-pub mod data;
-pub mod datatype;
+mod data;
+mod datatype;
 pub mod decode;
 mod encode;
 pub mod expr;
-pub mod field;
+mod field;
 pub mod monitor;
-pub mod object;
+mod object;
 pub mod packed;
-pub mod ruleset;
 pub mod socket;
 pub mod statement;
-pub mod text;
+mod table;
+mod text;
 mod userdata;
 pub mod wire;
 
-pub use batch::{Batch, Command, EncodeError};
+pub use batch::{Batch, EncodeError};
+pub use command::Command;
 pub use connection::{CommitError, Committed, Connection, ReadError, Refusal, TableDump, TableOutline};
-pub use data::Data;
+pub use data::{Data, Value, Verdict};
 pub use datatype::DataType;
-pub use expr::{Expr, Register};
+pub use expr::Expr;
 pub use field::Field;
 pub use monitor::Monitor;
 pub use object::{
-    BaseChain, Chain, ChainType, Element, Family, Flowtable, Hook, NamedObject, ObjectKind, Ownership, Rule, RuleDump,
-    Set, SetFlags, Table, TableName, TableState, Types, Value, ValueType, Verdict,
+    BaseChain, Chain, ChainType, Element, Flowtable, Hook, NamedObject, ObjectKind, Rule, RuleDump, Ruleset, Set,
+    SetContent, SetFlags, TableContent, Types, ValueType,
 };
 pub use packed::{ElementRef, Elements};
-pub use ruleset::{Ruleset, SetContent, TableContent};
 pub use statement::{Operand, Statement};
+pub use table::{Family, Ownership, Table, TableName, TableState};

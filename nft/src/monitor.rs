@@ -1,69 +1,69 @@
-//! Who else writes to nf_tables, and to which tables.
+//! Transactions of other programs, and the tables that they change.
 //!
-//! Takes the kernel's notifications, gives [`Writes`]. The kernel makes a notification for every object of a transaction as long as
-//! anybody listens, which makes a transaction of many elements several times slower; so whoever is about to send one pauses the
-//! monitor. What happens during a pause is not seen: the generation tells whether anything did.
+//! Takes the kernel's notifications, gives [`Writes`]. While any socket subscribes to them, the kernel makes a notification for every
+//! object of a transaction, which makes a transaction of many elements several times slower. So a caller pauses the monitor before it
+//! sends one. The monitor does not see the transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
 //!
-//! Invariant: memory is bounded by the number of tables, whatever others write.
+//! Invariant: memory is bounded by the number of tables and the `most` transactions that a caller asks for, whatever is written.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::decode::{Messages, Notice, is_about, notice};
-use crate::object::TableName;
 use crate::socket::{Bus, Socket};
+use crate::table::TableName;
 
 pub use crate::decode::Process;
 
 /// `NFNLGRP_NFTABLES`.
 const GROUP: u32 = 7;
 
-/// Bytes of notifications that wait for whoever listens, with what the kernel needs to keep them: some seconds of another program
-/// that commits a thousand times a second.
+/// The size of the socket's receive buffer in bytes, the kernel's own data about each message included: enough for a few seconds of a
+/// program that commits a thousand times a second.
 const BUFFER: usize = 2 << 20;
 
-/// What was written since the last look.
+/// The transactions since the last call of [`Monitor::writes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Writes {
     /// The transactions, oldest first.
     pub transactions: Vec<Transaction>,
-    /// The kernel had more to say than fits into the socket: any table may have changed.
+    /// There were more notifications than fit into the socket's buffer, so any table may have changed.
     pub lost: bool,
 }
 
 /// A transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// The tables in which something was made, changed or removed.
+    /// The tables in which it added, changed or deleted something.
     pub tables: BTreeSet<TableName>,
     /// The port of the socket that sent it ([`crate::Connection::port`]).
     pub port: u32,
-    /// Who sent it, where the kernel says it.
+    /// The program that sent it, if the kernel names one.
     pub by: Option<Process>,
 }
 
-/// Listens in one network namespace.
+/// A subscription to the notifications of one network namespace.
 pub struct Monitor {
     socket: Socket,
-    /// Tables of a transaction whose end was not read yet.
+    /// The tables of a transaction whose end was not read yet.
     open: BTreeSet<TableName>,
 }
 
 impl Monitor {
-    /// Begins to listen in the calling thread's network namespace.
+    /// Subscribes in the calling thread's network namespace.
     ///
     /// # Errors
     /// What the kernel answers.
     pub fn open() -> io::Result<Self> {
         let monitor = Self { socket: Socket::open(Bus::Netfilter)?, open: BTreeSet::new() };
-        // Where that is not allowed (another user namespace on old kernels), more is lost, and said to be.
+        // In another user namespace old kernels refuse this. Then the buffer overflows earlier, which `Writes::lost` reports.
         let _ = monitor.socket.reserve_receive(BUFFER);
         monitor.resume()?;
         Ok(monitor)
     }
 
-    /// Stops to listen.
+    /// Ends the subscription until [`Self::resume`].
     ///
     /// # Errors
     /// What the kernel answers.
@@ -71,7 +71,7 @@ impl Monitor {
         self.socket.leave(GROUP)
     }
 
-    /// Listens again.
+    /// Subscribes again.
     ///
     /// # Errors
     /// What the kernel answers.
@@ -79,7 +79,7 @@ impl Monitor {
         self.socket.join(GROUP)
     }
 
-    /// Another handle of the socket, for waiting until there is something to read. Nobody but the monitor may read it.
+    /// Another handle of the socket, with which the caller can wait until there are notifications. Only the monitor may read them.
     ///
     /// # Errors
     /// When the process has too many files open.
@@ -87,23 +87,7 @@ impl Monitor {
         self.socket.duplicate()
     }
 
-    /// Whether a table was written to since the last call, or may have been, without waiting.
-    ///
-    /// # Errors
-    /// What the kernel answers.
-    pub(crate) fn touched(&mut self, table: &TableName) -> io::Result<bool> {
-        let mut touched = false;
-        loop {
-            match self.socket.receive_now() {
-                Ok(None) => return Ok(touched),
-                Ok(Some(bytes)) => touched |= Messages::new(bytes).any(|message| is_about(message, table)),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => touched = true,
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// What was written since the last call, without waiting. More than `most` transactions count as lost.
+    /// The transactions since the last call, without waiting. Transactions beyond the first `most` count as lost.
     ///
     /// # Errors
     /// What the kernel answers.
@@ -126,6 +110,46 @@ impl Monitor {
                     }
                 }),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => writes.lost = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// A watch on one table, for the time in which it is read.
+pub(crate) struct TableWatch {
+    monitor: Monitor,
+    table: TableName,
+    changed: bool,
+}
+
+impl TableWatch {
+    /// Watches a table in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub(crate) fn open(table: &TableName) -> io::Result<Self> {
+        Ok(Self { monitor: Monitor::open()?, table: table.clone(), changed: false })
+    }
+
+    /// Whether a transaction changed the table, or may have, according to the notifications that [`Self::update`] read.
+    pub(crate) fn changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Reads the notifications so far. To be called now and then, because the socket's buffer must not overflow during a long dump.
+    pub(crate) fn update(&mut self) {
+        self.changed |= self.read().unwrap_or(true);
+    }
+
+    /// Whether a notification names the table, or notifications were lost.
+    fn read(&mut self) -> io::Result<bool> {
+        let mut changed = false;
+        loop {
+            match self.monitor.socket.receive_now() {
+                Ok(None) => return Ok(changed),
+                Ok(Some(bytes)) => changed |= Messages::new(bytes).any(|message| is_about(message, &self.table)),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
                 Err(error) => return Err(error),
             }
         }

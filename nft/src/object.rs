@@ -1,103 +1,25 @@
-//! The objects of nf_tables as plain values: tables, chains, rules, sets and their elements.
+//! The objects of nf_tables as plain values: chains, rules, sets and their elements, and tables with all their content.
+//!
+//! The values of a wanted ruleset are built by the caller of this crate; [`crate::decode`] gives the same values for what the kernel
+//! lists, so the two can be compared.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::data::Data;
+use crate::data::{Data, Value};
 use crate::datatype::DataType;
 use crate::expr::Expr;
 use crate::field::Field;
 use crate::statement::Statement;
+use crate::table::{Family, Table};
 
-/// The family of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// `ip`: IPv4 packets.
-    Ip,
-    /// `ip6`: IPv6 packets.
-    Ip6,
-    /// `inet`: both.
-    Inet,
-}
-
-impl Family {
-    /// The family's number on the wire (`NFPROTO_*`).
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::Inet => 1,
-            Self::Ip => 2,
-            Self::Ip6 => 10,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ip => "ip",
-            Self::Ip6 => "ip6",
-            Self::Inet => "inet",
-        })
-    }
-}
-
-/// Family and name of a table; every other object lives in one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableName {
-    /// The family.
-    pub family: Family,
-    /// The name.
-    pub name: Arc<str>,
-}
-
-impl TableName {
-    /// A table's name.
-    #[must_use]
-    pub fn new(family: Family, name: &str) -> Self {
-        Self { family, name: name.into() }
-    }
-}
-
-impl fmt::Display for TableName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.family, self.name)
-    }
-}
-
-/// A table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
-    /// Its name.
-    pub name: TableName,
-    /// A comment.
-    pub comment: Option<Arc<str>>,
-}
-
-/// Who may change a table (kernel 6.9 and later; before, everybody may).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ownership {
-    /// Everybody with the privilege.
-    #[default]
-    Anybody,
-    /// Everybody, because its owner is gone. A new owner can take it over.
-    Orphaned,
-    /// This connection only; others can neither change nor flush it.
-    Ours,
-    /// The owner of another netlink socket only.
-    Of {
-        /// The socket's port.
-        port: u32,
-    },
-}
-
-/// Something in a table that is neither chain, rule, set nor element: rules and maps refer to it by name.
+/// An object other than a chain, a rule, a set, or an element. Rules and maps refer to it by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedObject {
     /// What it is.
     pub kind: ObjectKind,
-    /// Its name; two objects of different kinds may have the same.
+    /// Its name. Two objects of different kinds may have the same name.
     pub name: Arc<str>,
     /// Whether a rule or an element refers to it.
     pub in_use: bool,
@@ -112,9 +34,9 @@ impl fmt::Display for NamedObject {
 /// The kind of a [`NamedObject`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// A flowtable of whatever sort.
+    /// A flowtable, whatever its hook and flags.
     Flowtable,
-    /// An object of this type (`NFT_OBJECT_*`), which need not be one that this crate knows.
+    /// An object with this type number (`NFT_OBJECT_*` in `linux/netfilter/nf_tables.h`), which this crate need not know.
     Stateful(u32),
 }
 
@@ -137,38 +59,25 @@ impl fmt::Display for ObjectKind {
     }
 }
 
-/// What the kernel says of a table besides its name, its comment and what is in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableState {
-    /// Who may change it.
-    pub ownership: Ownership,
-    /// Its base chains hang nowhere (`dormant`): no packet sees it.
-    pub dormant: bool,
-    /// Flags that this crate knows nothing of.
-    pub unknown_flags: u32,
-    /// The number of chains, sets, flowtables and objects in it.
-    pub objects: u32,
-}
-
-/// A chain. With [`BaseChain`] the kernel calls it; without, only rules and maps do.
+/// A chain. The kernel calls it when it has a [`BaseChain`]; otherwise only rules and maps call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// Its name within the table.
     pub name: Arc<str>,
-    /// Where the kernel calls it.
+    /// The hook at which the kernel calls it; `None` for a regular chain.
     pub base: Option<BaseChain>,
     /// A comment.
     pub comment: Option<Arc<str>>,
 }
 
-/// Where a base chain hangs. The policy is always accept.
+/// The hook of a base chain. The policy is always `accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BaseChain {
-    /// What the chain may do.
+    /// Which packets the chain sees, and whether it may translate addresses.
     pub kind: ChainType,
-    /// The place in the packet's path.
+    /// The place in the path of a packet.
     pub hook: Hook,
-    /// The order among chains of the same hook, smaller first.
+    /// The order among the chains of the same hook: smaller numbers first.
     pub priority: i32,
 }
 
@@ -179,12 +88,12 @@ pub enum ChainType {
     Filter,
     /// Sees the first packet of each connection; may translate addresses.
     Nat,
-    /// Like filter on output, and routes again.
+    /// Sees every outgoing packet, which the kernel routes again when a rule changed it. Only other programs make such chains.
     Route,
 }
 
 impl ChainType {
-    /// Its name, in nft's language and on the wire.
+    /// Its name, the same in the nft language and on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -198,33 +107,34 @@ impl ChainType {
 /// A netfilter hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Arrived, not yet routed.
+    /// Packets that arrived and are not routed yet.
     Prerouting,
-    /// For this host.
+    /// Packets to this host.
     Input,
-    /// Passing through.
+    /// Packets that this host forwards.
     Forward,
-    /// From this host.
+    /// Packets from this host.
     Output,
-    /// About to leave.
+    /// Packets that are about to leave this host.
     Postrouting,
 }
 
-/// A flowtable: packets of the flows in it go from the interface they arrive at to the one they leave by, past all other hooks.
+/// A flowtable at the ingress hook: packets of its flows go from the interface of arrival straight to the interface of departure,
+/// and no other hook sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flowtable {
     /// Its name within the table.
     pub name: Arc<str>,
-    /// The order among what hangs at an interface's ingress, smaller first.
+    /// The order among the users of an interface's ingress hook: smaller numbers first.
     pub priority: i32,
-    /// The interfaces whose packets are looked up, by name.
+    /// The names of the interfaces whose incoming packets are looked up.
     pub devices: Vec<Arc<str>>,
 }
 
 /// A rule in the words of the nft language.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it does, from left to right.
+    /// Its statements, from left to right.
     pub statements: Vec<Statement>,
     /// A comment.
     pub comment: Option<Arc<str>>,
@@ -237,7 +147,7 @@ impl Rule {
         Self { statements: statements.into(), comment: None }
     }
 
-    /// The rule as the kernel holds it.
+    /// The rule as the kernel keeps and lists it, in a table of the family.
     #[must_use]
     pub fn to_dump(&self, family: Family) -> RuleDump {
         RuleDump {
@@ -247,7 +157,7 @@ impl Rule {
     }
 }
 
-/// A rule as the kernel holds and dumps it.
+/// A rule as the kernel keeps and lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleDump {
     /// Its expressions.
@@ -261,7 +171,8 @@ pub struct RuleDump {
 pub enum Types {
     /// `type ipv4_addr . inet_proto`.
     Named(Vec<DataType>),
-    /// `typeof ip daddr . numgen random mod 65536`: for what has no type name. The listing needs it to be read back.
+    /// `typeof ip daddr . numgen random mod 65536`: for fields without a type name. nft can load its own listing of the set only when
+    /// the kernel keeps these fields.
     Of(Vec<Field>),
 }
 
@@ -285,7 +196,7 @@ impl Types {
     }
 }
 
-/// What the elements of a map hold.
+/// The type of a map's values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueType {
     /// A verdict.
@@ -294,7 +205,7 @@ pub enum ValueType {
     Data(Types),
 }
 
-/// Properties of a set.
+/// The flags of a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetFlags {
     /// Keys are ranges.
@@ -303,26 +214,26 @@ pub struct SetFlags {
     pub dynamic: bool,
     /// Elements may expire.
     pub timeout: bool,
-    /// The content never changes.
+    /// Its elements never change.
     pub constant: bool,
-    /// It belongs to one rule and is gone with it.
+    /// It belongs to one rule, and the kernel deletes it with the rule. Only other programs make such sets.
     pub anonymous: bool,
 }
 
 /// A set, or a map when it has a value type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// Its name within the table. An anonymous set is given the name that rules of the same batch use to refer to it.
+    /// Its name within the table.
     pub name: Arc<str>,
     /// The type of the keys.
     pub key: Types,
     /// The type of the values; `None` for a set.
     pub value: Option<ValueType>,
-    /// Its properties.
+    /// Its flags.
     pub flags: SetFlags,
-    /// How long an element lives when it does not say so itself; whole milliseconds.
+    /// How long an element lives that has no time-out of its own; whole milliseconds.
     pub timeout: Option<Duration>,
-    /// The largest number of elements. A set with a size uses the kernel's fixed hash table.
+    /// The largest number of elements. The kernel keeps a set with a size in a hash table of fixed length.
     pub size: Option<u32>,
     /// A comment.
     pub comment: Option<Arc<str>>,
@@ -350,8 +261,7 @@ impl Set {
     }
 
     /// Whether keys are ranges of concatenations, which the kernel keeps in another way than ranges of one field.
-    #[must_use]
-    pub fn is_concat_interval(&self) -> bool {
+    pub(crate) fn is_concat_interval(&self) -> bool {
         self.flags.interval && self.key.data_types().len() > 1
     }
 }
@@ -361,9 +271,9 @@ impl Set {
 pub struct Element {
     /// The key; the first of the range in an interval set.
     pub key: Data,
-    /// The last key of the range (inclusive) in an interval set. In a box, because few elements have one.
+    /// The last key of the range (inclusive) in an interval set. Boxed, because few elements have one.
     pub key_end: Option<Box<Data>>,
-    /// What the map holds for the key.
+    /// The map's value for the key.
     pub value: Value,
     /// How long the element lives from now; whole milliseconds.
     pub timeout: Option<Duration>,
@@ -388,51 +298,34 @@ impl Element {
     }
 }
 
-/// What an element holds besides its key.
+/// A set and its elements.
+pub type SetContent = (Arc<Set>, Vec<Element>);
+
+/// A table with all its content, in the order of the listing. [`fmt::Display`] (in `text`) writes it as
+/// `nft --stateless list ruleset` of nft 1.0.6 does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
-    /// Nothing: an element of a set.
-    None,
-    /// A verdict.
-    Verdict(Verdict),
-    /// Data.
-    Data(Data),
+pub struct TableContent {
+    /// The table.
+    pub table: Table,
+    /// Sets and maps with their elements.
+    pub sets: Vec<SetContent>,
+    /// Flowtables.
+    pub flowtables: Vec<Flowtable>,
+    /// Chains and their rules.
+    pub chains: Vec<(Chain, Vec<Rule>)>,
 }
 
-/// What becomes of the packet, or where its walk through the rules goes on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// Leaves this hook's chain of the table.
-    Accept,
-    /// Discarded.
-    Drop,
-    /// Back to the calling chain.
-    Return,
-    /// To a chain, and back here after it.
-    Jump(Arc<str>),
-    /// To a chain, and after it back to where this chain was called from.
-    Goto(Arc<str>),
-}
-
-impl Verdict {
-    /// The chain it leads to.
+impl TableContent {
+    /// A table without content.
     #[must_use]
-    pub fn chain(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Jump(chain) | Self::Goto(chain) => Some(chain),
-            Self::Accept | Self::Drop | Self::Return => None,
-        }
+    pub fn new(table: Table) -> Self {
+        Self { table, sets: Vec::new(), flowtables: Vec::new(), chains: Vec::new() }
     }
 }
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Accept => f.write_str("accept"),
-            Self::Drop => f.write_str("drop"),
-            Self::Return => f.write_str("return"),
-            Self::Jump(chain) => write!(f, "jump {chain}"),
-            Self::Goto(chain) => write!(f, "goto {chain}"),
-        }
-    }
+/// Several tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ruleset {
+    /// The tables, in the order of the listing.
+    pub tables: Vec<TableContent>,
 }

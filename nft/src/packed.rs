@@ -3,13 +3,13 @@
 //! Takes and gives [`Element`]s; the encoder reads the packed form. Invariants: equal elements have equal bytes, and nothing is lost,
 //! so packed elements are compared as bytes.
 //!
-//! An element is a byte of flags, the key, and what the flags say: the last key of a range, a value or verdict, a time-out in
-//! nanoseconds, a comment. Keys and values have a byte of length before them, texts have two.
+//! An element is a byte of flags, the key, and what the flags say: the last key of a range, a value or the number of a verdict and its
+//! chain, a time-out in nanoseconds, a comment. Keys and values have a byte of length before them, texts have two.
 
 use std::time::Duration;
 
-use crate::data::Data;
-use crate::object::{Element, Value, Verdict};
+use crate::data::{Data, Value, Verdict};
+use crate::object::Element;
 
 /// Flags of a packed element.
 const HAS_KEY_END: u8 = 1;
@@ -17,13 +17,7 @@ const HAS_DATA: u8 = 2;
 const HAS_VERDICT: u8 = 4;
 const HAS_TIMEOUT: u8 = 8;
 const HAS_COMMENT: u8 = 16;
-
-/// Codes of verdicts in a packed element.
-const ACCEPT: u8 = 0;
-const DROP: u8 = 1;
-const RETURN: u8 = 2;
-const JUMP: u8 = 3;
-const GOTO: u8 = 4;
+const HAS_CHAIN: u8 = 32;
 
 /// Elements of one set or map.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -59,23 +53,8 @@ pub enum ValueRef<'a> {
     None,
     /// Data.
     Data(&'a [u8]),
-    /// A verdict that leads to no chain.
-    Verdict(Plain),
-    /// To a chain, and back here after it.
-    Jump(&'a str),
-    /// To a chain, and after it back to where this chain was called from.
-    Goto(&'a str),
-}
-
-/// A verdict that leads to no chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plain {
-    /// See [`Verdict::Accept`].
-    Accept,
-    /// See [`Verdict::Drop`].
-    Drop,
-    /// See [`Verdict::Return`].
-    Return,
+    /// A verdict: its number on the wire, and the chain that it jumps or goes to.
+    Verdict(u32, Option<&'a str>),
 }
 
 /// Appends an element to packed bytes.
@@ -84,6 +63,7 @@ pub fn pack(bytes: &mut Vec<u8>, element: &Element) {
     let of_value = match value {
         Value::None => 0,
         Value::Data(_) => HAS_DATA,
+        Value::Verdict(verdict) if verdict.chain().is_some() => HAS_VERDICT | HAS_CHAIN,
         Value::Verdict(_) => HAS_VERDICT,
     };
     let flag = |flag, present| if present { flag } else { 0 };
@@ -96,7 +76,10 @@ pub fn pack(bytes: &mut Vec<u8>, element: &Element) {
     match value {
         Value::None => {}
         Value::Data(value) => data(bytes, value.as_slice()),
-        Value::Verdict(verdict) => pack_verdict(bytes, verdict),
+        Value::Verdict(verdict) => {
+            bytes.extend_from_slice(&verdict.number().to_ne_bytes());
+            verdict.chain().into_iter().for_each(|chain| text(bytes, chain));
+        }
     }
     if let Some(timeout) = timeout {
         let nanoseconds = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -104,19 +87,6 @@ pub fn pack(bytes: &mut Vec<u8>, element: &Element) {
     }
     if let Some(comment) = comment {
         text(bytes, comment);
-    }
-}
-
-fn pack_verdict(bytes: &mut Vec<u8>, verdict: &Verdict) {
-    bytes.push(match verdict {
-        Verdict::Accept => ACCEPT,
-        Verdict::Drop => DROP,
-        Verdict::Return => RETURN,
-        Verdict::Jump(_) => JUMP,
-        Verdict::Goto(_) => GOTO,
-    });
-    if let Some(chain) = verdict.chain() {
-        text(bytes, chain);
     }
 }
 
@@ -168,13 +138,8 @@ impl<'a> Reader<'a> {
         if flags & HAS_VERDICT == 0 {
             return ValueRef::None;
         }
-        match self.byte() {
-            ACCEPT => ValueRef::Verdict(Plain::Accept),
-            DROP => ValueRef::Verdict(Plain::Drop),
-            RETURN => ValueRef::Verdict(Plain::Return),
-            JUMP => ValueRef::Jump(self.text()),
-            _ => ValueRef::Goto(self.text()),
-        }
+        let number = u32::from_ne_bytes(self.number());
+        ValueRef::Verdict(number, (flags & HAS_CHAIN != 0).then(|| self.text()))
     }
 }
 
@@ -214,7 +179,10 @@ impl<'a> ElementRef<'a> {
     /// The chain that it leads to.
     #[must_use]
     pub fn target(self) -> Option<&'a str> {
-        if self.0[0] & HAS_VERDICT == 0 { None } else { self.parts().value.chain() }
+        match self.parts().value {
+            ValueRef::Verdict(_, chain) => chain,
+            ValueRef::None | ValueRef::Data(_) => None,
+        }
     }
 
     /// The whole element.
@@ -225,26 +193,18 @@ impl<'a> ElementRef<'a> {
         let value = match value {
             ValueRef::None => Value::None,
             ValueRef::Data(bytes) => Value::Data(data(bytes)),
-            ValueRef::Verdict(Plain::Accept) => Value::Verdict(Verdict::Accept),
-            ValueRef::Verdict(Plain::Drop) => Value::Verdict(Verdict::Drop),
-            ValueRef::Verdict(Plain::Return) => Value::Verdict(Verdict::Return),
-            ValueRef::Jump(chain) => Value::Verdict(Verdict::Jump(chain.into())),
-            ValueRef::Goto(chain) => Value::Verdict(Verdict::Goto(chain.into())),
+            ValueRef::Verdict(number, chain) => Value::Verdict(verdict(number, chain)),
         };
         let key_end = key_end.map(|end| Box::new(data(end)));
         Element { key: data(key), key_end, value, timeout, comment: comment.map(Into::into) }
     }
 }
 
-impl<'a> ValueRef<'a> {
-    /// The chain that it leads to.
-    #[must_use]
-    pub const fn chain(self) -> Option<&'a str> {
-        match self {
-            Self::Jump(chain) | Self::Goto(chain) => Some(chain),
-            Self::None | Self::Data(_) | Self::Verdict(_) => None,
-        }
-    }
+/// The verdict with a number on the wire.
+fn verdict(number: u32, chain: Option<&str>) -> Verdict {
+    let chains = chain.into_iter().flat_map(|chain| [Verdict::Jump(chain.into()), Verdict::Goto(chain.into())]);
+    let mut verdicts = [Verdict::Accept, Verdict::Drop, Verdict::Return].into_iter().chain(chains);
+    verdicts.find(|verdict| verdict.number() == number).expect("packed from a verdict")
 }
 
 impl Elements {

@@ -1,13 +1,14 @@
-//! Netlink sockets: one datagram out, whatever comes back in.
+//! Netlink sockets: sends requests to the kernel and receives its messages.
 //!
-//! The `mnl` crate opens, binds and reads. What it lacks is here: a batch must reach the kernel in one `sendmsg` however large it is
-//! (its own `send_all` sends page by page, which the kernel refuses or, worse, ignores), reading without waiting, and socket options.
+//! The `mnl` crate opens and binds the socket and sends short messages. This module adds what the crate lacks: sending a batch of any
+//! length in one `sendmsg` (the crate's `send_all` sends each page by itself, and the kernel refuses or even ignores the parts),
+//! receiving without waiting, and socket options.
 
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// Which part of the kernel a socket talks to.
+/// The part of the kernel at the other end of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bus {
     /// nf_tables and conntrack.
@@ -16,24 +17,26 @@ pub enum Bus {
     Route,
 }
 
-/// `NETLINK_CAP_ACK`: acknowledgements do not repeat the request.
+/// `NETLINK_CAP_ACK`: acknowledgements quote only the header of the request.
 const CAP_ACK: c_int = 10;
-/// `NETLINK_EXT_ACK`: errors say which attribute they are about.
+/// `NETLINK_EXT_ACK`: errors have a description and the offset of the attribute that they are about.
 const EXT_ACK: c_int = 11;
-/// Receive buffer of one read: the kernel fills dumps up to 32 KiB a datagram.
+/// The size of the buffer for one datagram, in bytes. The kernel's datagrams of a dump have at most 32 KiB.
 const READ_SIZE: usize = 64 * 1024;
 
 /// A netlink socket, closed on exec.
 pub struct Socket {
     inner: mnl::Socket,
-    /// 64-bit words, because netlink messages are read in place and must be aligned.
+    /// The buffer for received datagrams, of 64-bit words so that the messages in it are aligned.
     buffer: Vec<u64>,
+    /// The length of the longest datagram that the kernel's send buffer has room for, in bytes; 0 until the first batch.
     send_buffer: usize,
 }
 
-// SAFETY: the only field that is not `Send` is the pointer of `mnl::Socket` to a `struct mnl_socket`: a descriptor and an address, on
-// the heap, with no state of a thread beside it (`src/socket.c` of libmnl). The value owns it, nobody else has the pointer, and there
-// is no `Sync`, so one thread at a time uses it. A netlink socket keeps the network namespace of the thread that opened it.
+// SAFETY: the only field that is not `Send` is the pointer in `mnl::Socket`, to a `struct mnl_socket` on the heap. That structure holds
+// a file descriptor and an address, and libmnl keeps no data of a thread beside it (`src/socket.c` of libmnl). The value owns the
+// structure and nothing else has the pointer; the type is not `Sync`, so only one thread uses it at a time. The descriptor is valid in
+// all threads of the process, and the socket stays in the network namespace of the thread that opened it.
 unsafe impl Send for Socket {}
 
 impl Socket {
@@ -72,7 +75,7 @@ impl Socket {
         self.set_option(libc::SOL_NETLINK, DROP_MEMBERSHIP, group.cast_signed())
     }
 
-    /// The number by which the kernel knows this socket.
+    /// The port of this socket: its address on the netlink bus, unique in the network namespace.
     #[must_use]
     pub fn port(&self) -> u32 {
         self.inner.portid()
@@ -83,7 +86,8 @@ impl Socket {
     /// # Errors
     /// When the process has too many files open.
     pub fn duplicate(&self) -> io::Result<OwnedFd> {
-        // SAFETY: the descriptor is open for as long as `inner` lives, which is longer than this borrow.
+        // SAFETY: the descriptor must be open for as long as the `BorrowedFd` lives. `inner` closes it when it is dropped, and `self` is
+        // borrowed until the end of this function, which the `BorrowedFd` does not outlive.
         unsafe { BorrowedFd::borrow_raw(self.inner.as_raw_fd()) }.try_clone_to_owned()
     }
 
@@ -95,27 +99,29 @@ impl Socket {
         self.inner.send(message).map(|_| ())
     }
 
-    /// Sends pages as one datagram. The kernel has dealt with it when this returns.
+    /// Sends pages as one datagram. The kernel has carried out or refused the batch in it when this returns.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_ADMIN`; `EMSGSIZE` beyond some 2 GiB or 1,024 pages; `ENOBUFS` or `ENOMEM` when the kernel has no
-    /// memory for a datagram of this size; or what else it answers. Nothing was changed then.
+    /// memory for a datagram of this size; or another error of `sendmsg`. Then the kernel has changed nothing.
     pub fn send_datagram<'a>(&mut self, pages: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
         let mut vectors: Vec<libc::iovec> = pages
             .map(|page| libc::iovec { iov_base: page.as_ptr().cast::<c_void>().cast_mut(), iov_len: page.len() })
             .collect();
         let total = vectors.iter().map(|v| v.iov_len).sum();
         self.reserve(total)?;
-        // SAFETY: an all-zero `sockaddr_nl` is valid; it addresses the kernel once the family is set.
+        // SAFETY: `sockaddr_nl` has only integer fields, for which zero is a valid value. Port 0 is the kernel's.
         let mut kernel: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         kernel.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).expect("a small constant");
-        // SAFETY: an all-zero `msghdr` is valid: no name, no vectors, no control data.
+        // SAFETY: `msghdr` has only integer and pointer fields, for which zero is a valid value: no name, vectors, or control data.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_name = (&raw mut kernel).cast();
         header.msg_namelen = u32::try_from(size_of_val(&kernel)).expect("a small size");
         header.msg_iov = vectors.as_mut_ptr();
         header.msg_iovlen = vectors.len();
-        // SAFETY: `header` points to `kernel` and `vectors`, which point to `pages`; all of them outlive the call, which only reads.
+        // SAFETY: the descriptor is open while `inner` lives. `header` points to `kernel` and to `vectors` with their true lengths, and
+        // each vector points to a page with its length. `kernel`, `vectors` and the pages live until after the call, which only reads
+        // them, and keeps no pointer.
         let sent = unsafe { libc::sendmsg(self.inner.as_raw_fd(), &raw const header, 0) };
         match usize::try_from(sent) {
             Err(_) => Err(io::Error::last_os_error()),
@@ -127,15 +133,15 @@ impl Socket {
     /// Waits for a datagram and gives its bytes.
     ///
     /// # Errors
-    /// `ENOBUFS` when messages were lost, or what else the kernel answers.
+    /// `ENOBUFS` when the kernel dropped messages because the receive buffer was full, or another error of `recv`.
     pub fn receive(&mut self) -> io::Result<&[u8]> {
         self.receive_with(0)
     }
 
-    /// The next datagram that is there already; `None` when there is none.
+    /// The next datagram, without waiting; `None` when there is none yet.
     ///
     /// # Errors
-    /// `ENOBUFS` when messages were lost, or what else the kernel answers.
+    /// As [`Self::receive`].
     pub fn receive_now(&mut self) -> io::Result<Option<&[u8]>> {
         match self.receive_with(libc::MSG_DONTWAIT) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -147,20 +153,22 @@ impl Socket {
     fn receive_with(&mut self, flags: c_int) -> io::Result<&[u8]> {
         let room = size_of_val(self.buffer.as_slice());
         let start = self.buffer.as_mut_ptr();
-        // SAFETY: `start` points to `room` writable bytes that nothing else refers to during the call.
+        // SAFETY: the descriptor is open while `inner` lives. `start` points to `room` writable bytes; `self` is borrowed mutably, so
+        // nothing else refers to them during the call, and the kernel keeps no pointer to them.
         let read = unsafe { libc::recv(self.inner.as_raw_fd(), start.cast(), room, flags) };
         let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
-        // SAFETY: the bytes belong to `buffer`, were initialised when it was made, and `recv` reports at most `room` without
-        // MSG_TRUNC; the slice borrows `self`, so the buffer stays as it is while it lives.
+        // SAFETY: the first `room` bytes from `start` belong to `buffer` and were initialised when it was made; the slice has at most
+        // `room` of them, and any address is aligned for `u8`. The slice borrows `self` mutably, so the buffer is neither changed nor
+        // freed while the slice lives.
         Ok(unsafe { std::slice::from_raw_parts(start.cast::<u8>().cast_const(), read.min(room)) })
     }
 
-    /// Makes room for a datagram: the kernel refuses one that is longer than the send buffer.
+    /// Makes the send buffer long enough for a datagram of `len` bytes; the kernel refuses a longer one.
     fn reserve(&mut self, len: usize) -> io::Result<()> {
         if len <= self.send_buffer {
             return Ok(());
         }
-        // The kernel takes half of this range and doubles it (`__sock_set_sndbuf` in net/core/sock.c). A longer datagram would be cut.
+        // The option has 31 bits. The kernel limits it to half of that range and doubles it (`__sock_set_sndbuf` in net/core/sock.c).
         let size = c_int::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
         let size = size.saturating_add(size / 2).max(1 << 20);
         self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)?;
@@ -168,7 +176,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Makes room for messages that wait to be received, in bytes with what the kernel needs to keep them.
+    /// Sets the size of the receive buffer in bytes. The kernel's own data about each message counts too.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_ADMIN`.
@@ -179,14 +187,16 @@ impl Socket {
 
     fn set_option(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
         let len = u32::try_from(size_of_val(&value)).expect("a small size");
-        // SAFETY: the pointer and length describe `value`, which outlives the call.
+        // SAFETY: the descriptor is open while `inner` lives. Pointer and length are those of `value`, which lives until after the call;
+        // the kernel reads it and keeps no pointer to it.
         let result = unsafe { libc::setsockopt(self.inner.as_raw_fd(), level, option, (&raw const value).cast(), len) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
 fn close_on_exec(socket: &mnl::Socket) -> io::Result<()> {
-    // SAFETY: sets a flag of a file descriptor that the socket owns; no memory is involved.
+    // SAFETY: `F_SETFD` takes an integer and accesses no memory of this process. `socket` owns the descriptor, which is open while it is
+    // borrowed.
     let result = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,93 +1,94 @@
-//! Rules in the words of the nft language, and how each statement becomes expressions.
+//! Rules in the words of the nft language, and the expressions that each statement becomes.
 //!
-//! Lowering follows what `nft` itself emits, so that its listings read the rules back as they were written here.
+//! Lowering a statement gives the expressions that `nft` itself sends for it, because `nft list` recognises statements by their
+//! expressions.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::data::Data;
-use crate::expr::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, LookupResult, MetaKey, NatType, Register, RejectWith};
+use crate::data::{Data, Verdict};
+use crate::expr::{CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, NAT_FULLY_RANDOM, Register, RejectWith};
 use crate::field::Field;
-use crate::object::{Family, Verdict};
+use crate::table::Family;
 
-/// ICMP port unreachable (RFC 792), what `reject` answers by default in an `ip` table.
+/// ICMP port unreachable (RFC 792): the answer of `reject` in an `ip` table.
 const ICMP_PORT_UNREACHABLE: u8 = 3;
-/// ICMPv6 port unreachable (RFC 4443), the same in an `ip6` table.
+/// ICMPv6 port unreachable (RFC 4443): the answer in an `ip6` table.
 const ICMPV6_PORT_UNREACHABLE: u8 = 4;
-/// `NFT_REJECT_ICMPX_PORT_UNREACH`, the same in an `inet` table.
+/// `NFT_REJECT_ICMPX_PORT_UNREACH`: the answer in an `inet` table.
 const ICMPX_PORT_UNREACHABLE: u8 = 1;
-/// `RTN_LOCAL`: the address type of the host's own addresses.
+/// The type of this host's own addresses (`linux/rtnetlink.h`).
 const RTN_LOCAL: u32 = 2;
 
-/// One statement of a rule. A rule stops at the first match that fails.
+/// One statement of a rule. The kernel leaves a rule at the first statement that does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Statement {
-    /// `FIELD . FIELD OPERAND`: goes on when the fields match.
+    /// `FIELD . FIELD OPERAND`: matches when the comparison holds.
     Match(Vec<Field>, Operand),
     /// `fib saddr type local`, `fib daddr type local`.
     FibLocal(FibAddress),
     /// `ct state new`, `ct status dnat`, ...
     CtBit(CtBit),
-    /// `ct packets > NUMBER`: of both directions. The kernel counts the packets of connections that begin after the first such rule.
+    /// `ct packets > NUMBER`: the packets of both directions. The kernel counts only in connections that begin after the first such
+    /// rule was added.
     CtPacketsOver(u64),
     /// `meta mark & MASK == 0` (false) or `!= 0` (true).
     MarkBits {
-        /// The bits looked at.
+        /// The bits to test.
         mask: u32,
-        /// Whether one of them must be set.
+        /// Whether at least one of them must be set (true) or none (false).
         set: bool,
     },
     /// `meta mark set meta mark | BITS`.
     SetMarkBits(u32),
     /// `meta mark set meta mark & ~BITS`.
     ClearMarkBits(u32),
-    /// `FIELD . FIELD vmap @MAP`: obeys the verdict of the map's element, goes on when there is none.
+    /// `FIELD . FIELD vmap @MAP`: follows the verdict of the map's element, goes on when there is no element.
     Vmap(Vec<Field>, Arc<str>),
-    /// `dnat ip to FIELD . FIELD map @MAP`: the map gives address and port; the rule stops when it has no such key.
+    /// `dnat ip to FIELD . FIELD map @MAP`: the map gives address and port; does not match when there is no element.
     DnatToMap(Vec<Field>, Arc<str>),
-    /// `dnat to FIELD . FIELD map @MAP:PORT`: the map gives the address; the rule stops when it has no such key.
+    /// `dnat to FIELD . FIELD map @MAP:PORT`: the map gives the address; does not match when there is no element.
     DnatToMapAndPort(Vec<Field>, Arc<str>, u16),
     /// `dnat to ADDRESS:PORT`.
-    Dnat(std::net::SocketAddr),
+    Dnat(SocketAddr),
     /// `masquerade fully-random`.
     MasqueradeFullyRandom,
-    /// `reject`: port unreachable in the table's family.
+    /// `reject`: answers "port unreachable" of the table's family.
     Reject,
-    /// `reject with tcp reset`.
-    RejectWithTcpReset,
     /// `update @SET { FIELD timeout T : FIELD . FIELD }`.
     Update {
         /// The dynamic set or map.
         set: Arc<str>,
-        /// The key.
+        /// The fields of the key.
         key: Vec<Field>,
-        /// The value, for a map.
+        /// The fields of the value; empty for a set.
         value: Vec<Field>,
-        /// How long the element lives from now; the set's own time-out when absent.
+        /// How long the element lives from now; `None` for the set's own time-out.
         timeout: Option<Duration>,
     },
     /// `counter`.
     Counter,
-    /// `flow add @FLOWTABLE`: hands the flow over, if it can be.
+    /// `flow add @FLOWTABLE`: adds the packet's flow to the flowtable, if the kernel can.
     FlowAdd(Arc<str>),
     /// A verdict.
     Verdict(Verdict),
 }
 
-/// What a field is compared with.
+/// The right side of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// `== value`.
     Is(Data),
     /// `!= value`.
     IsNot(Data),
-    /// In the network of this address and prefix length.
-    InPrefix(std::net::IpAddr, u8),
-    /// Not in that network.
-    NotInPrefix(std::net::IpAddr, u8),
-    /// An interface name that starts with this text (`"cali*"`).
+    /// `ADDRESS/LENGTH`: an address in this network.
+    InPrefix(IpAddr, u8),
+    /// `!= ADDRESS/LENGTH`: an address outside this network.
+    NotInPrefix(IpAddr, u8),
+    /// `"cali*"`: an interface name that starts with this text, of at most 15 bytes.
     StartsWith(Arc<str>),
-    /// An interface name that does not start with this text.
+    /// `!= "cali*"`: an interface name that does not start with this text.
     StartsNotWith(Arc<str>),
     /// `@set`.
     InSet(Arc<str>),
@@ -124,8 +125,7 @@ const FIRST: Register = Register::FIRST;
 
 impl Statement {
     /// The expressions of the statement in a table of the family.
-    #[must_use]
-    pub fn lower(&self, family: Family) -> Vec<Expr> {
+    pub(crate) fn lower(&self, family: Family) -> Vec<Expr> {
         match self {
             Self::Match(fields, operand) => lower_match(fields, operand),
             Self::FibLocal(address) => vec![
@@ -161,16 +161,11 @@ impl Statement {
             }
             Self::DnatToMapAndPort(fields, map, port) => {
                 let mut exprs = lookup(fields, map, LookupResult::Load(FIRST));
-                // Where nft puts the port, whatever the length of the address.
+                // nft puts the port into this register, whatever the length of the address.
                 let behind = FIRST.after(address_len(Family::Ip6));
                 exprs.push(Expr::Immediate { dreg: behind, data: (*port).into() });
-                exprs.push(Expr::Nat {
-                    kind: NatType::Destination,
-                    family: if address_len(family) == 16 { Family::Ip6 } else { Family::Ip },
-                    address: FIRST,
-                    port: Some(behind),
-                    flags: 0,
-                });
+                let family = if address_len(family) == 16 { Family::Ip6 } else { Family::Ip };
+                exprs.push(Expr::Nat { family, address: FIRST, port: behind });
                 exprs
             }
             Self::Dnat(to) => {
@@ -181,9 +176,8 @@ impl Statement {
                     dnat(family, address.len()),
                 ]
             }
-            Self::MasqueradeFullyRandom => vec![Expr::Masquerade { flags: crate::expr::NAT_FULLY_RANDOM }],
+            Self::MasqueradeFullyRandom => vec![Expr::Masquerade { flags: NAT_FULLY_RANDOM }],
             Self::Reject => vec![Expr::Reject(port_unreachable(family))],
-            Self::RejectWithTcpReset => vec![Expr::Reject(RejectWith::TcpReset)],
             Self::Update { set, key, value, timeout } => lower_update(set, key, value, *timeout),
             Self::Counter => vec![Expr::Counter],
             Self::FlowAdd(flowtable) => vec![Expr::FlowOffload(Arc::clone(flowtable))],
@@ -227,7 +221,7 @@ fn prefix_mask(bytes: usize, len: u8) -> Data {
     Data::from_bytes(&mask[..bytes]).expect("an address is shorter than Data::MAX_LEN")
 }
 
-fn compare_prefix(op: CmpOp, ip: std::net::IpAddr, len: u8) -> Vec<Expr> {
+fn compare_prefix(op: CmpOp, ip: IpAddr, len: u8) -> Vec<Expr> {
     let address = Data::from(ip);
     let mut exprs = Vec::new();
     if usize::from(len) < address.len() * 8 {
@@ -269,14 +263,14 @@ const fn address_len(family: Family) -> usize {
     }
 }
 
-/// DNAT to the address in the first register and the port behind it.
+/// DNAT to the address in the first register and the port in the register behind it.
 fn dnat(family: Family, address_len: usize) -> Expr {
     let family = match address_len {
         16 => Family::Ip6,
         4 => Family::Ip,
         _ => family,
     };
-    Expr::Nat { kind: NatType::Destination, family, address: FIRST, port: Some(FIRST.after(address_len)), flags: 0 }
+    Expr::Nat { family, address: FIRST, port: FIRST.after(address_len) }
 }
 
 const fn port_unreachable(family: Family) -> RejectWith {
@@ -289,7 +283,7 @@ const fn port_unreachable(family: Family) -> RejectWith {
 
 fn lower_update(set: &Arc<str>, key: &[Field], value: &[Field], timeout: Option<Duration>) -> Vec<Expr> {
     let mut exprs = Field::load_all(key);
-    // The value is loaded behind the key's sixteen bytes at most, where nft puts it for a lone address as well.
+    // The value goes right behind the key. nft itself leaves sixteen bytes for a key, but lists either form alike.
     let mut register = FIRST.after(key.iter().map(|f| f.data_type().padded_size()).sum());
     let data = (!value.is_empty()).then_some(register);
     for field in value {
@@ -297,7 +291,7 @@ fn lower_update(set: &Arc<str>, key: &[Field], value: &[Field], timeout: Option<
         register = register.after(field.data_type().size());
     }
     let timeout_ms = timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
-    exprs.push(Expr::Dynset { set: Arc::clone(set), op: DynsetOp::Update, key: FIRST, data, timeout_ms });
+    exprs.push(Expr::Dynset { set: Arc::clone(set), key: FIRST, data, timeout_ms });
     exprs
 }
 
@@ -323,8 +317,8 @@ mod tests {
     fn dnat_to_map_takes_address_and_port_from_neighbouring_registers() {
         let fields = vec![Field::Ip6Daddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(2)];
         let exprs = Statement::DnatToMap(fields, "endpoints".into()).lower(Family::Ip6);
-        assert_eq!(exprs[3], Expr::Numgen { dreg: Register::word(6), modulus: 2, random: true });
+        assert_eq!(exprs[3], Expr::Numgen { dreg: Register::word(6), modulus: 2 });
         let Some(Expr::Nat { address, port, family, .. }) = exprs.last() else { panic!("no nat") };
-        assert_eq!((*address, *port, *family), (FIRST, Some(Register::word(4)), Family::Ip6));
+        assert_eq!((*address, *port, *family), (FIRST, Register::word(4), Family::Ip6));
     }
 }

@@ -1,13 +1,15 @@
-//! User data: bytes that the kernel keeps for nft with an object, as a list of type, length and value, one byte each for the first two.
+//! User data: bytes that the kernel keeps with an object for nft. They are a list of entries: a type and a length of one byte each, and
+//! a value.
 //!
-//! It carries comments, and the types of a set that have no number. Codes are those of libnftnl's `udata.h` and of nft's own
-//! sources; a set typed with `typeof` cannot be listed and loaded again without them.
+//! User data holds comments, and the types of sets that no type number describes: nft cannot load its own listing of a set that was
+//! declared with `typeof` unless the set has these entries. The numbers are those of libnftnl's `udata.h` and of nft's sources.
 
 use std::sync::Arc;
 
 use crate::datatype::DataType;
+use crate::expr::MetaKey;
 use crate::field::Field;
-use crate::object::{Set, Types, ValueType};
+use crate::object::{Element, Set, Types, ValueType};
 
 /// A comment on a table, chain, rule or element.
 pub(crate) const COMMENT: u8 = 0;
@@ -27,7 +29,7 @@ mod type_of {
     pub(super) const DETAIL: u8 = 1;
 }
 
-/// nft's byte orders.
+/// `enum byteorder` in nft.
 const BYTE_ORDER_INVALID: u32 = 0;
 const BYTE_ORDER_HOST: u32 = 1;
 const BYTE_ORDER_BIG: u32 = 2;
@@ -41,7 +43,7 @@ mod expression {
     pub(super) const NUMGEN: u32 = 23;
 }
 
-/// One entry.
+/// An entry with a value.
 fn entry(kind: u8, value: &[u8]) -> Vec<u8> {
     let len = u8::try_from(value.len()).expect("an entry of user data is at most 255 bytes");
     let mut bytes = vec![kind, len];
@@ -53,24 +55,24 @@ fn number(kind: u8, value: u32) -> Vec<u8> {
     entry(kind, &value.to_ne_bytes())
 }
 
-/// A comment's text, cut at a character's end to what nft reads back.
+/// A comment's text, shortened to the length that nft reads back, at the end of a character.
 pub(crate) fn cut(text: &str) -> &str {
-    let mut end = text.len().min(crate::Element::MAX_COMMENT);
+    let mut end = text.len().min(Element::MAX_COMMENT);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     &text[..end]
 }
 
-/// A comment.
+/// The entry of a comment.
 pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
     let mut bytes = cut(text).as_bytes().to_vec();
     bytes.push(0);
     entry(kind, &bytes)
 }
 
-/// The user data of a set, in the order in which nft writes it. Without the byte orders nft lists numbers of the host's order,
-/// such as marks, the wrong way round.
+/// The user data of a set, in the order in which nft writes it. Without the byte orders nft lists numbers in host order, such as
+/// marks, with their bytes reversed.
 pub(crate) fn of_set(set: &Set) -> Vec<u8> {
     let value_order = set.value.as_ref().map(|value| match value {
         ValueType::Verdict => BYTE_ORDER_INVALID,
@@ -88,7 +90,7 @@ pub(crate) fn of_set(set: &Set) -> Vec<u8> {
     bytes
 }
 
-/// Typed expression of a map's value. Without it nft lists the map as if its key were not typed by expressions either.
+/// The typed expression of a map's value. Without it nft lists the map as if its key were not declared with `typeof`.
 fn typed_value(value: &ValueType) -> Option<Vec<u8>> {
     match value {
         ValueType::Verdict => Some(expression(expression::VERDICT, &[])),
@@ -128,8 +130,8 @@ fn payload(protocol: u32, field: u32) -> Vec<u8> {
     expression(expression::PAYLOAD, &[number(0, protocol), number(1, field)].concat())
 }
 
-fn meta(key: u32) -> Vec<u8> {
-    expression(expression::META, &number(0, key))
+fn meta(key: MetaKey) -> Vec<u8> {
+    expression(expression::META, &number(0, key.number()))
 }
 
 fn typed_field(field: Field) -> Vec<u8> {
@@ -141,21 +143,17 @@ fn typed_field(field: Field) -> Vec<u8> {
         Field::IpDaddr => payload(IP, 12),
         Field::Ip6Saddr | Field::CtOriginalIp6Daddr => payload(IP6, 8),
         Field::Ip6Daddr => payload(IP6, 9),
-        Field::ThSport => payload(TRANSPORT, 1),
         Field::ThDport | Field::CtOriginalProtoDst => payload(TRANSPORT, 2),
-        // Key numbers of the kernel's `enum nft_meta_keys`.
-        Field::L4Proto => meta(16),
-        Field::Mark => meta(3),
-        Field::IifName => meta(6),
-        Field::OifName => meta(7),
-        Field::NumgenRandom(modulus) | Field::JhashSaddr(modulus) => {
+        Field::L4Proto => meta(MetaKey::L4Proto),
+        Field::IifName => meta(MetaKey::IifName),
+        Field::NumgenRandom(modulus) => {
             let random = 1;
             expression(expression::NUMGEN, &[number(0, random), number(1, modulus), number(2, 0)].concat())
         }
     }
 }
 
-/// The entries of user data, or of an entry that holds entries; ends at the first that does not fit.
+/// Iterates over the entries of user data, or of an entry that holds entries; ends at the first that does not fit.
 struct Entries<'a>(&'a [u8]);
 
 impl<'a> Iterator for Entries<'a> {
@@ -188,12 +186,12 @@ fn text(bytes: &[u8]) -> Option<Arc<str>> {
     std::str::from_utf8(text).ok().map(Arc::from)
 }
 
-/// The fields of a set's key, when it was declared with `typeof` and of fields that this crate knows.
+/// The fields of a set's key; `None` unless it was declared with `typeof` and fields that this crate knows.
 pub(crate) fn read_key(bytes: &[u8]) -> Option<Vec<Field>> {
     read_typed(find(bytes, set::KEY_TYPEOF)?)
 }
 
-/// The fields of a map's value; as [`read_key`].
+/// The fields of a map's value; `None` as for [`read_key`].
 pub(crate) fn read_value(bytes: &[u8]) -> Option<Vec<Field>> {
     read_typed(find(bytes, set::DATA_TYPEOF)?)
 }
@@ -206,19 +204,16 @@ fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
     Entries(find(bytes, type_of::DETAIL)?).map(|(_, field)| read_field(field)).collect()
 }
 
-/// The inverse of [`typed_field`]; of fields with the same user data, the one that nft prints.
+/// The inverse of [`typed_field`]. Of several fields with the same user data it gives the one that nft prints.
 fn read_field(bytes: &[u8]) -> Option<Field> {
-    const FIXED: [Field; 10] = [
+    const FIXED: [Field; 7] = [
         Field::IpSaddr,
         Field::IpDaddr,
         Field::Ip6Saddr,
         Field::Ip6Daddr,
         Field::L4Proto,
-        Field::ThSport,
         Field::ThDport,
-        Field::Mark,
         Field::IifName,
-        Field::OifName,
     ];
     let numgen = || {
         let modulus = find(find(bytes, type_of::DETAIL)?, 1)?;
@@ -234,7 +229,7 @@ mod tests {
     #[test]
     fn a_typeof_key_is_read_back() {
         let key = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(65536)];
-        for fields in [key, vec![Field::Mark], vec![Field::NumgenRandom(3)], vec![Field::Ip6Saddr, Field::IifName]] {
+        for fields in [key, vec![Field::ThDport], vec![Field::NumgenRandom(3)], vec![Field::Ip6Saddr, Field::IifName]] {
             let bytes = of_set(&Set::new("s", Types::Of(fields.clone())));
             assert_eq!(read_key(&bytes), Some(fields));
         }
@@ -245,7 +240,7 @@ mod tests {
     fn a_verdict_is_a_typed_value() {
         let bytes = of_set(&Set::map("m", Types::Of(vec![Field::IpDaddr]), ValueType::Verdict));
         assert_eq!(find(&bytes, set::DATA_BYTE_ORDER), Some(&[0; 4][..]));
-        // As nft 1.0.6 writes it.
+        // The bytes that nft 1.0.6 sends.
         let verdict = [&[0, 4][..], &expression::VERDICT.to_ne_bytes(), &[1, 0]].concat();
         assert_eq!(find(&bytes, set::DATA_TYPEOF), Some(&verdict[..]));
     }

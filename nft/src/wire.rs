@@ -1,21 +1,57 @@
-//! Netlink attributes: the type-length-value coding that everything travels in.
+//! Netlink messages and their attributes: type, length and value.
 //!
-//! Attribute headers are in host order, nf_tables' numbers in network order. Every attribute is padded to four bytes; a nested
-//! one has a 16-bit length, so it holds less than 64 KiB.
+//! Headers of messages and attributes are in host order, the numbers that nf_tables puts into attributes in network order. Every
+//! attribute is padded to four bytes. Its length has 16 bits, so an attribute with others in it holds less than 64 KiB.
 
 /// Flag of an attribute that holds attributes (`NLA_F_NESTED`).
 const NESTED: u16 = 1 << 15;
-/// The bits of the type that are flags.
+/// The bits of an attribute's type that are flags.
 const FLAGS: u16 = 0xc000;
+/// Bytes of an attribute's header.
 const HEADER: usize = 4;
 
-/// Writes attributes to the end of a buffer.
+/// Flags of a message (`linux/netlink.h`).
+pub(crate) mod flag {
+    pub(crate) const REQUEST: u16 = 1;
+    pub(crate) const ACK: u16 = 4;
+    pub(crate) const DUMP: u16 = 0x300;
+    pub(crate) const CREATE: u16 = 0x400;
+}
+
+/// `NFNL_SUBSYS_NFTABLES`: the upper byte of the type of each nf_tables message.
+pub(crate) const SUBSYSTEM: u16 = 10;
+
+/// The lower byte of the type of each nf_tables message (`enum nf_tables_msg_types` in `linux/netfilter/nf_tables.h`).
+pub(crate) mod kind {
+    pub(crate) const NEW_TABLE: u16 = 0;
+    pub(crate) const GET_TABLE: u16 = 1;
+    pub(crate) const NEW_CHAIN: u16 = 3;
+    pub(crate) const GET_CHAIN: u16 = 4;
+    pub(crate) const NEW_RULE: u16 = 6;
+    pub(crate) const GET_RULE: u16 = 7;
+    pub(crate) const NEW_SET: u16 = 9;
+    pub(crate) const GET_SET: u16 = 10;
+    pub(crate) const NEW_ELEMENTS: u16 = 12;
+    pub(crate) const GET_ELEMENTS: u16 = 13;
+    pub(crate) const DELETE_ELEMENTS: u16 = 14;
+    pub(crate) const NEW_GENERATION: u16 = 15;
+    pub(crate) const GET_GENERATION: u16 = 16;
+    pub(crate) const NEW_OBJECT: u16 = 18;
+    pub(crate) const GET_OBJECT: u16 = 19;
+    pub(crate) const DELETE_OBJECT: u16 = 20;
+    pub(crate) const NEW_FLOWTABLE: u16 = 22;
+    pub(crate) const GET_FLOWTABLE: u16 = 23;
+    pub(crate) const DELETE_FLOWTABLE: u16 = 24;
+    pub(crate) const DESTROY_ELEMENTS: u16 = 30;
+}
+
+/// Writes messages and attributes to the end of a buffer.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
 
-/// An attribute that has been opened and must be closed with [`Writer::close`].
+/// An attribute that [`Writer::open`] began and [`Writer::close`] must end.
 #[must_use]
 #[derive(Debug)]
 pub struct Nest(usize);
@@ -27,15 +63,30 @@ impl Writer {
         Self { bytes: Vec::with_capacity(bytes) }
     }
 
-    /// What was written so far.
+    /// The bytes written so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What was written.
+    /// The bytes written.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Begins a message of nf_tables in an empty buffer: `nlmsghdr` and `nfgenmsg`. Its length, sequence number and port are 0.
+    pub(crate) fn begin(&mut self, kind: u16, flags: u16, family: u8) {
+        self.raw(&[0; 4]);
+        self.raw(&(SUBSYSTEM << 8 | kind).to_ne_bytes());
+        self.raw(&flags.to_ne_bytes());
+        self.raw(&[0; 8]);
+        self.raw(&[family, 0, 0, 0]);
+    }
+
+    /// The message that [`Self::begin`] began, with its length in its header.
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        set_len(&mut self.bytes);
         self.bytes
     }
 
@@ -52,7 +103,7 @@ impl Writer {
         self.pad();
     }
 
-    /// Appends an attribute with text and its terminating zero.
+    /// Appends an attribute with text and a terminating zero.
     pub fn str(&mut self, kind: u16, text: &str) {
         self.header(kind, text.len() + 1);
         self.bytes.extend_from_slice(text.as_bytes());
@@ -60,12 +111,12 @@ impl Writer {
         self.pad();
     }
 
-    /// Appends an attribute with a number in network order.
+    /// Appends an attribute with a 32-bit number in network order.
     pub fn u32(&mut self, kind: u16, number: u32) {
         self.attr(kind, &number.to_be_bytes());
     }
 
-    /// Appends an attribute with a long number in network order.
+    /// Appends an attribute with a 64-bit number in network order.
     pub fn u64(&mut self, kind: u16, number: u64) {
         self.attr(kind, &number.to_be_bytes());
     }
@@ -78,10 +129,10 @@ impl Writer {
         Nest(start)
     }
 
-    /// Fills in the length of a nested attribute.
+    /// Ends a nested attribute: writes its length into its header.
     ///
     /// # Panics
-    /// When it is 64 KiB or longer: callers split before that.
+    /// When the attribute has 64 KiB or more; callers split their lists before that.
     #[inline]
     pub fn close(&mut self, nest: Nest) {
         let len = u16::try_from(self.bytes.len() - nest.0).expect("nested attributes are split below 64 KiB");
@@ -97,6 +148,12 @@ impl Writer {
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
+}
+
+/// Writes a message's length into its header.
+pub(crate) fn set_len(message: &mut [u8]) {
+    let len = u32::try_from(message.len()).expect("a message is much shorter than 4 GiB");
+    message[..4].copy_from_slice(&len.to_ne_bytes());
 }
 
 /// One attribute of a received message.
@@ -115,19 +172,19 @@ impl<'a> Attr<'a> {
         Attrs { bytes: self.payload }
     }
 
-    /// A byte.
+    /// The first byte.
     #[must_use]
     pub fn u8(&self) -> Option<u8> {
         self.payload.first().copied()
     }
 
-    /// A number in network order.
+    /// A 32-bit number in network order.
     #[must_use]
     pub fn u32(&self) -> Option<u32> {
         Some(u32::from_be_bytes(self.payload.get(..4)?.try_into().ok()?))
     }
 
-    /// A long number in network order.
+    /// A 64-bit number in network order.
     #[must_use]
     pub fn u64(&self) -> Option<u64> {
         Some(u64::from_be_bytes(self.payload.get(..8)?.try_into().ok()?))
@@ -141,7 +198,7 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// Walks attributes; ends at the first that does not fit its buffer.
+/// Iterates over attributes; ends at the first that does not fit its buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Attrs<'a> {
     bytes: &'a [u8],

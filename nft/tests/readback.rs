@@ -1,8 +1,11 @@
-//! Reading a table while another program writes: to its own table, which must not matter, and to this one, which must be noticed.
+//! Reading a table while another program changes tables: its own, which must not matter, and this one, which the reader must notice.
 //!
-//! Each test runs again as a child in a fresh network namespace. Needs the privilege for that; fails without it.
+//! A program of its own, because it compares the processor time of readings, and other tests beside it would change that. Each test
+//! runs again as a child in a network namespace, as those of `kernel`.
 
-mod kernel;
+#[path = "kernel/support.rs"]
+#[allow(dead_code, reason = "this program uses a part")]
+mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use nft::{
     ValueType, Verdict,
 };
 
-use kernel::{commit, connect, in_namespace};
+use support::{commit, connect, in_namespace, nft};
 
 /// Endpoints of 10,000 Services x 10.
 const MANY: u32 = 100_000;
@@ -142,7 +145,7 @@ fn neighbour(number: u32) -> Vec<Command> {
 
 /// Reads a table that these commands make, alone and beside a busy neighbour, which may cost so many times as much.
 fn reads_alike(name: &str, commands: fn() -> Vec<Command>, factor: u32) {
-    in_namespace(name, || {
+    in_namespace(|| {
         commit(&[add_table("neighbour")]);
         commit(&commands());
         let (alone, expected) = best();
@@ -159,18 +162,18 @@ fn reads_alike(name: &str, commands: fn() -> Vec<Command>, factor: u32) {
 
 #[test]
 fn many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second() {
-    reads_alike("many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_second", maps, 2);
+    reads_alike("elements", maps, 2);
 }
 
 #[test]
 fn many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go() {
     // The list of all chains is taken again when it moved meanwhile.
-    reads_alike("many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go", chains, 4);
+    reads_alike("chains", chains, 4);
 }
 
 #[test]
 fn a_table_that_is_changed_while_it_is_read_is_read_again() {
-    in_namespace("a_table_that_is_changed_while_it_is_read_is_read_again", || {
+    in_namespace(|| {
         /// Elements that each transaction changes together, far apart in the walk.
         const STAMPS: u32 = 100;
         commit(&filled(SMALLER));
@@ -181,8 +184,8 @@ fn a_table_that_is_changed_while_it_is_read_is_read_again() {
             let before = now;
             now += 1;
             vec![
-                Command::DeleteElements(table("ours"), endpoints(), stamps(before)),
-                Command::AddElements(table("ours"), endpoints(), stamps(now)),
+                Command::DeleteElements(table("ours"), endpoints(), stamps(before).into()),
+                Command::AddElements(table("ours"), endpoints(), stamps(now).into()),
             ]
         };
         // Long enough between two changes for a reading to fit in, short enough to disturb many.
@@ -216,11 +219,11 @@ fn stamp_of(dump: &TableDump, stamps: u32) -> u16 {
 
 #[test]
 fn what_is_read_of_a_table_includes_flags_and_objects() {
-    in_namespace("what_is_read_of_a_table_includes_flags_and_objects", || {
+    in_namespace(|| {
         assert_eq!(connect().read_table(&table("ours")).expect("readable"), None);
         let script = "table ip ours {\n flags dormant;\n counter a { packets 1 bytes 2\n }\n quota a { over 10 mbytes\n }\n \
                       chain c { counter name \"a\"; }\n set s { type ipv4_addr; }\n}";
-        kernel::nft(&["-f", "-"], script);
+        nft(&["-f", "-"], script);
         let dump = read();
         assert!(dump.dormant);
         let objects: Vec<_> = dump.objects.iter().map(|object| (object.to_string(), object.in_use)).collect();

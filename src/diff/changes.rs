@@ -32,8 +32,8 @@ pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>,
         plan.add_set(room::roomy(records.set(*set), *len));
         difference.sets.insert(*set, SetChanges { add: all_elements(records, *set), delete: Elements::default() });
     }
-    for (set, changes) in &difference.sets {
-        plan.elements(records.set(*set), changes);
+    for (set, changes) in difference.sets {
+        plan.elements(records.set(set), changes);
     }
     plan.chains_on_demand(|content| {
         let name = &content.chain.name;
@@ -77,7 +77,10 @@ impl Difference {
                 _ => {}
             }
         }
-        difference.sets.values_mut().for_each(SetChanges::settle);
+        // What one owner loses another one may get. The entries of a single owner are in order.
+        if records.open.len() > 1 {
+            difference.sets.values_mut().for_each(SetChanges::settle);
+        }
         difference
     }
 

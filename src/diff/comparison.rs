@@ -133,7 +133,7 @@ impl<'a> Wanted<'a> {
         for choice in self.records.iter().flat_map(|record| record.choices()) {
             let elements = present(&choice.set).map_or(&[][..], |(_, elements)| elements);
             choice.verdicts.iter().filter_map(Verdict::chain).for_each(|chain| plan.target(chain));
-            plan.elements(&choice.set, &SetChanges { delete: not_of_a_choice(elements), ..SetChanges::default() });
+            plan.elements(&choice.set, SetChanges { delete: not_of_a_choice(elements), ..SetChanges::default() });
             plan.choice(choice, &numbered_verdicts(elements));
         }
     }
@@ -237,8 +237,11 @@ fn slot(element: &Element) -> Option<(&[u8], usize, &[u8])> {
 /// Has the records take the numbers of slots and choices that the kernel has.
 fn arrange<Owner: Clone + Eq + Hash + Ord>(records: &mut Records<Owner>, view: &View<'_>, dump: Option<&TableDump>) {
     let Some(dump) = dump else { return };
-    let slots = |set: u16, prefix: &[u8]| view.0[usize::from(set)].groups.get(prefix).cloned().unwrap_or_default();
-    let choice = |name: &str| dump.sets.get(name).map(|(_, elements)| numbered_verdicts(elements)).unwrap_or_default();
+    let slots = |set: u16, wanted: Group<'_>| {
+        let now = view.0[usize::from(set)].groups.get(wanted.prefix)?;
+        (!now.iter().copied().eq(wanted.values().map(Some))).then(|| now.clone())
+    };
+    let choice = |name: &str| dump.sets.get(name).map(|(_, elements)| numbered_verdicts(elements));
     let changed = records.wanted().filter_map(|(owner, record)| Some((owner.clone(), record.arranged(slots, choice)?)));
     let changed: Vec<(Owner, Record)> = changed.collect();
     changed.into_iter().for_each(|(owner, record)| records.put_record(owner, record));
@@ -299,7 +302,7 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
     }
     detach(plan, dump, outgrown);
     let changes = compare(records, view);
-    for (set, changes) in records.program.sets.iter().zip(&changes) {
+    for (set, changes) in records.program.sets.iter().zip(changes) {
         // What rules put into a dynamic set stays.
         if !set.flags.dynamic {
             plan.elements(set, changes);

@@ -29,9 +29,9 @@ impl Objects {
             | Command::DeleteElements(_, set, elements)
             | Command::DestroyElements(_, set, elements) => {
                 self.names.insert(Arc::clone(&set.name));
-                let one = element.and_then(|index| elements.get(index)).map(std::slice::from_ref);
-                for element in one.unwrap_or(elements) {
-                    self.add_key(&set.name, element.key.as_slice());
+                match element.and_then(|index| elements.get(index)) {
+                    Some(element) => self.add_key(&set.name, element.key()),
+                    None => elements.iter().for_each(|element| self.add_key(&set.name, element.key())),
                 }
             }
             Command::AddSet(_, set) | Command::DeleteSet(_, set) => {

@@ -131,21 +131,20 @@ impl<'a> Plan<'a> {
     }
 
     /// Changes elements of a set.
-    pub(super) fn elements(&mut self, set: &Arc<Set>, changes: &SetChanges) {
+    pub(super) fn elements(&mut self, set: &Arc<Set>, changes: SetChanges) {
         let SetChanges { delete, add } = changes;
         add.iter().filter_map(ElementRef::target).for_each(|target| self.target(target));
-        let unpacked = |list: &Elements| list.iter().map(ElementRef::element).collect();
         if !delete.is_empty() {
-            self.deletions.push(Command::DeleteElements(self.table.clone(), Arc::clone(set), unpacked(delete)));
+            self.deletions.push(Command::DeleteElements(self.table.clone(), Arc::clone(set), delete));
         }
         if !add.is_empty() {
-            self.additions.push(Command::AddElements(self.table.clone(), Arc::clone(set), unpacked(add)));
+            self.additions.push(Command::AddElements(self.table.clone(), Arc::clone(set), add));
         }
     }
 
     /// Changes a map of numbered verdicts from what its numbers hold now.
     pub(super) fn choice(&mut self, choice: &Choice, present: &[Option<&Verdict>]) {
-        self.elements(&choice.set, &choice_changes(choice, present));
+        self.elements(&choice.set, choice_changes(choice, present));
     }
 
     /// Notes that something leads to a chain.

@@ -54,6 +54,9 @@ pub(super) struct Group<'a> {
 /// Two bytes for the set and four for the length of what follows. The highest bit of the set marks a group of slots.
 const HEAD: usize = 6;
 const IS_GROUP: u16 = 1 << 15;
+/// About the bytes of an entry, and of the values of a group: a buffer with this room seldom grows.
+const ROOM_PER_ENTRY: usize = 64;
+const ROOM_PER_GROUP: usize = 96;
 /// Bytes of the number of a slot, at the end of its key.
 const SLOT_NUMBER: usize = 4;
 
@@ -111,7 +114,6 @@ impl<'a> Entry<'a> {
 }
 
 /// Writes the entries of a record.
-#[derive(Default)]
 struct Writer {
     bytes: Vec<u8>,
     /// Where each entry begins.
@@ -185,7 +187,9 @@ impl<'a> Iterator for Entries<'a> {
 impl Record {
     /// Packs what a layout made. The values of a group take the slots in their own order.
     pub(super) fn new(fragment: Fragment, set_number: impl Fn(&str) -> u16) -> Self {
-        let mut writer = Writer::default();
+        let count = fragment.elements.len() + fragment.slots.len();
+        let bytes = Vec::with_capacity(count * ROOM_PER_ENTRY + fragment.slots.len() * ROOM_PER_GROUP);
+        let mut writer = Writer { bytes, starts: Vec::with_capacity(count) };
         for (set, element) in &fragment.elements {
             writer.entry(set_number(set), |bytes| pack(bytes, element));
         }
@@ -230,46 +234,48 @@ impl Record {
     /// The same with the numbers of slots and choices that values have in another record, as far as they can keep them.
     pub(super) fn arranged_like(self, other: &Self) -> Self {
         let mut groups = other.entries().filter_map(|entry| Some((entry.set, entry.group()?))).peekable();
-        let slots = |set: u16, prefix: &[u8]| {
+        let slots = |set: u16, wanted: Group<'_>| {
+            let prefix = wanted.prefix;
             while groups.next_if(|(other, group)| (*other, group.prefix) < (set, prefix)).is_some() {}
-            let same = groups.peek().filter(|(other, group)| (*other, group.prefix) == (set, prefix));
-            same.map(|(_, group)| group.values().map(Some).collect()).unwrap_or_default()
+            let (_, now) = groups.peek().filter(|(other, group)| (*other, group.prefix) == (set, prefix))?;
+            (now.values != wanted.values).then(|| now.values().map(Some).collect())
         };
-        let choice = |name: &str| {
-            other.choice(name).map(|choice| choice.verdicts.iter().map(Some).collect()).unwrap_or_default()
-        };
+        let choice = |name: &str| Some(other.choice(name)?.verdicts.iter().map(Some).collect());
         self.arranged(slots, choice).unwrap_or(self)
     }
 
     /// The same with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group,
-    /// `choice` the verdicts of a choice by number. `None` when it is the same without that.
+    /// `choice` the verdicts of a choice by number; `None` when nothing is there, or all is as it should be. `None` when it is the same
+    /// without that.
     pub(super) fn arranged<'a>(
         &self,
-        mut slots: impl FnMut(u16, &[u8]) -> Vec<Option<&'a [u8]>>,
-        choice: impl Fn(&str) -> Vec<Option<&'a Verdict>>,
+        mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,
+        choice: impl Fn(&str) -> Option<Vec<Option<&'a Verdict>>>,
     ) -> Option<Self> {
-        let mut writer = Writer::default();
+        let mut arranged = self.clone();
         let mut changes = false;
+        let start = self.entries.as_ptr().addr();
         for entry in self.entries() {
-            match entry.content {
-                Content::Element(element) => writer.entry(entry.set, |bytes| bytes.extend_from_slice(element.packed())),
-                Content::Group(group) => {
-                    let (now, wanted): (_, Vec<&[u8]>) = (slots(entry.set, group.prefix), group.values().collect());
-                    let values = if now.is_empty() { wanted.clone() } else { arranged(now.into_iter(), &wanted) };
-                    changes |= values != wanted;
-                    writer.group(entry.set, group.prefix, group.width, values.into_iter());
+            let Some(group) = entry.group() else { continue };
+            if let Some(now) = slots(entry.set, group) {
+                let wanted: Vec<&[u8]> = group.values().collect();
+                let values = self::arranged(now.into_iter(), &wanted);
+                changes |= values != wanted;
+                let place = group.values.as_ptr().addr() - start;
+                for (place, value) in arranged.entries[place..].chunks_exact_mut(group.width).zip(values) {
+                    place.copy_from_slice(value);
                 }
             }
         }
-        let mut own = self.own.clone();
-        for choice_of_own in own.iter_mut().flat_map(|own| &mut own.choices) {
-            let now = choice(&choice_of_own.set.name);
-            let wanted: Vec<&Verdict> = choice_of_own.verdicts.iter().collect();
-            let verdicts: Vec<Verdict> = arranged(now.into_iter(), &wanted).into_iter().cloned().collect();
-            changes |= verdicts != choice_of_own.verdicts;
-            choice_of_own.verdicts = verdicts;
+        for choice_of_own in arranged.own.iter_mut().flat_map(|own| &mut own.choices) {
+            if let Some(now) = choice(&choice_of_own.set.name) {
+                let wanted: Vec<&Verdict> = choice_of_own.verdicts.iter().collect();
+                let verdicts: Vec<Verdict> = self::arranged(now.into_iter(), &wanted).into_iter().cloned().collect();
+                changes |= verdicts != choice_of_own.verdicts;
+                choice_of_own.verdicts = verdicts;
+            }
         }
-        changes.then(|| Self { entries: writer.bytes.into(), own })
+        changes.then_some(arranged)
     }
 
     /// A chain of its own.

@@ -75,8 +75,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     pub fn put(&mut self, owner: Owner, fragment: Fragment) {
         let record = Record::new(fragment, |name| self.number(name));
         let record = match self.committed.get(&owner) {
-            Some(committed) => record.arranged_like(committed),
-            None => record,
+            Some(committed) if *committed != record => record.arranged_like(committed),
+            _ => record,
         };
         self.put_record(owner, record);
     }

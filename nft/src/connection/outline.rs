@@ -1,23 +1,24 @@
-//! Listing the outline of a table that other programs fill.
+//! Reads the outline of a table that other programs fill.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Connection, ReadError, request};
+use super::{Connection, ReadError};
 use crate::decode::{self, RuleOutline};
-use crate::object::TableName;
+use crate::table::TableName;
+use crate::wire::kind;
 
-/// Chains and jumps of a table.
+/// The chains of a table, and the jumps of its rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableOutline {
-    /// The chains by name, and whether the kernel calls them.
+    /// The chains by name, and whether each is a base chain.
     pub chains: BTreeMap<Arc<str>, bool>,
     /// The rules, chain by chain, in their order.
     pub rules: Vec<RuleOutline>,
 }
 
 impl Connection {
-    /// Chains and jumps of a table, whatever else its rules do; `None` when there is no such table.
+    /// The outline of a table, whatever expressions its rules have; `None` when there is no such table.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -31,12 +32,12 @@ impl Connection {
         }
         let mut outline = TableOutline::default();
         self.until_quiet(|connection| {
-            connection.dump_messages(request::CHAINS, name, &[], |message| {
+            connection.dump_messages(kind::GET_CHAIN, name, &[], |message| {
                 let chain = decode::chain_outline(message).filter(|chain| chain.table == *name);
                 outline.chains.extend(chain.map(|chain| (chain.name, chain.is_base)));
             })
         })?;
-        self.dump_messages(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |message| {
+        self.dump_messages(kind::GET_RULE, name, &[&name.name], |message| {
             outline.rules.extend(decode::rule_outline(message).filter(|rule| rule.table == *name));
         })?;
         Ok(Some(outline))

@@ -1,67 +1,73 @@
-//! Reading a table while other programs write to theirs.
+//! Reading a table while other programs change theirs.
 //!
-//! The kernel lists a table piece by piece and takes no lock from one piece to the next, so whoever reads must find out whether the
-//! pieces belong together. The generation counts the transactions of everybody, and the mark of an interrupted dump means no more
-//! than that it grew: where another program commits fifty times a second, neither ever says that all is well. What the lists really
-//! depend on (`net/netfilter/nf_tables_api.c` and `nft_set_hash.c` as of 5.18, whose dumps have had this shape since before 5.13;
-//! tried on 6.18):
+//! The kernel lists a table piece by piece and holds no lock from one piece to the next, so a reader must find out whether the pieces
+//! belong together. The generation counts the transactions of all programs, and the mark of an interrupted dump only means that it
+//! grew: while another program commits fifty times a second, every dump is marked. The lists depend on less than that
+//! (`net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18, whose dumps are like this since before 5.13; tried on 6.18):
 //!
-//! - One table is asked for by name, and answered in one piece.
-//! - Rules and sets: the position in the list is counted within the table that was asked for. Elements: the walk is one over the set
-//!   that was asked for, by buckets (`nft_hash_walk`), in the order of keys or of the lookup array; its position counts this set's
-//!   elements. Another table's transaction changes neither list nor order; it only turns the bit that says which generation is
-//!   visible, and that hides or shows nothing but objects of that transaction. (An `rhashtable` that is being resized is walked
-//!   twice in part, whoever writes; maps of a fixed size are none, and in the others an element that comes twice counts once.)
-//! - Chains, objects and flowtables: the position is counted over *all* tables of the family, so what another program takes away
-//!   before ours makes the next piece leave some of ours out, and what it adds repeats some. Nothing that is not there is listed.
-//!   So these lists are taken again, each time adding to what was seen, until they are as many as the kernel counts in the table
-//!   (`NFTA_TABLE_USE`: chains, sets other than those of a rule, objects and flowtables), or nobody wrote meanwhile.
+//! - One table is asked for by name, and the kernel answers in one piece.
+//! - Rules and sets: the kernel counts its position within the table that was asked for. Elements: it walks over the set that was
+//!   asked for, by hash buckets (`nft_hash_walk`), keys, or the lookup array, and counts the elements of this set only. A transaction
+//!   on another table changes neither these lists nor their order. It only changes the bit of the visible generation, which hides or
+//!   shows only objects of that transaction. (While an `rhashtable` is resized, the walk visits some elements twice. Maps of a fixed
+//!   size are no `rhashtable`, and in the others an element that comes twice counts once.)
+//! - Chains, objects and flowtables: the kernel counts its position over the tables of the whole family. So when another program
+//!   deletes a chain before ours in this list, the next piece leaves out some of ours; when it adds one, the next piece repeats some.
+//!   Every listed object exists. Therefore these lists are taken again, and their objects added to those that are known, until there
+//!   are as many as the kernel counts in the table (`NFTA_TABLE_USE`: chains, sets other than those of a rule, objects and
+//!   flowtables), or until no transaction happened meanwhile.
 //!
-//! What is left is a transaction on the table itself. It is announced to listeners at its end, before the kernel lets the next one
-//! begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex: once it is through, every transaction
-//! that began before is over and announced. So: listen, empty batch, read, empty batch, look what was announced. If that names the
-//! table, or the announcements were more than the socket holds, all is read again.
+//! A transaction on the table itself is the remaining case. The kernel sends its notification at its end, before the next transaction
+//! can begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex, so when it returns, all transactions
+//! that began before it have ended and were notified. The order is therefore: subscribe, empty batch, read, empty batch, check the
+//! notifications. If one names the table, or if they overflowed the socket's buffer, the table is read again.
 //!
-//! A transaction that the kernel refuses is not announced and leaves nothing behind; one that adds to this table in the very moment
-//! in which its list is read can shift a piece. The comparison then asks for something that the kernel refuses, and the next try
-//! reads again.
+//! A transaction that the kernel refuses sends no notification and changes nothing. If it adds objects to this table just while a
+//! list is read, it can shift a piece, and the read misses an object. The commands that follow from such a read contain one that the
+//! kernel refuses, and the caller reads again.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use super::{Connection, DUMP_TRIES, ReadError, TableDump, request};
-use crate::decode::{self, DecodeError, Decoded, Messages, Notice};
-use crate::monitor::Monitor;
-use crate::object::{NamedObject, Ownership, Table, TableName, TableState};
+use super::Connection;
+use super::errors::{DUMP_TRIES, ReadError};
+use crate::batch;
+use crate::decode::{self, DecodeError, Decoded, Notice};
+use crate::monitor::TableWatch;
+use crate::object::{Chain, Element, NamedObject, RuleDump, Set};
+use crate::table::{Ownership, Table, TableName};
+use crate::wire::kind;
 
-/// Lists of names that nobody wrote during and that still differ from the kernel's count, after which they are taken as they are.
+/// After this many lists of names during which no transaction happened, the names are used although their number differs from the
+/// kernel's.
 const QUIET_LISTS: usize = 2;
 
-/// Who listens while a table is read.
-pub(super) struct Listener {
-    monitor: Monitor,
-    table: TableName,
-    /// The table was changed, or may have been.
-    changed: bool,
-}
-
-impl Listener {
-    /// Whether the table was changed, or may have been, as far as was announced.
-    pub(super) fn changed(&self) -> bool {
-        self.changed
-    }
-
-    /// Takes what was announced so far. The socket must not fill up during a long dump.
-    pub(super) fn listen(&mut self) {
-        self.changed |= self.monitor.touched(&self.table).unwrap_or(true);
-    }
+/// A table with its content, as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableDump {
+    /// The table itself.
+    pub table: Table,
+    /// Which sockets may change it.
+    pub ownership: Ownership,
+    /// Whether it has the flag `dormant`: no packet passes its chains.
+    pub dormant: bool,
+    /// Flags that this crate does not know.
+    pub unknown_flags: u32,
+    /// Its chains with their rules, by name.
+    pub chains: BTreeMap<Arc<str>, (Chain, Vec<RuleDump>)>,
+    /// Its sets and maps with their elements, by name, including elements that rules added.
+    pub sets: BTreeMap<Arc<str>, (Set, Vec<Element>)>,
+    /// Named objects, and flowtables whatever their properties; [`Connection::read_flowtables`] gives the properties.
+    pub objects: Vec<NamedObject>,
+    /// The other objects in the table, which this crate cannot express.
+    pub unreadable: Vec<DecodeError>,
 }
 
 impl Connection {
-    /// Everything in a table; `None` when there is no such table.
+    /// A table with its content; `None` when there is no such table.
     ///
-    /// What other programs write to other tables meanwhile does not matter; what they write to this one makes it read again.
+    /// Transactions of other programs on other tables do not disturb it. After a transaction on this table it starts again.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -69,22 +75,22 @@ impl Connection {
         self.undisturbed(name, |connection| connection.read_once(name))
     }
 
-    /// What a read gives while nobody writes to the table.
+    /// Repeats a read until no transaction changes the table meanwhile.
     pub(super) fn undisturbed<T>(
         &mut self,
         table: &TableName,
         read: impl Fn(&mut Self) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
         for _ in 0..DUMP_TRIES {
-            let monitor = Monitor::open()?;
+            let watch = TableWatch::open(table)?;
             self.barrier()?;
-            self.listener = Some(Listener { monitor, table: table.clone(), changed: false });
+            self.watch = Some(watch);
             let outcome = read(self);
-            let listener = self.listener.take();
+            let watch = self.watch.take();
             self.barrier()?;
-            let changed = listener.is_none_or(|mut listener| {
-                listener.listen();
-                listener.changed()
+            let changed = watch.is_none_or(|mut watch| {
+                watch.update();
+                watch.changed()
             });
             if !changed {
                 return outcome;
@@ -93,9 +99,9 @@ impl Connection {
         Err(ReadError::Unstable)
     }
 
-    /// Waits until the transactions of everybody that have begun are over and announced.
+    /// Waits until all transactions that have begun, of any program, have ended and were notified.
     fn barrier(&self) -> io::Result<()> {
-        self.socket.send(&request::empty_batch())
+        self.socket.send(&batch::empty())
     }
 
     fn read_once(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
@@ -106,7 +112,7 @@ impl Connection {
             unknown_flags: state.unknown_flags,
             ..TableDump::empty(table)
         };
-        self.dump(request::SETS, name, &[(request::SET_TABLE, &name.name)], |item| match item {
+        self.dump(kind::GET_SET, name, &[&name.name], |item| match item {
             Ok(Decoded::Set { set, .. }) => {
                 dump.sets.insert(Arc::clone(&set.name), (set, Vec::new()));
             }
@@ -114,7 +120,7 @@ impl Connection {
             Err(error) => note(&mut dump.unreadable, error),
         })?;
         self.read_names(name, &mut dump, usize::try_from(state.objects).unwrap_or(usize::MAX))?;
-        self.dump(request::RULES, name, &[(request::RULE_TABLE, &name.name)], |item| match item {
+        self.dump(kind::GET_RULE, name, &[&name.name], |item| match item {
             Ok(Decoded::Rule { chain, rule, .. }) => {
                 if let Some((_, rules)) = dump.chains.get_mut(&chain) {
                     rules.push(rule);
@@ -129,7 +135,7 @@ impl Connection {
         Ok(Some(dump))
     }
 
-    /// The chains, objects and flowtables of a table in which there are so many of them and of sets.
+    /// The chains, objects and flowtables of a table; `count` is the number of these and of sets in it.
     fn read_names(&mut self, name: &TableName, dump: &mut TableDump, count: usize) -> Result<(), ReadError> {
         let mut quiet = 0;
         for _ in 0..DUMP_TRIES {
@@ -145,7 +151,7 @@ impl Connection {
         Err(ReadError::Unstable)
     }
 
-    /// Lists what the kernel lists over all tables, until nobody wrote meanwhile.
+    /// Repeats a list over all tables of a family until no transaction happens meanwhile.
     pub(super) fn until_quiet(
         &mut self,
         mut list: impl FnMut(&mut Self) -> Result<(), ReadError>,
@@ -161,9 +167,9 @@ impl Connection {
         Err(ReadError::Unstable)
     }
 
-    /// The chains of a table. The kernel lists those of all tables.
+    /// The chains of a table. The kernel lists those of all tables of the family.
     fn read_chains(&mut self, name: &TableName, dump: &mut TableDump) -> Result<(), ReadError> {
-        self.dump_messages(request::CHAINS, name, &[], |message| match decode::message(message) {
+        self.dump_messages(kind::GET_CHAIN, name, &[], |message| match decode::message(message) {
             Ok(Decoded::Chain { table, chain, .. }) if table == *name => {
                 dump.chains.insert(Arc::clone(&chain.name), (chain, Vec::new()));
             }
@@ -174,12 +180,10 @@ impl Connection {
         })
     }
 
-    /// What this crate makes none of: objects that have a name, and flowtables.
+    /// The named objects and the flowtables of a table.
     fn read_objects(&mut self, name: &TableName, dump: &mut TableDump) -> Result<(), ReadError> {
-        for (kind, table) in
-            [(request::OBJECTS, request::OBJECT_TABLE), (request::FLOWTABLES, request::FLOWTABLE_TABLE)]
-        {
-            self.dump_messages(kind, name, &[(table, &name.name)], |message| match decode::named_object(message) {
+        for kind in [kind::GET_OBJECT, kind::GET_FLOWTABLE] {
+            self.dump_messages(kind, name, &[&name.name], |message| match decode::named_object(message) {
                 Some((table, object)) => {
                     let known = |known: &NamedObject| (known.kind, &known.name) == (object.kind, &object.name);
                     if table == *name && !dump.objects.iter().any(known) {
@@ -191,31 +195,10 @@ impl Connection {
         }
         Ok(())
     }
-
-    /// The table itself; `None` only when the kernel says that there is none.
-    pub(super) fn read_table_object(&mut self, name: &TableName) -> Result<Option<(Table, TableState)>, ReadError> {
-        let filter = [(request::TABLE_NAME, &*name.name)];
-        self.socket.send(&request::message(request::TABLES, 0, Some(name.family), &filter))?;
-        loop {
-            let bytes = self.socket.receive()?;
-            for message in Messages::new(bytes) {
-                match decode::ack(message).map(|ack| ack.errno) {
-                    Some(libc::ENOENT) => return Ok(None),
-                    Some(errno) if errno != 0 => return Err(io::Error::from_raw_os_error(errno).into()),
-                    _ => {}
-                }
-                if let Decoded::Table { table, state, .. } = decode::message(message)? {
-                    let ours = Ownership::Of { port: self.socket.port() };
-                    let ownership = if state.ownership == ours { Ownership::Ours } else { state.ownership };
-                    return Ok(Some((table, TableState { ownership, ..state })));
-                }
-            }
-        }
-    }
 }
 
 impl TableDump {
-    /// A table that anybody may change and with nothing in it.
+    /// A table without an owner and without content.
     #[must_use]
     pub fn empty(table: Table) -> Self {
         Self {
@@ -230,7 +213,8 @@ impl TableDump {
         }
     }
 
-    /// The number of chains, sets, objects and flowtables as the kernel counts them: sets that belong to a rule are not counted.
+    /// The number of chains, sets, objects and flowtables that are known, without sets that belong to a rule, which the kernel does not
+    /// count either.
     fn names(&self) -> usize {
         let unreadable = self.unreadable.iter().filter(|error| ["chain", "set"].contains(&error.object)).count();
         let sets = self.sets.values().filter(|(set, _)| !set.flags.anonymous).count();
@@ -238,7 +222,7 @@ impl TableDump {
     }
 }
 
-/// Notes what cannot be read, once.
+/// Adds an error unless it is there already.
 fn note(unreadable: &mut Vec<DecodeError>, error: DecodeError) {
     if !unreadable.contains(&error) {
         unreadable.push(error);

@@ -5,9 +5,9 @@ use crate::wire::{Attr, Attrs};
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// `NLM_F_CAPPED`: only the header of the request is quoted.
+/// `NLM_F_CAPPED`: the answer quotes only the header of the request.
 const CAPPED: u16 = 0x100;
-/// `NLM_F_ACK_TLVS`: attributes follow the quoted request.
+/// `NLM_F_ACK_TLVS`: attributes follow the quotation of the request.
 const ACK_TLVS: u16 = 0x200;
 /// `NLMSGERR_ATTR_MSG`.
 const ATTR_MESSAGE: u16 = 1;
@@ -21,15 +21,13 @@ pub struct Ack {
     pub seq: u32,
     /// The error number, positive; 0 means success.
     pub errno: i32,
-    /// What the kernel says about the error.
+    /// The kernel's description of the error, if it gives one.
     pub message: Option<String>,
-    /// Where in the request the offending attribute stands, in bytes from the request's `nlmsghdr` on.
+    /// The offset of the attribute that the error is about, in bytes from the request's `nlmsghdr` on.
     pub offset: Option<u32>,
-    /// The request's message type.
-    pub request_type: u16,
 }
 
-/// The answer that a message is; `None` when it is another kind of message, or malformed.
+/// The answer in a message; `None` when the message is of another kind, or malformed.
 #[must_use]
 pub fn ack(bytes: &[u8]) -> Option<Ack> {
     let header = Header::read(bytes).filter(|header| header.kind == NLMSG_ERROR)?;
@@ -46,7 +44,6 @@ pub fn ack(bytes: &[u8]) -> Option<Ack> {
         errno: i32::from_ne_bytes(*errno).saturating_neg(),
         message: attrs.find(ATTR_MESSAGE).and_then(|attr| attr.str()).map(str::to_owned),
         offset: attrs.find(ATTR_OFFSET).and_then(host_order),
-        request_type: request.kind,
     })
 }
 
@@ -57,7 +54,7 @@ pub fn done(bytes: &[u8]) -> Option<i32> {
     Some(header.payload.first_chunk::<4>().map_or(0, |errno| i32::from_ne_bytes(*errno).saturating_neg()))
 }
 
-/// The numbers of netlink itself are in host order, unlike those of nf_tables.
+/// A number in host order: netlink's own attributes have these, unlike those of nf_tables.
 fn host_order(attr: Attr<'_>) -> Option<u32> {
     Some(u32::from_ne_bytes(*attr.payload.first_chunk::<4>()?))
 }
@@ -89,32 +86,27 @@ mod tests {
     }
 
     #[test]
-    fn success() {
-        let expected = Ack { seq: 9, errno: 0, message: None, offset: None, request_type: 0xa0c };
+    fn an_answer_without_an_error_is_a_success() {
+        let expected = Ack { seq: 9, errno: 0, message: None, offset: None };
         assert_eq!(ack(&answer(CAPPED, 0, 16, &[])), Some(expected));
     }
 
     #[test]
-    fn the_reason_stands_behind_the_quoted_request() {
-        let expected = Ack {
-            seq: 9,
-            errno: libc::EBUSY,
-            message: Some("chain is in use".to_owned()),
-            offset: Some(36),
-            request_type: 0xa0c,
-        };
+    fn the_reason_is_read_from_behind_the_quoted_request() {
+        let expected =
+            Ack { seq: 9, errno: libc::EBUSY, message: Some("chain is in use".to_owned()), offset: Some(36) };
         assert_eq!(ack(&answer(ACK_TLVS, libc::EBUSY, 40, &reason())), Some(expected.clone()));
         assert_eq!(ack(&answer(ACK_TLVS | CAPPED, libc::EBUSY, 16, &reason())), Some(expected));
     }
 
     #[test]
-    fn what_is_not_flagged_is_not_read() {
+    fn without_its_flag_a_reason_is_not_read() {
         let ack = ack(&answer(0, libc::EBUSY, 40, &reason())).unwrap();
         assert_eq!((ack.message, ack.offset), (None, None));
     }
 
     #[test]
-    fn odd_answers() {
+    fn malformed_answers_are_none_and_extreme_numbers_do_not_overflow() {
         assert_eq!(ack(&answer(0, 1, 8, &[])), None, "less than the request's header");
         assert_eq!(ack(&framed(NLMSG_DONE, 0, 9, &[0; 20])), None);
         assert_eq!(ack(&answer(0, i32::MIN, 40, &[])).map(|ack| ack.errno), Some(i32::MAX));

@@ -1,25 +1,11 @@
-//! Elements of sets, and the pairing of the half-ranges in which the kernel keeps intervals.
+//! Elements of sets, and the joining of the two halves in which the kernel keeps each range.
 
-use std::time::Duration;
-
-use super::exprs::value;
-use super::objects::milliseconds;
-use super::{DecodeError, Decoded, Object};
-use crate::data::Data;
-use crate::object::{Element, Family, Set, Value};
+use super::decoded::{DecodeError, Decoded, Object, RawElement, milliseconds, value};
+use crate::data::{Data, Value};
+use crate::object::{Element, Set};
+use crate::table::Family;
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
-
-/// An element as the kernel lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawElement {
-    /// Its parts. The time-out is the configured one, absent when it is the set's own.
-    pub element: Element,
-    /// Whether the key is the first one behind a range, in an interval set of one field.
-    pub interval_end: bool,
-    /// How long the element still lives.
-    pub expires: Option<Duration>,
-}
 
 pub(super) fn elements(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
     const TABLE: u16 = 1;
@@ -36,7 +22,6 @@ fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
     const DATA: u16 = 2;
     const FLAGS: u16 = 3;
     const TIMEOUT: u16 = 4;
-    const EXPIRATION: u16 = 5;
     const USERDATA: u16 = 6;
     const KEY_END: u16 = 10;
     const INTERVAL_END: u32 = 1;
@@ -51,7 +36,7 @@ fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
         timeout: milliseconds(object.find(TIMEOUT)),
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    Ok(RawElement { element, interval_end: flags & INTERVAL_END != 0, expires: milliseconds(object.find(EXPIRATION)) })
+    Ok(RawElement { element, interval_end: flags & INTERVAL_END != 0 })
 }
 
 fn data(attr: Attr<'_>) -> Option<Data> {
@@ -61,11 +46,11 @@ fn data(attr: Attr<'_>) -> Option<Data> {
     }
 }
 
-/// The elements of a set from the whole list of what the kernel keeps for it, over all messages of the dump.
+/// The elements of a set, from the lists of all messages of a dump.
 ///
-/// In an interval set of one field a range is an element with its first key, and an end with the key behind its last; the end is
-/// missing when the range is open. The elements come back as ranges, ordered by key. In other sets the list is taken as it is; an
-/// interval of several fields that has no end is a single key.
+/// In an interval set of one field the kernel keeps a range as two elements: one with the first key, and an end with the key behind
+/// the last; a range up to the highest key has no end. They are given back as ranges, ordered by key. The list of any other set is
+/// given back as it is; an element of an interval set of several fields that has no last key is a range of one key.
 #[must_use]
 pub fn pair(set: &Set, raw: Vec<RawElement>) -> Vec<Element> {
     if !set.flags.interval {
@@ -78,7 +63,7 @@ pub fn pair(set: &Set, raw: Vec<RawElement>) -> Vec<Element> {
 }
 
 fn pair_ranges(mut raw: Vec<RawElement>) -> Vec<Element> {
-    // Where one range ends and the next starts, the end comes first.
+    // At a key where one range ends and the next starts, the end comes first.
     raw.sort_by_key(|raw| (raw.element.key, !raw.interval_end));
     let mut elements = Vec::with_capacity(raw.len() / 2 + 1);
     let mut raw = raw.into_iter().peekable();
@@ -91,7 +76,7 @@ fn pair_ranges(mut raw: Vec<RawElement>) -> Vec<Element> {
     elements
 }
 
-/// The element with a last key: what it has already, else the one given, else its only key.
+/// The element with a last key: its own if it has one, else the given one, else its first key.
 fn with_end(element: Element, end: Option<Data>) -> Element {
     let key_end = element.key_end.or_else(|| Some(Box::new(end.unwrap_or(element.key))));
     Element { key_end, ..element }
@@ -102,7 +87,7 @@ fn greatest(key: Data) -> Data {
     map_bytes(key, |bytes| bytes.fill(0xff))
 }
 
-/// The key before one, both taken as numbers in network order.
+/// The key before a key, both taken as numbers in network order.
 fn before(key: Data) -> Data {
     map_bytes(key, |bytes| {
         for byte in bytes.iter_mut().rev() {

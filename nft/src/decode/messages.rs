@@ -1,4 +1,4 @@
-//! The frames of netlink: splitting what a socket received into messages, and the fields of a message's header.
+//! Splits received bytes into netlink messages, and reads a message's header.
 
 /// Bytes of a `nlmsghdr`.
 pub(super) const HEADER: usize = 16;
@@ -13,21 +13,22 @@ pub(super) struct Header<'a> {
     pub(super) kind: u16,
     pub(super) flags: u16,
     pub(super) sequence: u32,
-    /// The port of the socket whose request this is about.
+    /// The port of the socket whose request or transaction the message is about.
     pub(super) port: u32,
-    /// The length that the header claims, the header included. No more than there is, but for a header quoted in an ack.
+    /// The length that the header claims, including the header. Only the header that an answer quotes may claim more bytes than there
+    /// are.
     pub(super) len: usize,
     pub(super) payload: &'a [u8],
 }
 
 impl<'a> Header<'a> {
-    /// The message at the start of the bytes; `None` when the bytes are fewer than it says.
+    /// The message at the start of the bytes; `None` when there are fewer bytes than its header claims.
     pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
         let header = Self::read_quoted(bytes)?;
         Some(Self { payload: bytes.get(HEADER..header.len)?, ..header })
     }
 
-    /// The header at the start of the bytes, where its message may have been cut off.
+    /// The header at the start of the bytes; its message may be cut off.
     pub(super) fn read_quoted(bytes: &'a [u8]) -> Option<Self> {
         let (header, payload) = bytes.split_first_chunk::<HEADER>()?;
         let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, p0, p1, p2, p3] = *header;
@@ -49,7 +50,7 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// Splits what one call of `recv` gave.
+    /// Splits the bytes that one call of `recv` gave.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
@@ -73,7 +74,7 @@ pub fn sequence(bytes: &[u8]) -> Option<u32> {
     Header::read(bytes).map(|header| header.sequence)
 }
 
-/// Whether a message says that the ruleset changed during its dump, so that the dump must be asked for again.
+/// Whether a message has the mark of an interrupted dump: the kernel's list changed meanwhile, so the dump may miss objects.
 #[must_use]
 pub fn dump_interrupted(bytes: &[u8]) -> bool {
     Header::read(bytes).is_some_and(|header| header.flags & DUMP_INTERRUPTED != 0)

@@ -1,20 +1,19 @@
-//! What the kernel tells those who listen: which tables a transaction was about, and whose it was.
+//! Notifications of transactions: which tables a transaction changed, and which program sent it.
 
 use super::messages::Header;
-use super::{SUBSYSTEM, family, kind};
-use crate::object::{Family, TableName};
-use crate::wire::Attrs;
+use crate::table::{Family, TableName};
+use crate::wire::{Attrs, SUBSYSTEM, kind};
 
-/// A program that wrote.
+/// The program that sent a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its process id, in the kernel's own namespace.
+    /// Its process id in the initial process namespace.
     pub pid: u32,
     /// Its name, at most 15 bytes.
     pub name: String,
 }
 
-/// One notification of a transaction. The objects come first, its end last.
+/// One notification of a transaction. Notifications of objects come first, that of the end comes last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// An object of this table was made, changed or removed.
@@ -23,12 +22,12 @@ pub enum Notice {
     End {
         /// The port of the socket that sent it.
         port: u32,
-        /// Whose it was, where the kernel says it.
+        /// The program that sent it, if the kernel names one.
         by: Option<Process>,
     },
 }
 
-/// What one notification says; `None` for what is not about nf_tables, or about a table of a family that this crate does not know.
+/// The content of one notification; `None` when it is not about nf_tables, or about a table of a family that this crate does not know.
 #[must_use]
 pub fn notice(bytes: &[u8]) -> Option<Notice> {
     const PROCESS_ID: u16 = 2;
@@ -48,19 +47,19 @@ pub fn notice(bytes: &[u8]) -> Option<Notice> {
     Some(Notice::About(TableName::new(family, name)))
 }
 
-/// Family and name of the table of an object.
+/// The family and the name of an object's table.
 fn object_of(bytes: &[u8]) -> Option<(Family, &str)> {
-    /// The table's name is attribute 1 of every kind of object, of the table itself too.
+    /// The attribute with the table's name, in objects of every kind and in the table itself.
     const TABLE: u16 = 1;
     let header = Header::read(bytes).filter(|header| header.kind >> 8 == SUBSYSTEM)?;
     if header.kind & 0xff == kind::NEW_GENERATION {
         return None;
     }
     let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>()?;
-    Some((family(nfgenmsg[0])?, Attrs::new(attrs).find(TABLE)?.str()?))
+    Some((Family::from_number(nfgenmsg[0])?, Attrs::new(attrs).find(TABLE)?.str()?))
 }
 
-/// Whether a notification is about an object of this table, or about the table.
+/// Whether a notification is about this table or an object in it.
 pub(crate) fn is_about(bytes: &[u8], table: &TableName) -> bool {
     object_of(bytes).is_some_and(|(family, name)| family == table.family && name == &*table.name)
 }
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_passed_over() {
+    fn notifications_that_cannot_be_read_are_skipped() {
         let bytes = message(10 << 8, 2, |attrs| attrs.str(1, "kube-proxy"));
         for len in 0..bytes.len() {
             assert_eq!(notice(&bytes[..len]), None, "{len} bytes");

@@ -1,15 +1,13 @@
-//! Tables, chains, rules, sets and the generation number.
+//! Tables, chains, rules, sets, flowtables, and the number of the generation.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::decoded::{DecodeError, Decoded, Object, milliseconds};
 use super::exprs::expr;
-use super::{DecodeError, Decoded, Object};
 use crate::datatype::DataType;
-use crate::object::{
-    BaseChain, Chain, ChainType, Family, Flowtable, Hook, Ownership, RuleDump, Set, SetFlags, Table, TableName,
-    TableState, Types, ValueType,
-};
+use crate::field::Field;
+use crate::object::{BaseChain, Chain, ChainType, Flowtable, Hook, RuleDump, Set, SetFlags, Types, ValueType};
+use crate::table::{Family, Ownership, Table, TableName, TableState};
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
 
@@ -31,7 +29,6 @@ pub(super) fn table(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeE
     const NAME: u16 = 1;
     const FLAGS: u16 = 2;
     const USE: u16 = 3;
-    const HANDLE: u16 = 4;
     const USERDATA: u16 = 6;
     const OWNER: u16 = 7;
     let object = Object::new("table", attrs, NAME);
@@ -51,12 +48,11 @@ pub(super) fn table(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeE
         unknown_flags: flags & !table_flag::KNOWN,
         objects: object.number(USE),
     };
-    Ok(Decoded::Table { table, state, handle: object.handle(HANDLE) })
+    Ok(Decoded::Table { table, state })
 }
 
 pub(super) fn chain(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
     const TABLE: u16 = 1;
-    const HANDLE: u16 = 2;
     const NAME: u16 = 3;
     const HOOK: u16 = 4;
     const USERDATA: u16 = 12;
@@ -66,10 +62,10 @@ pub(super) fn chain(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeE
         base: object.find(HOOK).map(|hook| base_chain(&object, hook)).transpose()?,
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    Ok(Decoded::Chain { table: object.table(family, TABLE)?, chain, handle: object.handle(HANDLE) })
+    Ok(Decoded::Chain { table: object.table(family, TABLE)?, chain })
 }
 
-/// A base chain with the policy drop is an error: this crate's base chains accept.
+/// The hook of a base chain. The policy `drop` is an error, because this crate only makes base chains that accept.
 fn base_chain(object: &Object<'_>, hook: Attr<'_>) -> Result<BaseChain, DecodeError> {
     const POLICY: u16 = 5;
     const TYPE: u16 = 7;
@@ -107,7 +103,6 @@ const fn hook_of(number: u32) -> Option<Hook> {
 pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
     const TABLE: u16 = 1;
     const CHAIN: u16 = 2;
-    const HANDLE: u16 = 3;
     const EXPRESSIONS: u16 = 4;
     const USERDATA: u16 = 7;
     let object = Object::new("rule", attrs, CHAIN);
@@ -118,20 +113,14 @@ pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeEr
             .collect::<Result<_, _>>()?,
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    Ok(Decoded::Rule {
-        table: object.table(family, TABLE)?,
-        chain: object.name()?,
-        rule,
-        handle: object.handle(HANDLE),
-    })
+    Ok(Decoded::Rule { table: object.table(family, TABLE)?, chain: object.name()?, rule })
 }
 
-/// A flowtable that is not at the ingress, or that has flags (hardware), is an error: this crate makes none.
+/// A flowtable at another hook than ingress, or with flags (hardware offload), is an error, because this crate makes none.
 pub(super) fn flowtable(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
     const TABLE: u16 = 1;
     const NAME: u16 = 2;
     const HOOK: u16 = 3;
-    const HANDLE: u16 = 5;
     const FLAGS: u16 = 7;
     const HOOK_NUMBER: u16 = 1;
     const HOOK_PRIORITY: u16 = 2;
@@ -153,7 +142,7 @@ pub(super) fn flowtable(family: Family, attrs: Attrs<'_>) -> Result<Decoded, Dec
             .map(|device| device.str().map(Arc::from).ok_or_else(|| object.error("device")))
             .collect::<Result<_, _>>()?,
     };
-    Ok(Decoded::Flowtable { table: object.table(family, TABLE)?, flowtable, handle: object.handle(HANDLE) })
+    Ok(Decoded::Flowtable { table: object.table(family, TABLE)?, flowtable })
 }
 
 /// Attributes of a set.
@@ -169,7 +158,6 @@ mod set_attr {
     pub(super) const DESCRIPTION_SIZE: u16 = 1;
     pub(super) const TIMEOUT: u16 = 11;
     pub(super) const USERDATA: u16 = 13;
-    pub(super) const HANDLE: u16 = 16;
 }
 
 /// `NFT_SET_*`.
@@ -180,7 +168,7 @@ mod set_flag {
     pub(super) const MAP: u32 = 0x8;
     pub(super) const TIMEOUT: u32 = 0x10;
     pub(super) const DYNAMIC: u32 = 0x20;
-    /// Follows from an interval key with several fields.
+    /// The kernel sets it for an interval key with several fields.
     pub(super) const CONCAT: u32 = 0x80;
     pub(super) const KNOWN: u32 = ANONYMOUS | CONSTANT | INTERVAL | MAP | TIMEOUT | DYNAMIC | CONCAT;
 }
@@ -203,7 +191,7 @@ pub(super) fn set(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeErr
         size: size.and_then(|size| size.u32()),
         comment: userdata::read_set_comment(userdata),
     };
-    Ok(Decoded::Set { table: object.table(family, set_attr::TABLE)?, set, handle: object.handle(set_attr::HANDLE) })
+    Ok(Decoded::Set { table: object.table(family, set_attr::TABLE)?, set })
 }
 
 const fn set_flags(flags: u32) -> SetFlags {
@@ -216,11 +204,8 @@ const fn set_flags(flags: u32) -> SetFlags {
     }
 }
 
-pub(super) fn milliseconds(attr: Option<Attr<'_>>) -> Option<Duration> {
-    attr?.u64().map(Duration::from_millis)
-}
-
-/// Types of key and value. The user data's `typeof` counts only where it agrees with the type numbers, for key and value alike.
+/// The types of key and value. They are those of `typeof` in the user data only if these agree with the type numbers, for the key and
+/// for the value.
 fn types(object: &Object<'_>, is_map: bool, userdata: &[u8]) -> Result<(Types, Option<ValueType>), DecodeError> {
     const VERDICT: u32 = 0xffff_ff00;
     let named_key = named(object, set_attr::KEY_TYPE, set_attr::KEY_LEN).ok_or_else(|| object.error("key type"))?;
@@ -239,11 +224,11 @@ fn types(object: &Object<'_>, is_map: bool, userdata: &[u8]) -> Result<(Types, O
     Ok((key, Some(ValueType::Data(value))))
 }
 
-fn agrees(fields: &[crate::Field], types: &[DataType]) -> bool {
+fn agrees(fields: &[Field], types: &[DataType]) -> bool {
     fields.iter().map(|field| field.data_type()).eq(types.iter().copied())
 }
 
-/// The types in a type number: six bits a field, the last field lowest. They must add up to the length.
+/// The types in a type number, which has six bits for each field, the last field in the lowest bits. They must add up to the length.
 fn named(object: &Object<'_>, kind: u16, len: u16) -> Option<Vec<DataType>> {
     const BITS: u32 = 6;
     let mut number = object.find(kind)?.u32()?;
@@ -254,9 +239,4 @@ fn named(object: &Object<'_>, kind: u16, len: u16) -> Option<Vec<DataType>> {
     }
     let len = usize::try_from(object.find(len)?.u32()?).ok()?;
     (!types.is_empty() && Types::Named(types.clone()).data_len() == len).then_some(types)
-}
-
-/// A name in a nested attribute.
-pub(super) fn name(attr: Option<Attr<'_>>) -> Option<Arc<str>> {
-    attr?.str().map(Arc::from)
 }

@@ -1,14 +1,15 @@
-//! The outline of foreign tables: names and jumps, nothing else.
+//! The outline of tables that other programs fill: names and jumps, nothing else.
 //!
-//! Other programs' rules hold expressions that this crate has no words for (iptables-nft's matches and targets, for example). Who
-//! wants to take some rules out of such a table needs to know only which chains there are and where each rule jumps to. What
-//! cannot be read, whatever the reason, gives `None`: it is somebody else's.
+//! The rules of other programs have expressions that this crate cannot express, such as the matches and targets of iptables-nft. To
+//! delete some rules from such a table, the caller needs only the names of the chains and the chain that each rule jumps to. These
+//! functions give `None` for any message that they cannot read, because it is about an object of another program.
 
 use std::sync::Arc;
 
-use super::{SUBSYSTEM, family, kind, messages::Header};
-use crate::object::{NamedObject, ObjectKind, TableName};
-use crate::wire::{Attr, Attrs};
+use super::messages::Header;
+use crate::object::{NamedObject, ObjectKind};
+use crate::table::{Family, TableName};
+use crate::wire::{Attr, Attrs, SUBSYSTEM, kind};
 
 /// `linux/netfilter/nf_tables.h`.
 mod number {
@@ -44,11 +45,11 @@ pub struct ChainOutline {
     pub table: TableName,
     /// Its name.
     pub name: Arc<str>,
-    /// Whether the kernel calls it.
+    /// Whether it is a base chain.
     pub is_base: bool,
 }
 
-/// A rule without what it matches.
+/// A rule without its statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOutline {
     /// Its table.
@@ -57,11 +58,11 @@ pub struct RuleOutline {
     pub chain: Arc<str>,
     /// The kernel's number of the rule, by which it can be deleted.
     pub handle: u64,
-    /// The chain that it jumps or goes to. Chains that it reaches through a map are not known.
+    /// The chain that it jumps or goes to by a verdict of its own, not through a map.
     pub target: Option<Arc<str>>,
 }
 
-/// The chain that a message describes, from its `nlmsghdr` on.
+/// The chain in a message, which starts with its `nlmsghdr`.
 #[must_use]
 pub fn chain_outline(bytes: &[u8]) -> Option<ChainOutline> {
     let (family, attrs) = object(bytes, kind::NEW_CHAIN)?;
@@ -72,7 +73,7 @@ pub fn chain_outline(bytes: &[u8]) -> Option<ChainOutline> {
     })
 }
 
-/// The rule that a message describes, from its `nlmsghdr` on.
+/// The rule in a message, which starts with its `nlmsghdr`.
 #[must_use]
 pub fn rule_outline(bytes: &[u8]) -> Option<RuleOutline> {
     let (family, attrs) = object(bytes, kind::NEW_RULE)?;
@@ -85,7 +86,7 @@ pub fn rule_outline(bytes: &[u8]) -> Option<RuleOutline> {
     })
 }
 
-/// The object or flowtable that a message describes, from its `nlmsghdr` on, and its table.
+/// The object or flowtable in a message, which starts with its `nlmsghdr`, and its table.
 #[must_use]
 pub fn named_object(bytes: &[u8]) -> Option<(TableName, NamedObject)> {
     if let Some((family, attrs)) = object(bytes, kind::NEW_FLOWTABLE) {
@@ -101,14 +102,14 @@ pub fn named_object(bytes: &[u8]) -> Option<(TableName, NamedObject)> {
     Some((table, NamedObject { kind, name, in_use: attrs.find(number::OBJECT_USE)?.u32()? > 0 }))
 }
 
-/// Family and attributes of an object of a kind.
-fn object(bytes: &[u8], wanted: u16) -> Option<(crate::object::Family, Attrs<'_>)> {
+/// The family and the attributes of an object of a kind.
+fn object(bytes: &[u8], wanted: u16) -> Option<(Family, Attrs<'_>)> {
     let header = Header::read(bytes).filter(|header| header.kind == SUBSYSTEM << 8 | wanted)?;
     let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>()?;
-    Some((family(nfgenmsg[0])?, Attrs::new(attrs)))
+    Some((Family::from_number(nfgenmsg[0])?, Attrs::new(attrs)))
 }
 
-/// Where an expression jumps to.
+/// The chain that an expression jumps or goes to.
 fn target(expression: Attr<'_>) -> Option<&str> {
     let expression = expression.nested();
     if expression.find(number::EXPRESSION_NAME)?.str()? != "immediate" {
@@ -121,7 +122,6 @@ fn target(expression: Attr<'_>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Family;
     use crate::wire::Writer;
 
     fn framed(kind: u16, family: u8, attrs: &[u8]) -> Vec<u8> {
@@ -130,7 +130,7 @@ mod tests {
         [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], &[family, 0, 0, 0], attrs].concat()
     }
 
-    /// An expression of a foreign kind, then a jump.
+    /// A rule with an expression `match`, which this crate does not know, and then an expression of this name with a jump.
     fn rule_message(expression: &str) -> Vec<u8> {
         let mut attrs = Writer::default();
         attrs.str(number::RULE_TABLE, "filter");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_tell_whether_the_kernel_calls_them() {
+    fn a_chain_with_a_hook_is_a_base_chain() {
         let message = |hook: bool| {
             let mut attrs = Writer::default();
             attrs.str(number::CHAIN_TABLE, "nat");

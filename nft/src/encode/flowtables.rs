@@ -1,17 +1,15 @@
-//! Flowtables, written directly: libnftnl's objects take the interfaces as one list, which the kernel limits.
+//! Flowtables, written without libnftnl, because the kernel limits the interfaces in one message and several messages have to carry
+//! them.
 
 use std::ffi::{CString, NulError};
+use std::sync::Arc;
 
-use super::{Message, set_message_len};
-use crate::object::{Flowtable, TableName};
-use crate::wire::Writer;
+use crate::object::Flowtable;
+use crate::table::TableName;
+use crate::wire::{Writer, flag, kind};
 
-/// `linux/netlink.h`, `linux/netfilter/nf_tables.h`.
+/// Attributes (`linux/netfilter/nf_tables.h`).
 mod number {
-    pub(super) const NLM_F_REQUEST: u16 = 1;
-    pub(super) const NLM_F_CREATE: u16 = 0x400;
-    pub(super) const NEW_FLOWTABLE: u16 = 10 << 8 | 22;
-
     pub(super) const TABLE: u16 = 1;
     pub(super) const NAME: u16 = 2;
     pub(super) const HOOK: u16 = 3;
@@ -24,27 +22,26 @@ mod number {
     pub(super) const INGRESS: u32 = 0;
 }
 
-/// Interfaces in one message: the kernel takes at most 256. A further message adds further ones.
+/// Interfaces in one message; the kernel accepts at most 256. A further message adds further interfaces.
 const DEVICES: usize = 128;
 
 /// The messages that add a flowtable, or interfaces to it.
-pub(super) fn messages(table: &TableName, flowtable: &Flowtable) -> Result<Vec<Message>, NulError> {
+///
+/// # Errors
+/// When a name contains a zero byte.
+pub(super) fn messages(table: &TableName, flowtable: &Flowtable) -> Result<Vec<Vec<u8>>, NulError> {
     for name in [&*table.name, &*flowtable.name].into_iter().chain(flowtable.devices.iter().map(|name| &**name)) {
         CString::new(name)?;
     }
     if flowtable.devices.is_empty() {
-        return Ok(vec![message(table, flowtable, &[]).into()]);
+        return Ok(vec![message(table, flowtable, &[])]);
     }
-    Ok(flowtable.devices.chunks(DEVICES).map(|devices| message(table, flowtable, devices).into()).collect())
+    Ok(flowtable.devices.chunks(DEVICES).map(|devices| message(table, flowtable, devices)).collect())
 }
 
-fn message(table: &TableName, flowtable: &Flowtable, devices: &[std::sync::Arc<str>]) -> Vec<u8> {
+fn message(table: &TableName, flowtable: &Flowtable, devices: &[Arc<str>]) -> Vec<u8> {
     let mut writer = Writer::default();
-    writer.raw(&[0; 4]);
-    writer.raw(&number::NEW_FLOWTABLE.to_ne_bytes());
-    writer.raw(&(number::NLM_F_REQUEST | number::NLM_F_CREATE).to_ne_bytes());
-    writer.raw(&[0; 8]);
-    writer.raw(&[table.family.number(), 0, 0, 0]);
+    writer.begin(kind::NEW_FLOWTABLE, flag::REQUEST | flag::CREATE, table.family.number());
     writer.str(number::TABLE, &table.name);
     writer.str(number::NAME, &flowtable.name);
     let hook = writer.open(number::HOOK);
@@ -54,16 +51,14 @@ fn message(table: &TableName, flowtable: &Flowtable, devices: &[std::sync::Arc<s
     devices.iter().for_each(|device| writer.str(number::DEVICE_NAME, device));
     writer.close(list);
     writer.close(hook);
-    let mut bytes = writer.into_bytes();
-    set_message_len(&mut bytes);
-    bytes
+    writer.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decode::{self, Decoded};
-    use crate::object::Family;
+    use crate::table::Family;
 
     fn flowtable(devices: usize) -> Flowtable {
         let devices = (0..devices).map(|number| format!("veth{number}").into()).collect();
@@ -76,7 +71,7 @@ mod tests {
         for devices in [0, 1, 3] {
             let sent = flowtable(devices);
             let [message] = &messages(&table, &sent).unwrap()[..] else { panic!("one message") };
-            let Ok(Decoded::Flowtable { table: of, flowtable, .. }) = decode::message(&message.bytes) else {
+            let Ok(Decoded::Flowtable { table: of, flowtable, .. }) = decode::message(message) else {
                 panic!("a flowtable")
             };
             assert_eq!((of, flowtable), (table.clone(), sent));
@@ -84,10 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn as_many_interfaces_as_the_kernel_takes_travel_in_a_message() {
+    fn interfaces_beyond_the_limit_of_a_message_are_in_a_further_one() {
         let table = TableName::new(Family::Inet, "t");
         let sent = flowtable(DEVICES + 1);
-        let decoded = messages(&table, &sent).unwrap().into_iter().map(|message| decode::message(&message.bytes));
+        let decoded = messages(&table, &sent).unwrap().into_iter().map(|message| decode::message(&message));
         let parts: Vec<usize> = decoded
             .map(|decoded| match decoded {
                 Ok(Decoded::Flowtable { flowtable, .. }) => flowtable.devices.len(),

@@ -1,10 +1,10 @@
-//! Commands -> netlink messages.
+//! Commands to netlink messages.
 //!
-//! Tables, chains, rules and sets are built by libnftnl through the `nftnl` crate; what its safe API lacks is set through
+//! libnftnl writes tables, chains, rules and sets, through the `nftnl` crate. Attributes that the crate cannot set are set through
 //! `nftnl-sys` on the same objects, or appended to the finished message. Elements, of which there are hundreds of thousands, are
-//! written directly (`elements`): eight times faster, and the kernel checks both alike.
+//! written without libnftnl.
 //!
-//! Messages come out without `NLM_F_ACK` and with sequence number 0; [`crate::batch`] fills both in.
+//! The messages have sequence number 0, which the batch fills in. The batch also decides which messages the kernel acknowledges.
 
 mod elements;
 mod exprs;
@@ -12,16 +12,19 @@ mod flowtables;
 mod objects;
 mod sets;
 
-use std::collections::HashMap;
 use std::ffi::{CString, NulError};
 use std::sync::Arc;
 
 use nftnl::{MsgType, NlMsg};
 
 use self::elements::Kind;
-use crate::batch::Command;
-use crate::object::{BaseChain, Chain, ChainType, Family, Hook, Rule, Table, TableName};
+use crate::command::Command;
+use crate::object::{BaseChain, Chain, ChainType, Hook, Rule, Set};
+use crate::table::{Family, Table, TableName};
 use crate::userdata;
+use crate::wire::{Writer, set_len};
+
+pub(crate) use elements::Message;
 
 /// Attributes that the `nftnl` crate cannot set (`linux/netfilter/nf_tables.h`).
 const NFTA_TABLE_FLAGS: u16 = 2;
@@ -31,102 +34,75 @@ const OWNER: u32 = 2;
 const PERSIST: u32 = 4;
 const NFTA_CHAIN_USERDATA: u16 = 12;
 const NFTA_RULE_HANDLE: u16 = 3;
+const NFTA_RULE_USERDATA: u16 = 7;
 
-/// One finished message, or how many elements it covers, for finding out what an error is about.
-pub(crate) struct Message {
-    pub(crate) bytes: Vec<u8>,
-    /// Index of the first element in the command, for messages of elements.
-    pub(crate) first_element: usize,
-}
-
-impl From<Vec<u8>> for Message {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, first_element: 0 }
-    }
-}
-
-/// Turns commands into messages. Remembers the sets of its batch: rules refer to anonymous ones by their id in the batch.
+/// Turns the commands of one batch into messages.
 pub(crate) struct Encoder {
-    /// Where libnftnl writes; all zero in between. 64-bit words, because it writes structures, which must be aligned.
+    /// The buffer into which libnftnl writes; all bytes are zero between two messages. Its 64-bit words align the structures that
+    /// libnftnl writes.
     buffer: Vec<u64>,
-    set_ids: HashMap<(TableName, Arc<str>), SetId>,
-}
-
-/// A set that was added in this batch.
-#[derive(Clone, Copy)]
-struct SetId {
-    id: u32,
-    anonymous: bool,
-    is_map: bool,
+    /// The number of sets that the batch adds so far: the kernel wants an id for each, unique in the batch.
+    sets: u32,
 }
 
 impl Encoder {
     pub(crate) fn new() -> Self {
-        Self { buffer: Vec::new(), set_ids: HashMap::new() }
+        Self { buffer: Vec::new(), sets: 0 }
     }
 
-    /// Hands over the messages of a command, one after the other: those of a large one take too much memory together.
+    /// Hands over the messages of a command one after the other, because all messages of a large command would take much memory.
     ///
     /// # Errors
     /// When a name contains a zero byte.
     pub(crate) fn messages(&mut self, command: &Command, sink: &mut dyn FnMut(Message)) -> Result<(), NulError> {
-        let mut one = |bytes: Vec<u8>| {
-            sink(bytes.into());
-            Ok(())
-        };
-        match command {
-            Command::AddTable(table) => {
-                let mut bytes = self.table(table, MsgType::Add)?;
-                // Without it, the flags of a table that exists stay as they are.
-                append(&mut bytes, NFTA_TABLE_FLAGS, &0_u32.to_be_bytes());
-                one(bytes)
-            }
-            Command::OwnTable(table) => {
-                let mut bytes = self.table(table, MsgType::Add)?;
-                append(&mut bytes, NFTA_TABLE_FLAGS, &(OWNER | PERSIST).to_be_bytes());
-                one(bytes)
-            }
-            Command::LockTable(table) => {
-                let mut bytes = self.table(table, MsgType::Add)?;
-                append(&mut bytes, NFTA_TABLE_FLAGS, &OWNER.to_be_bytes());
-                one(bytes)
-            }
-            Command::DeleteTable(name) => {
-                let table = Table { name: name.clone(), comment: None };
-                one(self.table(&table, MsgType::Del)?)
-            }
-            Command::AddChain(table, chain) => one(self.chain(table, chain, MsgType::Add)?),
+        let bytes = match command {
+            // Without the attribute, the kernel leaves the flags of a table that exists as they are.
+            Command::AddTable(table) => self.flagged_table(table, 0)?,
+            Command::OwnTable(table) => self.flagged_table(table, OWNER | PERSIST)?,
+            Command::LockTable(table) => self.flagged_table(table, OWNER)?,
+            Command::DeleteTable(name) => self.table(&Table { name: name.clone(), comment: None }, MsgType::Del)?,
+            Command::AddChain(table, chain) => self.chain(table, chain, MsgType::Add)?,
             Command::DeleteChain(table, name) => {
                 let chain = Chain { name: Arc::clone(name), base: None, comment: None };
-                one(self.chain(table, &chain, MsgType::Del)?)
+                self.chain(table, &chain, MsgType::Del)?
             }
-            Command::FlushChain(table, chain) => one(self.rule(table, chain, &Rule::new([]), MsgType::Del)?),
+            Command::FlushChain(table, chain) => self.rule(table, chain, &Rule::new([]), MsgType::Del)?,
             Command::DeleteRule(table, chain, handle) => {
                 let mut bytes = self.rule(table, chain, &Rule::new([]), MsgType::Del)?;
                 append(&mut bytes, NFTA_RULE_HANDLE, &handle.to_be_bytes());
-                one(bytes)
+                bytes
             }
-            Command::AddRule(table, chain, rule) => one(self.rule(table, chain, rule, MsgType::Add)?),
-            Command::AddSet(table, set) => one(self.set(table, set, MsgType::Add)?),
-            Command::DeleteSet(table, set) => one(self.set(table, set, MsgType::Del)?),
+            Command::AddRule(table, chain, rule) => self.rule(table, chain, rule, MsgType::Add)?,
+            Command::AddSet(table, set) => self.set(table, set, MsgType::Add)?,
+            Command::DeleteSet(table, set) => self.set(table, set, MsgType::Del)?,
+            Command::DeleteObject(table, object) => objects::deletion(table, object)?,
             Command::AddFlowtable(table, flowtable) => {
-                flowtables::messages(table, flowtable)?.into_iter().for_each(sink);
-                Ok(())
+                let messages = flowtables::messages(table, flowtable)?;
+                messages.into_iter().for_each(|bytes| sink(Message { bytes, first_element: 0 }));
+                return Ok(());
             }
-            Command::DeleteObject(table, object) => one(objects::deletion(table, object)?),
             Command::AddElements(table, set, list) => {
-                elements::messages(self, table, set, list, Kind::Add, sink);
-                Ok(())
+                elements::messages(table, set, list, Kind::Add, sink);
+                return Ok(());
             }
             Command::DeleteElements(table, set, list) => {
-                elements::messages(self, table, set, list, Kind::Delete, sink);
-                Ok(())
+                elements::messages(table, set, list, Kind::Delete, sink);
+                return Ok(());
             }
             Command::DestroyElements(table, set, list) => {
-                elements::messages(self, table, set, list, Kind::Destroy, sink);
-                Ok(())
+                elements::messages(table, set, list, Kind::Destroy, sink);
+                return Ok(());
             }
-        }
+        };
+        sink(Message { bytes, first_element: 0 });
+        Ok(())
+    }
+
+    /// The message that adds a table with these flags.
+    fn flagged_table(&mut self, table: &Table, flags: u32) -> Result<Vec<u8>, NulError> {
+        let mut bytes = self.table(table, MsgType::Add)?;
+        append(&mut bytes, NFTA_TABLE_FLAGS, &flags.to_be_bytes());
+        Ok(bytes)
     }
 
     fn table(&mut self, table: &Table, kind: MsgType) -> Result<Vec<u8>, NulError> {
@@ -157,41 +133,39 @@ impl Encoder {
         let mut object = nftnl::Rule::new(&nftnl_chain);
         let mut room = table.name.len() + chain.len();
         for expr in &rule.to_dump(table.family).exprs {
-            let expr = exprs::Built::new(expr, |set| self.reference(table, set))?;
+            let expr = exprs::Built::new(expr)?;
             room += expr.room();
             object.add_expr(&expr);
         }
         let mut bytes = self.write(&object, kind, room);
         if let Some(text) = &rule.comment {
-            const NFTA_RULE_USERDATA: u16 = 7;
             append(&mut bytes, NFTA_RULE_USERDATA, &userdata::comment(userdata::COMMENT, text));
         }
         Ok(bytes)
     }
 
-    /// How a message of this batch names a set: an anonymous one by the kernel's pattern and its id.
-    fn reference(&self, table: &TableName, set: &Arc<str>) -> (Arc<str>, Option<u32>) {
-        match self.set_ids.get(&(table.clone(), Arc::clone(set))) {
-            Some(SetId { id, anonymous: true, is_map }) => (anonymous_name(*is_map).into(), Some(*id)),
-            Some(SetId { id, .. }) => (Arc::clone(set), Some(*id)),
-            None => (Arc::clone(set), None),
-        }
+    fn set(&mut self, table: &TableName, set: &Set, kind: MsgType) -> Result<Vec<u8>, NulError> {
+        self.sets = self.sets.checked_add(1).expect("a batch has fewer than 2^32 sets");
+        let nftnl_table = nftnl_table(table)?;
+        let object = sets::object(&nftnl_table, nftnl_family(table.family), set, self.sets, &kind)?;
+        Ok(self.write(&object, kind, table.name.len() + sets::room(set)))
     }
 
-    /// Has libnftnl build the message of an object, whose names, data and expressions take `room` bytes.
+    /// The message of an object, written by libnftnl. The object's names, data and expressions take at most `room` bytes.
     fn write(&mut self, object: &impl NlMsg, kind: MsgType, room: usize) -> Vec<u8> {
-        /// More than the two headers and all attributes of fixed length, of which no object has a hundred, take.
+        /// More than the length of the two headers and of all attributes of fixed length, of which no object has a hundred.
         const FIXED: usize = 4096;
         let least = usize::try_from(nftnl::nft_nlmsg_maxsize()).expect("usize has at least 32 bits");
         let words = (FIXED + room).max(least).div_ceil(size_of::<u64>());
         self.buffer.resize(words.max(self.buffer.len()), 0);
-        // SAFETY: `NlMsg::write` asks for room for `nft_nlmsg_maxsize()` bytes, which `buffer` has. libnftnl keeps to no limit but
-        // writes what it is given: headers and attributes of fixed length, below `FIXED`, and what `room` counts; `buffer` has
-        // room for both. It is aligned as `nlmsghdr` and `nlattr` are, which hold nothing wider than 32 bits. Nothing else refers to it.
+        // SAFETY: `NlMsg::write` needs a pointer to at least `nft_nlmsg_maxsize()` writable bytes; `buffer` has `words`, which are not
+        // fewer. libnftnl checks no limit: it writes headers and attributes of fixed length, together shorter than `FIXED`, and the
+        // parts that `room` counts, and `words` has space for both. The words are aligned for `nlmsghdr` and `nlattr`, whose widest
+        // fields have 32 bits. `self` is borrowed mutably, so no other reference to the buffer exists during the call.
         unsafe { object.write(self.buffer.as_mut_ptr().cast(), 0, kind) };
         let len = self.buffer.first().map_or(0, |word| message_len(&word.to_ne_bytes()));
         let mut bytes = Vec::with_capacity(len.next_multiple_of(size_of::<u64>()));
-        // All zero for the next object again, so that no padding holds anything.
+        // The words become zero again, so that the padding in the next message is zero.
         for word in &mut self.buffer[..len.div_ceil(size_of::<u64>())] {
             bytes.extend_from_slice(&std::mem::take(word).to_ne_bytes());
         }
@@ -200,16 +174,11 @@ impl Encoder {
     }
 }
 
-/// The kernel replaces `%d` by a number of its own.
-const fn anonymous_name(is_map: bool) -> &'static str {
-    if is_map { "__map%d" } else { "__set%d" }
-}
-
 fn nftnl_table(name: &TableName) -> Result<nftnl::Table, NulError> {
     Ok(nftnl::Table::new(CString::new(&*name.name)?, nftnl_family(name.family)))
 }
 
-pub(crate) const fn nftnl_family(family: Family) -> nftnl::ProtoFamily {
+const fn nftnl_family(family: Family) -> nftnl::ProtoFamily {
     match family {
         Family::Ip => nftnl::ProtoFamily::Ipv4,
         Family::Ip6 => nftnl::ProtoFamily::Ipv6,
@@ -242,16 +211,10 @@ fn message_len(message: &[u8]) -> usize {
 
 /// Appends an attribute to a finished message.
 fn append(message: &mut Vec<u8>, kind: u16, payload: &[u8]) {
-    let mut writer = crate::wire::Writer::default();
+    let mut writer = Writer::default();
     writer.attr(kind, payload);
     message.extend_from_slice(writer.bytes());
-    set_message_len(message);
-}
-
-/// Writes a message's length into its header.
-fn set_message_len(message: &mut [u8]) {
-    let len = u32::try_from(message.len()).expect("a message is much shorter than 4 GiB");
-    message[..4].copy_from_slice(&len.to_ne_bytes());
+    set_len(message);
 }
 
 #[cfg(test)]
@@ -262,7 +225,7 @@ mod tests {
     use crate::statement::{Operand, Statement};
 
     #[test]
-    fn a_rule_longer_than_libnftnls_limit_for_a_message_has_room() {
+    fn the_buffer_has_room_for_a_rule_that_is_longer_than_libnftnls_limit() {
         let limit = usize::try_from(nftnl::nft_nlmsg_maxsize()).unwrap();
         let is_tcp = || Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(6_u8)));
         let mut lens = Vec::new();
@@ -295,7 +258,7 @@ mod tests {
             Reject,
             Counter,
             FlowAdd(Arc::clone(&name)),
-            Statement::Verdict(crate::object::Verdict::Goto(name)),
+            Statement::Verdict(crate::data::Verdict::Goto(name)),
         ];
         for statement in statements {
             let rule = |times| Rule::new(vec![statement.clone(); times]);
@@ -304,7 +267,7 @@ mod tests {
                 encoder.rule(&table, "c", &rule(times), MsgType::Add).unwrap().len()
             };
             let built = rule(1).to_dump(Family::Ip6).exprs;
-            let room = |expr| exprs::Built::new(expr, |set| (Arc::clone(set), Some(1))).unwrap().room();
+            let room = |expr| exprs::Built::new(expr).unwrap().room();
             let (room, taken): (usize, usize) = (built.iter().map(room).sum(), len(2) - len(1));
             assert!((taken..10 * taken).contains(&room), "{statement:?} takes {taken} of {room} bytes");
         }

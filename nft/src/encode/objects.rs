@@ -1,54 +1,46 @@
-//! The deletion of objects with a name and of flowtables, written directly: `nftnl` has no such objects.
+//! The deletion of named objects and of flowtables, written without libnftnl, because the `nftnl` crate has no such objects.
 
 use std::ffi::{CString, NulError};
 
-use super::set_message_len;
-use crate::object::{NamedObject, ObjectKind, TableName};
-use crate::wire::Writer;
+use crate::object::{NamedObject, ObjectKind};
+use crate::table::TableName;
+use crate::wire::{Writer, flag, kind};
 
-/// `linux/netlink.h`, `linux/netfilter/nf_tables.h`.
+/// Attributes (`linux/netfilter/nf_tables.h`). Table and name are the same for objects and flowtables.
 mod number {
-    pub(super) const NLM_F_REQUEST: u16 = 1;
-    pub(super) const DELETE_OBJECT: u16 = 10 << 8 | 20;
-    pub(super) const DELETE_FLOWTABLE: u16 = 10 << 8 | 24;
-
-    /// The same for both.
     pub(super) const TABLE: u16 = 1;
     pub(super) const NAME: u16 = 2;
     pub(super) const OBJECT_TYPE: u16 = 3;
 }
 
 /// The message that deletes an object.
+///
+/// # Errors
+/// When a name contains a zero byte.
 pub(super) fn deletion(table: &TableName, object: &NamedObject) -> Result<Vec<u8>, NulError> {
     for name in [&*table.name, &*object.name] {
         CString::new(name)?;
     }
-    let (message, kind) = match object.kind {
-        ObjectKind::Flowtable => (number::DELETE_FLOWTABLE, None),
-        ObjectKind::Stateful(kind) => (number::DELETE_OBJECT, Some(kind)),
+    let (message, object_type) = match object.kind {
+        ObjectKind::Flowtable => (kind::DELETE_FLOWTABLE, None),
+        ObjectKind::Stateful(number) => (kind::DELETE_OBJECT, Some(number)),
     };
     let mut writer = Writer::default();
-    writer.raw(&[0; 4]);
-    writer.raw(&message.to_ne_bytes());
-    writer.raw(&number::NLM_F_REQUEST.to_ne_bytes());
-    writer.raw(&[0; 8]);
-    writer.raw(&[table.family.number(), 0, 0, 0]);
+    writer.begin(message, flag::REQUEST, table.family.number());
     writer.str(number::TABLE, &table.name);
     writer.str(number::NAME, &object.name);
-    kind.into_iter().for_each(|kind| writer.u32(number::OBJECT_TYPE, kind));
-    let mut bytes = writer.into_bytes();
-    set_message_len(&mut bytes);
-    Ok(bytes)
+    object_type.into_iter().for_each(|number| writer.u32(number::OBJECT_TYPE, number));
+    Ok(writer.finish())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Family;
+    use crate::table::Family;
     use crate::wire::Attrs;
 
     #[test]
-    fn a_flowtable_is_named_and_an_object_has_its_type_too() {
+    fn a_flowtable_is_deleted_by_its_name_and_an_object_by_type_and_name() {
         let table = TableName::new(Family::Ip, "t");
         for (kind, message, number) in [
             (ObjectKind::Flowtable, 24, None),

@@ -1,20 +1,17 @@
-//! Sets and maps as libnftnl objects.
+//! Sets and maps as objects of libnftnl.
 
 use std::ffi::{CString, NulError};
-use std::sync::Arc;
 
 use nftnl::MsgType;
 use nftnl::nftnl_sys as sys;
 use nftnl::set::SetKey;
 
-use super::{Encoder, SetId, anonymous_name, nftnl_family, nftnl_table};
 use crate::datatype::DataType;
-use crate::object::{Set, SetFlags, TableName, Types, ValueType};
+use crate::object::{Set, SetFlags, Types, ValueType};
 use crate::userdata;
 
 /// `enum nft_set_flags`.
 mod flag {
-    pub(super) const ANONYMOUS: u32 = 1 << 0;
     pub(super) const CONSTANT: u32 = 1 << 1;
     pub(super) const INTERVAL: u32 = 1 << 2;
     pub(super) const MAP: u32 = 1 << 3;
@@ -23,13 +20,13 @@ mod flag {
     pub(super) const CONCAT: u32 = 1 << 7;
 }
 
-/// `NFT_DATA_VERDICT`: the data type of verdict maps.
+/// `NFT_DATA_VERDICT`: the data type of the values of verdict maps.
 const DATA_VERDICT: u32 = 0xffff_ff00;
-/// Size of the kernel's `struct nft_verdict`, which nft sends as the data length of verdict maps.
+/// The size of the kernel's `struct nft_verdict` in bytes, which nft sends as the length of the values of verdict maps.
 const VERDICT_LEN: u32 = 16;
 
-/// The `nftnl` crate asks for a key type at compile time; the real one is set on the object.
-struct AnyKey;
+/// A key type for the `nftnl` crate, which asks for one at compile time; [`describe`] sets the real type on the object.
+pub(super) struct AnyKey;
 
 impl SetKey for AnyKey {
     const TYPE: u32 = 0;
@@ -40,38 +37,39 @@ impl SetKey for AnyKey {
     }
 }
 
-impl Encoder {
-    pub(super) fn set(&mut self, table: &TableName, set: &Set, kind: MsgType) -> Result<Vec<u8>, NulError> {
-        let id = u32::try_from(self.set_ids.len() + 1).expect("a batch has fewer than 2^32 sets");
-        let object_table = nftnl_table(table)?;
-        // `describe` gives libnftnl nothing else of variable length.
-        let room = table.name.len() + set.name.len() + userdata::of_set(set).len() + 8 * set.key.data_types().len();
-        let name = if set.flags.anonymous { anonymous_name(set.value.is_some()) } else { &*set.name };
-        let object =
-            nftnl::set::Set::<AnyKey>::new_named(&CString::new(name)?, id, &object_table, nftnl_family(table.family));
-        if matches!(kind, MsgType::Add) {
-            let entry = SetId { id, anonymous: set.flags.anonymous, is_map: set.value.is_some() };
-            self.set_ids.insert((table.clone(), Arc::clone(&set.name)), entry);
-            describe(&object, set);
-        }
-        Ok(self.write(&object, kind, room))
+/// A set as an object of libnftnl, with its description if it is to be added.
+///
+/// # Errors
+/// When the name contains a zero byte.
+pub(super) fn object<'a>(
+    table: &'a nftnl::Table,
+    family: nftnl::ProtoFamily,
+    set: &Set,
+    id: u32,
+    kind: &MsgType,
+) -> Result<nftnl::set::Set<'a, AnyKey>, NulError> {
+    let object = nftnl::set::Set::<AnyKey>::new_named(&CString::new(&*set.name)?, id, table, family);
+    if matches!(kind, MsgType::Add) {
+        describe(&object, set);
     }
-
-    /// The name and id under which a set's elements are sent.
-    pub(super) fn set_reference(&self, table: &TableName, set: &Set) -> (Arc<str>, Option<u32>) {
-        self.reference(table, &set.name)
-    }
+    Ok(object)
 }
 
-/// The six-bit codes of a type's fields, first field in the highest bits, as nft packs them.
+/// At least as many bytes as the name and the description of a set take in a message.
+pub(super) fn room(set: &Set) -> usize {
+    // `describe` sets no other attributes of variable length.
+    set.name.len() + userdata::of_set(set).len() + 8 * set.key.data_types().len()
+}
+
+/// The numbers of a type's fields, six bits each, the first field in the highest bits, as nft writes them.
 fn packed_type(types: &[DataType]) -> u32 {
     types.iter().fold(0, |packed, t| packed << 6 | t.id())
 }
 
 fn wire_flags(set: &Set) -> u32 {
-    let SetFlags { interval, dynamic, timeout, constant, anonymous } = set.flags;
+    // An anonymous set belongs to a rule that is added in the same batch; this crate makes no such rules.
+    let SetFlags { interval, dynamic, timeout, constant, anonymous: _ } = set.flags;
     [
-        (anonymous, flag::ANONYMOUS),
         (constant, flag::CONSTANT),
         (interval, flag::INTERVAL),
         (set.value.is_some(), flag::MAP),
@@ -109,7 +107,8 @@ fn describe(object: &nftnl::set::Set<'_, AnyKey>, set: &Set) {
     }
     if let Some(timeout) = set.timeout {
         let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        // SAFETY: the object is alive; the attribute is a u64 in libnftnl's `set.h`.
+        // SAFETY: `object` owns the set that its pointer refers to and lives until the end of this function. libnftnl stores the
+        // number by value; it has 64 bits for this attribute (`nftnl_set_set_data` in its `src/set.c`).
         unsafe { sys::nftnl_set_set_u64(object.as_ptr().as_ptr(), attribute(sys::NFTNL_SET_TIMEOUT), ms) };
     }
     if set.is_concat_interval() {
@@ -127,13 +126,15 @@ fn attribute(number: u32) -> u16 {
 }
 
 fn number(object: &nftnl::set::Set<'_, AnyKey>, attr: u32, value: u32) {
-    // SAFETY: the object is alive; the attributes passed here are u32 in libnftnl's `set.h`.
+    // SAFETY: `object` owns the set that its pointer refers to and is borrowed during the call. libnftnl stores the number by value;
+    // it has 32 bits for each attribute that the callers pass (`nftnl_set_set_data` in its `src/set.c`).
     unsafe { sys::nftnl_set_set_u32(object.as_ptr().as_ptr(), attribute(attr), value) };
 }
 
 fn bytes(object: &nftnl::set::Set<'_, AnyKey>, attr: u32, value: &[u8]) {
     let len = u32::try_from(value.len()).expect("descriptions are short");
-    // SAFETY: the object is alive; libnftnl copies `len` bytes from the slice before it returns. A failed allocation leaves the
-    // attribute unset, which the kernel then refuses or lists without the description.
+    // SAFETY: `object` owns the set that its pointer refers to and is borrowed during the call. libnftnl copies `len` bytes from the
+    // start of the slice before it returns, and keeps no pointer to it. When it has no memory for the copy it leaves the attribute
+    // unset; then the kernel refuses the set or lists it without the description.
     unsafe { sys::nftnl_set_set_data(object.as_ptr().as_ptr(), attribute(attr), value.as_ptr().cast(), len) };
 }

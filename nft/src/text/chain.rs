@@ -1,9 +1,9 @@
-//! What stands in a chain before its rules.
+//! Declarations of chains.
 
 use std::fmt;
 
 use crate::object::{BaseChain, Chain, ChainType, Hook};
-use crate::text::quoted;
+use crate::text::words::quoted;
 
 /// The lines of a chain's declaration.
 pub(super) fn properties(chain: &Chain) -> Vec<String> {
@@ -38,7 +38,7 @@ impl fmt::Display for Hook {
     }
 }
 
-/// nft writes a priority as the nearest standard one that the hook knows, when it is at most ten away.
+/// A priority as nft writes it: by the name of the nearest standard priority of the hook, if that is at most ten away.
 pub(super) fn priority_name(priority: i32, hook: Hook) -> String {
     const STANDARD: [(&str, i32, Option<Hook>); 6] = [
         ("raw", -300, None),
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn priorities_as_nft_1_0_6_lists_them() {
+    fn priorities_are_written_as_nft_1_0_6_lists_them() {
         assert_eq!(priority_name(-100, Hook::Prerouting), "dstnat");
         assert_eq!(priority_name(-100, Hook::Output), "-100");
         assert_eq!(priority_name(-90, Hook::Prerouting), "dstnat + 10");

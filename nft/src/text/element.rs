@@ -1,9 +1,12 @@
-//! Elements of sets and maps.
+//! Elements of sets and maps, and the values of each data type.
 
-use crate::data::Data;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::data::{Data, Value};
 use crate::datatype::DataType;
-use crate::object::{Element, Set, Value, ValueType};
-use crate::text::{comment, duration};
+use crate::object::{Element, Set, ValueType};
+use crate::text::words::{comment, duration, interface};
 
 /// Writes the elements of one set.
 pub(super) struct ElementText {
@@ -48,13 +51,52 @@ impl ElementText {
     }
 }
 
-/// A value of a type, its fields joined with dots.
+impl DataType {
+    /// A value of the type in nft syntax. Bytes of another length are written as a hexadecimal number.
+    pub(super) fn format(self, bytes: &[u8]) -> String {
+        match (self, bytes) {
+            (Self::Ipv4Addr, &[a, b, c, d]) => Ipv4Addr::new(a, b, c, d).to_string(),
+            (Self::Ipv6Addr, _) => {
+                <[u8; 16]>::try_from(bytes).map_or_else(|_| hex(bytes), |b| Ipv6Addr::from(b).to_string())
+            }
+            (Self::InetProto, &[number]) => protocol_name(number).map_or_else(|| number.to_string(), str::to_owned),
+            (Self::InetService, &[high, low]) => u16::from_be_bytes([high, low]).to_string(),
+            (Self::Integer, &[a, b, c, d]) => u32::from_ne_bytes([a, b, c, d]).to_string(),
+            (Self::Mark, &[a, b, c, d]) => format!("0x{:08x}", u32::from_ne_bytes([a, b, c, d])),
+            (Self::IfName, _) => {
+                let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+                interface(&String::from_utf8_lossy(&bytes[..end]))
+            }
+            _ => hex(bytes),
+        }
+    }
+}
+
+/// The names of protocols that every nft knows without `/etc/protocols`.
+fn protocol_name(number: u8) -> Option<&'static str> {
+    match number {
+        6 => Some("tcp"),
+        17 => Some("udp"),
+        132 => Some("sctp"),
+        _ => None,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold("0x".to_owned(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A value of a list of types, its fields joined with dots.
 pub(super) fn values(types: &[DataType], data: &Data) -> String {
     let parts: Vec<String> = types.iter().zip(split(types, data)).map(|(t, bytes)| t.format(bytes)).collect();
     parts.join(" . ")
 }
 
-/// The fields of a value without their padding; a lone field is the whole value.
+/// The fields of a value without their padding; a single field is the whole value.
 fn split<'a>(types: &[DataType], data: &'a Data) -> Vec<&'a [u8]> {
     let mut rest = data.as_slice();
     if types.len() == 1 {
@@ -69,7 +111,7 @@ fn split<'a>(types: &[DataType], data: &'a Data) -> Vec<&'a [u8]> {
     fields
 }
 
-/// One field's range: a value, a prefix of addresses, or first and last.
+/// The range of one field: a single value, a prefix of addresses, or the first and the last value.
 fn range(data_type: DataType, first: &[u8], last: &[u8]) -> String {
     let start = data_type.format(first);
     if first == last {
@@ -111,5 +153,17 @@ mod tests {
         let types = [DataType::Ipv4Addr, DataType::InetService];
         assert_eq!(values(&types, &Data::from_bytes(&[10, 0]).unwrap()), "0x0a00 . 0x");
         assert_eq!(values(&types[..1], &Data::EMPTY), "0x");
+    }
+
+    #[test]
+    fn values_are_written_in_nft_syntax() {
+        assert_eq!(DataType::Ipv4Addr.format(&[10, 96, 0, 10]), "10.96.0.10");
+        assert_eq!(DataType::Ipv6Addr.format(&Ipv6Addr::LOCALHOST.octets()), "::1");
+        assert_eq!(DataType::InetProto.format(&[132]), "sctp");
+        assert_eq!(DataType::InetProto.format(&[1]), "1");
+        assert_eq!(DataType::InetService.format(&[0, 53]), "53");
+        assert_eq!(DataType::Mark.format(&0x4000_u32.to_ne_bytes()), "0x00004000");
+        assert_eq!(DataType::IfName.format(b"cbr0\0\0"), "\"cbr0\"");
+        assert_eq!(DataType::Ipv4Addr.format(&[1]), "0x01");
     }
 }

@@ -1,13 +1,11 @@
-//! Expressions in the style of `nft --debug=netlink`, for logs about rules that come from the kernel.
+//! Expressions in the style of `nft --debug=netlink`, for log messages about rules that the kernel listed.
 
 use std::fmt;
 
 use crate::data::Data;
-use crate::expr::{
-    CmpOp, CtKey, DynsetOp, Expr, FibAddress, LookupResult, MetaKey, NatType, PayloadBase, Register, RejectWith,
-};
+use crate::expr::{CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, PayloadBase, Register, RejectWith};
 use crate::object::RuleDump;
-use crate::text::comment;
+use crate::text::words::comment;
 
 /// `[ payload load 4b @ network header + 16 => reg 1 ]`.
 impl fmt::Display for Expr {
@@ -45,24 +43,16 @@ impl Expr {
             Self::Immediate { dreg, data } => write!(f, "immediate {dreg} {}", Words(data)),
             Self::ImmediateVerdict(verdict) => write!(f, "immediate reg 0 {verdict}"),
             Self::Lookup { set, sreg, result } => write_lookup(f, set, *sreg, *result),
-            Self::Numgen { dreg, modulus, random } => {
-                write!(f, "numgen {dreg} = {} mod {modulus}", if *random { "random" } else { "inc" })
-            }
-            Self::Jhash { sreg, dreg, len, modulus, seed } => {
-                write!(f, "hash {dreg} = jhash({sreg}, {len}, 0x{seed:x}) % mod {modulus}")
-            }
-            Self::Dynset { set, op, key, data, timeout_ms } => write_dynset(f, set, *op, (*key, *data), *timeout_ms),
-            Self::Nat { kind, family, address, port, flags } => {
-                write!(f, "nat {kind} {family} addr_min {address}")?;
-                port.map_or(Ok(()), |port| write!(f, " proto_min {port}"))?;
-                write_flags(f, *flags)
+            Self::Numgen { dreg, modulus } => write!(f, "numgen {dreg} = random mod {modulus}"),
+            Self::Dynset { set, key, data, timeout_ms } => write_dynset(f, set, (*key, *data), *timeout_ms),
+            Self::Nat { family, address, port } => {
+                write!(f, "nat dnat {family} addr_min {address} proto_min {port}")
             }
             Self::Masquerade { flags } => {
                 f.write_str("masq")?;
-                write_flags(f, *flags)
+                if *flags == 0 { Ok(()) } else { write!(f, " flags 0x{flags:x}") }
             }
             Self::Reject(RejectWith::Icmp(code)) => write!(f, "reject type 0 code {code}"),
-            Self::Reject(RejectWith::TcpReset) => f.write_str("reject type 1 code 0"),
             Self::Reject(RejectWith::Icmpx(code)) => write!(f, "reject type 2 code {code}"),
             Self::Counter => f.write_str("counter"),
             Self::FlowOffload(flowtable) => write!(f, "flow add table {flowtable}"),
@@ -84,24 +74,15 @@ fn write_lookup(f: &mut fmt::Formatter<'_>, set: &str, sreg: Register, result: L
 fn write_dynset(
     f: &mut fmt::Formatter<'_>,
     set: &str,
-    op: DynsetOp,
     (key, data): (Register, Option<Register>),
     timeout_ms: Option<u64>,
 ) -> fmt::Result {
-    let op = match op {
-        DynsetOp::Add => "add",
-        DynsetOp::Update => "update",
-    };
-    write!(f, "dynset {op} reg_key {} set {set}", key.to_wire())?;
+    write!(f, "dynset update reg_key {} set {set}", key.to_wire())?;
     timeout_ms.map_or(Ok(()), |timeout| write!(f, " timeout {timeout}ms"))?;
     data.map_or(Ok(()), |data| write!(f, " sreg_data {}", data.to_wire()))
 }
 
-fn write_flags(f: &mut fmt::Formatter<'_>, flags: u32) -> fmt::Result {
-    if flags == 0 { Ok(()) } else { write!(f, " flags 0x{flags:x}") }
-}
-
-/// Bytes as the register's 32-bit words in host order.
+/// Bytes as 32-bit words in host order, as in a register.
 struct Words<'a>(&'a Data);
 
 impl fmt::Display for Words<'_> {
@@ -135,9 +116,7 @@ impl fmt::Display for MetaKey {
         f.write_str(match self {
             Self::Mark => "mark",
             Self::IifName => "iifname",
-            Self::OifName => "oifname",
             Self::L4Proto => "l4proto",
-            Self::NfProto => "nfproto",
         })
     }
 }
@@ -146,7 +125,6 @@ const fn ct_name(key: CtKey) -> &'static str {
     match key {
         CtKey::State => "state",
         CtKey::Status => "status",
-        CtKey::Mark => "mark",
         CtKey::Packets => "packets",
         CtKey::OriginalDstIpv4 => "dst_ip",
         CtKey::OriginalDstIpv6 => "dst_ip6",
@@ -157,7 +135,7 @@ const fn ct_name(key: CtKey) -> &'static str {
 const fn ct_direction(key: CtKey) -> &'static str {
     match key {
         CtKey::OriginalDstIpv4 | CtKey::OriginalDstIpv6 | CtKey::OriginalDstPort => " , dir original",
-        CtKey::State | CtKey::Status | CtKey::Mark | CtKey::Packets => "",
+        CtKey::State | CtKey::Status | CtKey::Packets => "",
     }
 }
 
@@ -180,23 +158,15 @@ impl fmt::Display for CmpOp {
     }
 }
 
-impl fmt::Display for NatType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Source => "snat",
-            Self::Destination => "dnat",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::field::Field;
-    use crate::object::{Family, Rule};
+    use crate::object::Rule;
     use crate::statement::Statement;
+    use crate::table::Family;
 
     #[test]
-    fn expressions_as_nft_debugs_them() {
+    fn expressions_are_written_as_nft_writes_them_for_debugging() {
         let fields = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(2)];
         let rule = Rule {
             statements: vec![

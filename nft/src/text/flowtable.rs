@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::object::{Flowtable, Hook};
 use crate::text::chain::priority_name;
-use crate::text::interface;
+use crate::text::words::interface;
 
 /// A flowtable as it stands in a listing.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, flowtable: &Flowtable) -> fmt::Result {
@@ -13,9 +13,9 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, flowtable: &Flowtable) -> fmt::R
     f.write_str("\t}\n")
 }
 
-/// The lines of a declaration. nft cannot say that there is no interface but by saying nothing.
+/// The lines of a declaration. nft has no syntax for an empty list of interfaces, so the list is left out then.
 pub(super) fn properties(flowtable: &Flowtable) -> Vec<String> {
-    // At the ingress nft knows the names of priorities that every hook knows.
+    // At the ingress hook nft knows the names of priorities that are valid at every hook.
     let mut lines = vec![format!("hook ingress priority {}", priority_name(flowtable.priority, Hook::Forward))];
     if !flowtable.devices.is_empty() {
         let devices: Vec<String> = flowtable.devices.iter().map(|device| name(device)).collect();
@@ -24,7 +24,7 @@ pub(super) fn properties(flowtable: &Flowtable) -> Vec<String> {
     lines
 }
 
-/// The name of an interface, in quotation marks only if nft would read something else without them.
+/// The name of an interface, between quotation marks only if nft would not read it as a name without them.
 fn name(device: &str) -> String {
     let is_word = device.starts_with(|c: char| c.is_ascii_alphabetic())
         && device.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
@@ -34,22 +34,25 @@ fn name(device: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::name;
-    use crate::object::{Family, Flowtable, Table, TableName};
-    use crate::ruleset::TableContent;
-    use crate::text::command;
+    use crate::command::Command;
+    use crate::object::{Flowtable, TableContent};
+    use crate::table::{Family, Table, TableName};
 
     #[test]
-    fn the_name_of_an_interface_does_not_end_the_list() {
+    fn a_strange_name_of_an_interface_does_not_end_the_list() {
         assert_eq!(["eth0", "br-lan.7", "a}", "4x"].map(name), ["eth0", "br-lan.7", "\"a}\"", "\"4x\""]);
     }
 
     #[test]
-    fn flowtables_as_nft_lists_and_loads_them() {
+    fn flowtables_are_written_as_nft_lists_and_loads_them() {
         let name = TableName::new(Family::Inet, "t");
         let flowtable =
             Flowtable { name: "f".into(), priority: 0, devices: ["eth0", "veth1"].map(Into::into).to_vec() };
-        let add = command::add_flowtable(&name, &flowtable);
-        assert_eq!(add, "add flowtable inet t f { hook ingress priority filter; devices = { eth0, veth1 }; }");
+        let add = Command::AddFlowtable(name.clone(), flowtable.clone());
+        assert_eq!(
+            add.to_string(),
+            "add flowtable inet t f { hook ingress priority filter; devices = { eth0, veth1 }; }"
+        );
         let mut content = TableContent::new(Table { name, comment: None });
         content.flowtables = vec![flowtable, Flowtable { name: "g".into(), priority: -5, devices: Vec::new() }];
         assert_eq!(

@@ -6,7 +6,7 @@ use crate::datatype::DataType;
 use crate::field::Field;
 use crate::object::{Element, Set, SetFlags, Types, ValueType};
 use crate::text::element::ElementText;
-use crate::text::{duration, quoted};
+use crate::text::words::{duration, quoted};
 
 /// A set with its elements, as it stands in a listing.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, set: &Set, elements: &[Element]) -> fmt::Result {
@@ -28,10 +28,10 @@ pub(super) const fn keyword(set: &Set) -> &'static str {
 /// The lines of a declaration.
 pub(super) fn properties(set: &Set) -> Vec<String> {
     let mut lines = vec![types(set)];
-    // nft does not say the size of a set that cannot grow.
+    // nft does not list the size of a set that cannot grow.
     lines.extend(set.size.filter(|_| !set.flags.constant).map(|size| format!("size {size}")));
     let flags = flags(set.flags);
-    // A time-out says by itself that there is one.
+    // nft does not list the flag `timeout` by itself when the set has a default time-out.
     if !flags.is_empty() && (set.timeout.is_none() || flags != ["timeout"]) {
         lines.push(format!("flags {}", flags.join(",")));
     }

@@ -1,32 +1,30 @@
-//! Statements and rules, in the words in which nft lists them.
+//! Statements and rules, as nft lists them.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::data::Data;
 use crate::datatype::DataType;
 use crate::expr::FibAddress;
 use crate::field::Field;
-use crate::object::{Family, Rule};
-use crate::ruleset::SetContent;
+use crate::object::Rule;
 use crate::statement::{CtBit, Operand, Statement};
-use crate::text::element::{ElementText, values};
-use crate::text::{anonymous, comment, duration, interface_start};
+use crate::table::Family;
+use crate::text::element::values;
+use crate::text::words::{comment, duration, interface_start};
 
-/// What a statement's text depends on besides the statement.
+/// The context that the text of a statement depends on.
 #[derive(Clone, Copy)]
-pub(super) struct Scope<'a> {
-    /// The table's family, where it is known.
+pub(super) struct Scope {
+    /// The table's family; `None` when it is unknown.
     family: Option<Family>,
-    /// The table's sets; rules show the anonymous ones in place.
-    sets: &'a [SetContent],
-    /// The transport header's name: `th` until the rule has matched a protocol.
+    /// The name of the transport header: `th` until the rule has matched a protocol.
     transport: &'static str,
 }
 
-impl Default for Scope<'_> {
+impl Default for Scope {
     fn default() -> Self {
-        Self { family: None, sets: &[], transport: "th" }
+        Self { family: None, transport: "th" }
     }
 }
 
@@ -37,9 +35,10 @@ impl fmt::Display for Statement {
     }
 }
 
-impl<'a> Scope<'a> {
-    pub(super) fn table(family: Family, sets: &'a [SetContent]) -> Self {
-        Self { family: Some(family), sets, ..Self::default() }
+impl Scope {
+    /// The context of a rule in a table of the family.
+    pub(super) fn table(family: Family) -> Self {
+        Self { family: Some(family), ..Self::default() }
     }
 
     /// The rule with its comment. As in nft's listings, `meta l4proto tcp th dport 80` becomes `tcp dport 80`.
@@ -48,7 +47,7 @@ impl<'a> Scope<'a> {
         for (i, statement) in rule.statements.iter().enumerate() {
             if let Some(name) = matched_transport(statement) {
                 self.transport = name;
-                if is_implied(&rule.statements[i + 1..], self.family) {
+                if is_implied(&rule.statements[i + 1..]) {
                     continue;
                 }
             }
@@ -70,18 +69,17 @@ impl<'a> Scope<'a> {
             }
             Statement::SetMarkBits(bits) => format!("meta mark set meta mark | {}", mark(*bits)),
             Statement::ClearMarkBits(bits) => format!("meta mark set meta mark & {}", mark(!*bits)),
-            Statement::Vmap(fields, map) => format!("{} vmap {}", self.fields(fields), self.set(map)),
+            Statement::Vmap(fields, map) => format!("{} vmap @{map}", self.fields(fields)),
             Statement::DnatToMap(fields, map) => {
                 let family = self.address_family(fields);
-                format!("dnat {family} to {} map {}", self.fields(fields), self.set(map))
+                format!("dnat {family} to {} map @{map}", self.fields(fields))
             }
             Statement::DnatToMapAndPort(fields, map, port) => {
-                format!("dnat to {} map {}:{port}", self.fields(fields), self.set(map))
+                format!("dnat to {} map @{map}:{port}", self.fields(fields))
             }
             Statement::Dnat(to) => self.dnat(*to),
             Statement::MasqueradeFullyRandom => "masquerade fully-random".to_owned(),
             Statement::Reject => "reject".to_owned(),
-            Statement::RejectWithTcpReset => "reject with tcp reset".to_owned(),
             Statement::Update { set, key, value, timeout } => {
                 let timeout = timeout.map_or_else(String::new, |t| format!(" timeout {}", duration(t)));
                 let value = if value.is_empty() { String::new() } else { format!(" : {}", self.fields(value)) };
@@ -93,7 +91,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// nft names the family only where the table leaves it open.
+    /// nft names the family of the address only in a table of both families.
     fn dnat(&self, to: SocketAddr) -> String {
         match (self.family, to) {
             (Some(Family::Inet), SocketAddr::V4(_)) => format!("dnat ip to {to}"),
@@ -110,8 +108,8 @@ impl<'a> Scope<'a> {
             Operand::NotInPrefix(ip, len) => format!("!= {}", prefix(*ip, *len)),
             Operand::StartsWith(start) => interface_start(start),
             Operand::StartsNotWith(start) => format!("!= {}", interface_start(start)),
-            Operand::InSet(set) => self.set(set),
-            Operand::NotInSet(set) => format!("!= {}", self.set(set)),
+            Operand::InSet(set) => format!("@{set}"),
+            Operand::NotInSet(set) => format!("!= @{set}"),
         };
         format!("{} {operand}", self.fields(fields))
     }
@@ -124,23 +122,12 @@ impl<'a> Scope<'a> {
 
     fn field(&self, field: Field) -> String {
         match field {
-            Field::ThSport => format!("{} sport", self.transport),
             Field::ThDport => format!("{} dport", self.transport),
-            // The lowered form has the seed 0; without a seed the kernel would choose one.
-            Field::JhashSaddr(_) => format!("{field} seed 0x0"),
             other => other.to_string(),
         }
     }
 
-    /// `@name`, or an anonymous set's elements.
-    fn set(&self, name: &str) -> String {
-        let Some((set, elements)) = anonymous(self.sets, name) else { return format!("@{name}") };
-        let text = ElementText::of(set);
-        let elements: Vec<String> = elements.iter().map(|element| text.element(element)).collect();
-        format!("{{ {} }}", elements.join(", "))
-    }
-
-    /// The family of the addresses that a map gives: the table's, or that of the fields it is looked up with.
+    /// The family of the addresses in a map: that of the table, or of the fields of the map's key.
     fn address_family(&self, fields: &[Field]) -> Family {
         let is_ipv6 = fields.iter().any(|field| field.data_type() == DataType::Ipv6Addr);
         match self.family {
@@ -166,8 +153,8 @@ fn mark(number: u32) -> String {
 
 fn value(fields: &[Field], data: &Data) -> String {
     match fields {
-        // Comparing fewer bytes than a name has is how the kernel matches the start of a name.
-        [Field::IifName | Field::OifName] if data.len() < DataType::IfName.size() => {
+        // A comparison of fewer bytes than a name has matches the start of a name.
+        [Field::IifName] if data.len() < DataType::IfName.size() => {
             interface_start(&String::from_utf8_lossy(data.as_slice()))
         }
         _ => {
@@ -177,13 +164,13 @@ fn value(fields: &[Field], data: &Data) -> String {
     }
 }
 
-/// nft leaves out the length of a whole address.
-fn prefix(ip: std::net::IpAddr, len: u8) -> String {
+/// A network as nft lists it: without the length when that is the length of an address.
+fn prefix(ip: IpAddr, len: u8) -> String {
     let whole = if ip.is_ipv4() { 32 } else { 128 };
     if len >= whole { ip.to_string() } else { format!("{ip}/{len}") }
 }
 
-/// The transport protocol that a statement matches, when nft has a header name for it.
+/// The transport protocol that a statement matches, if nft has a name for its header.
 fn matched_transport(statement: &Statement) -> Option<&'static str> {
     let Statement::Match(fields, Operand::Is(protocol)) = statement else { return None };
     match (fields.as_slice(), protocol.as_slice()) {
@@ -194,11 +181,11 @@ fn matched_transport(statement: &Statement) -> Option<&'static str> {
     }
 }
 
-/// Whether nft leaves out a protocol match because of what follows: the first statement that is more than a comparison, or one
-/// before it, names the protocol itself.
-fn is_implied(following: &[Statement], family: Option<Family>) -> bool {
+/// Whether nft leaves out a match of the protocol because a later statement names the protocol: the first statement that is no
+/// comparison, or one before it.
+fn is_implied(following: &[Statement]) -> bool {
     let comparisons = following.iter().take_while(|statement| is_comparison(statement)).count();
-    following.iter().take(comparisons + 1).any(|statement| names_transport(statement, family))
+    following.iter().take(comparisons + 1).any(names_transport)
 }
 
 const fn is_comparison(statement: &Statement) -> bool {
@@ -212,15 +199,14 @@ const fn is_comparison(statement: &Statement) -> bool {
     )
 }
 
-fn names_transport(statement: &Statement, family: Option<Family>) -> bool {
-    let is_port = |field: &Field| matches!(field, Field::ThSport | Field::ThDport);
+fn names_transport(statement: &Statement) -> bool {
+    let is_port = |field: &Field| *field == Field::ThDport;
     match statement {
         Statement::Match(fields, _)
         | Statement::Vmap(fields, _)
         | Statement::DnatToMap(fields, _)
         | Statement::DnatToMapAndPort(fields, _, _) => fields.iter().any(is_port),
         Statement::Update { key, value, .. } => key.iter().chain(value).any(is_port),
-        Statement::RejectWithTcpReset => family != Some(Family::Inet),
         _ => false,
     }
 }

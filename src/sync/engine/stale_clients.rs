@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nft::{Command, CommitError, Committed, Refusal};
+use nft::{Command, CommitError, Committed, Elements, Refusal};
 use tracing::{debug, warn};
 
 use super::{Engine, Failed, Report};
@@ -46,7 +46,7 @@ impl StaleClients {
     /// The commands that do it, and nothing for [`Manner::Apart`].
     fn commands(&self, manner: Manner) -> Vec<Command> {
         let command = |new: fn(_, _, _) -> Command, clients: &[_]| {
-            new(self.table.clone(), Arc::clone(&self.map), clients.to_vec())
+            new(self.table.clone(), Arc::clone(&self.map), Elements::from(clients))
         };
         match manner {
             Manner::Destroy => vec![command(Command::DestroyElements, &self.clients)],
@@ -63,7 +63,7 @@ fn strike(stale: &mut Vec<StaleClients>, commands: &[Command], own: usize, refus
         let (at, element) = (refusal.command.filter(|command| *command >= own)?, refusal.element?);
         match commands.get(at)? {
             Command::DeleteElements(table, set, list) => {
-                Some((table.clone(), Arc::clone(&set.name), list.get(element)?.key))
+                Some((table.clone(), Arc::clone(&set.name), list.get(element)?.element().key))
             }
             _ => None,
         }

@@ -1,19 +1,19 @@
-//! Tables that others cannot touch, and word of those who touch the others.
+//! Tables with an owner, locks, and the notifications of transactions.
 //!
-//! Each test runs again as a child in a fresh network namespace. Needs nft, a kernel with owned tables that persist (6.9) for those
-//! about them, and the privilege; fails without.
-
-mod kernel;
+//! The tests of owned tables need a kernel with persistent ones (6.9), those of locks one with owners (5.12).
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::process;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nft::monitor::Transaction;
 use nft::{Chain, Command, CommitError, Connection, Family, Monitor, Ownership, Table, TableName};
 
-use kernel::{connect, in_namespace, nft};
+use crate::support::{connect, in_namespace, nft};
 
-/// More transactions than a test makes.
+/// More transactions than any test makes.
 const MANY: usize = 100;
 
 fn table() -> Table {
@@ -48,8 +48,8 @@ fn errno(result: Result<nft::Committed, CommitError>) -> i32 {
 }
 
 #[test]
-fn nobody_else_can_touch_an_owned_table() {
-    in_namespace("nobody_else_can_touch_an_owned_table", || {
+fn other_programs_cannot_change_an_owned_table() {
+    in_namespace(|| {
         let mut owner = owned();
         assert_eq!(ownership(), Some(Ownership::Of { port: owner.port() }));
         let seen_by_owner = owner.read_table(&table().name).expect("readable").map(|dump| dump.ownership);
@@ -57,7 +57,7 @@ fn nobody_else_can_touch_an_owned_table() {
         nft(&["flush", "ruleset"], "");
         nft_is_refused(&["delete", "table", "ip", "kube-proxy"]);
         nft_is_refused(&["add", "chain", "ip", "kube-proxy", "foreign"]);
-        owner.commit(&[chain("second")]).expect("the owner may");
+        owner.commit(&[chain("second")]).expect("the owner may change it");
         let dump = connect().read_table(&table().name).expect("readable").expect("still there");
         assert_eq!(dump.chains.keys().map(|name| &**name).collect::<Vec<_>>(), ["first", "second"]);
         assert_eq!(dump.table, table());
@@ -65,20 +65,20 @@ fn nobody_else_can_touch_an_owned_table() {
 }
 
 #[test]
-fn an_owned_table_outlives_its_owner_and_is_adopted() {
-    in_namespace("an_owned_table_outlives_its_owner_and_is_adopted", || {
+fn an_owned_table_stays_without_its_owner_and_a_new_owner_takes_it_over() {
+    in_namespace(|| {
         drop(owned());
         assert_eq!(ownership(), Some(Ownership::Orphaned));
-        let mut heir = owned();
-        assert_eq!(ownership(), Some(Ownership::Of { port: heir.port() }));
-        heir.commit(&[Command::OwnTable(table())]).expect("owning again changes nothing");
+        let mut successor = owned();
+        assert_eq!(ownership(), Some(Ownership::Of { port: successor.port() }));
+        successor.commit(&[Command::OwnTable(table())]).expect("owning again changes nothing");
         assert_eq!(errno(connect().commit(&[Command::OwnTable(table())])), libc::EPERM);
     });
 }
 
 #[test]
-fn a_table_of_everybody_becomes_owned_only_by_being_made_anew() {
-    in_namespace("a_table_of_everybody_becomes_owned_only_by_being_made_anew", || {
+fn a_table_without_an_owner_gets_one_only_when_it_is_deleted_and_added_again() {
+    in_namespace(|| {
         let mut connection = connect();
         connection.commit(&[Command::AddTable(table()), chain("first")]).expect("committed");
         assert_eq!(ownership(), Some(Ownership::Anybody));
@@ -89,9 +89,91 @@ fn a_table_of_everybody_becomes_owned_only_by_being_made_anew() {
     });
 }
 
+fn lock() -> Table {
+    Table { name: TableName::new(Family::Inet, "lock"), comment: Some("pid 4711".into()) }
+}
+
+/// The lock and its owner, as another socket lists them.
+fn held() -> Option<(Table, Ownership)> {
+    connect().table(&lock().name).expect("readable")
+}
+
 #[test]
-fn the_monitor_names_the_tables_and_the_program() {
-    in_namespace("the_monitor_names_the_tables_and_the_program", || {
+fn a_lock_is_refused_to_a_second_socket_while_the_first_is_open() {
+    in_namespace(|| {
+        let (mut holder, mut second) = (connect(), connect());
+        holder.commit(&[Command::LockTable(lock())]).expect("a kernel of 5.12 or later");
+        let theirs = Some((lock(), Ownership::Of { port: holder.port() }));
+        assert_eq!(errno(second.commit(&[Command::LockTable(lock())])), libc::EPERM);
+        assert_eq!(errno(second.commit(&[Command::DeleteTable(lock().name)])), libc::EPERM);
+        nft_is_refused(&["delete", "table", "inet", "lock"]);
+        assert_eq!(held(), theirs, "a refused command changes nothing");
+        assert_eq!(holder.table(&lock().name).expect("readable"), Some((lock(), Ownership::Ours)));
+        holder.commit(&[Command::LockTable(lock())]).expect("the holder may take it again");
+        drop(holder);
+        assert_eq!(held(), None, "the kernel removes the table of a closed socket");
+        second.commit(&[Command::LockTable(lock())]).expect("the lock is free");
+        assert_eq!(held(), Some((lock(), Ownership::Of { port: second.port() })));
+    });
+}
+
+#[test]
+fn a_lock_stays_when_another_program_flushes_the_ruleset() {
+    in_namespace(|| {
+        let mut holder = connect();
+        holder.commit(&[Command::LockTable(lock())]).expect("a kernel of 5.12 or later");
+        nft(&["add", "table", "inet", "other"], "");
+        nft(&["flush", "ruleset"], "");
+        let listing = nft(&["list", "ruleset"], "");
+        assert!(listing.contains("inet lock") && !listing.contains("inet other"), "{listing}");
+        assert_eq!(held(), Some((lock(), Ownership::Of { port: holder.port() })));
+    });
+}
+
+#[test]
+fn a_lock_of_a_killed_process_is_removed() {
+    in_namespace(|| {
+        let mut holder = process::Command::new("nft")
+            .arg("-i")
+            .stdin(process::Stdio::piped())
+            .stdout(process::Stdio::null())
+            .spawn()
+            .expect("nft is installed");
+        let input = holder.stdin.as_mut().expect("a pipe");
+        input.write_all(b"add table inet lock { flags owner; }\n").expect("nft reads its input");
+        wait_until("nft takes the lock", || held().is_some());
+        assert_eq!(errno(connect().commit(&[Command::LockTable(lock())])), libc::EPERM);
+        holder.kill().expect("it runs");
+        holder.wait().expect("it ends");
+        wait_until("the kernel removes the lock", || held().is_none());
+        connect().commit(&[Command::LockTable(lock())]).expect("the lock is free");
+    });
+}
+
+/// Waits until a condition holds, for longer than a slow machine needs.
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_table_without_an_owner_is_no_lock() {
+    in_namespace(|| {
+        nft(&["add", "table", "inet", "lock"], "");
+        let mut connection = connect();
+        assert_eq!(errno(connection.commit(&[Command::LockTable(lock())])), libc::EOPNOTSUPP);
+        let again = [Command::DeleteTable(lock().name), Command::LockTable(lock())];
+        connection.commit(&again).expect("in one transaction");
+        assert_eq!(held(), Some((lock(), Ownership::Of { port: connection.port() })));
+    });
+}
+
+#[test]
+fn the_monitor_names_the_tables_and_the_program_of_a_transaction() {
+    in_namespace(|| {
         let mut monitor = Monitor::open().expect("a socket");
         nft(&["add", "table", "ip", "one"], "");
         nft(&["-f", "-"], "add chain ip one a\nadd set ip one s { type ipv4_addr; }");
@@ -116,8 +198,8 @@ fn the_monitor_names_the_tables_and_the_program() {
 }
 
 #[test]
-fn a_paused_monitor_hears_nothing() {
-    in_namespace("a_paused_monitor_hears_nothing", || {
+fn a_paused_monitor_receives_nothing() {
+    in_namespace(|| {
         let mut monitor = Monitor::open().expect("a socket");
         monitor.pause().expect("possible");
         nft(&["add", "table", "ip", "one"], "");
@@ -129,8 +211,8 @@ fn a_paused_monitor_hears_nothing() {
 }
 
 #[test]
-fn more_than_the_monitor_can_hold_is_said_to_be_lost() {
-    in_namespace("more_than_the_monitor_can_hold_is_said_to_be_lost", || {
+fn the_monitor_reports_that_it_lost_notifications() {
+    in_namespace(|| {
         let mut monitor = Monitor::open().expect("a socket");
         let elements = (0..60_000).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
         let script = format!("add table ip big\nadd set ip big s {{ type mark; elements = {{ {elements} }}; }}");

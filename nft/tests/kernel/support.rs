@@ -1,23 +1,20 @@
-//! What the tests on the kernel share: a network namespace for each, the host's nft, and the reading back of what was committed.
-
-#![allow(dead_code, reason = "each test program uses a part")]
+//! Helpers of the tests: a network namespace for each, the `nft` program, and the comparison of sent and listed objects.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::{self, Stdio};
 use std::sync::Arc;
 
-use nft::{
-    Command, CommitError, Connection, Element, Expr, Refusal, RuleDump, Set, SetContent, TableContent, TableDump,
-    TableName,
-};
+use nft::{Command, CommitError, Connection, Element, Refusal, Set, TableContent, TableDump, TableName};
 
-/// Runs a test's body in a network namespace of its own: as the same test of a child process.
-pub(crate) fn in_namespace(test: &str, body: impl FnOnce()) {
+/// Runs the body of a test in a network namespace of its own: as the same test of a child process.
+pub(crate) fn in_namespace(body: impl FnOnce()) {
     const MARK: &str = "NFT_TEST_IN_NAMESPACE";
     if std::env::var_os(MARK).is_some() {
         return body();
     }
+    let thread = std::thread::current();
+    let test = thread.name().expect("the test harness names each thread after its test");
     let program = std::env::current_exe().expect("this program has a path");
     let output = process::Command::new("unshare")
         .arg("--net")
@@ -31,7 +28,7 @@ pub(crate) fn in_namespace(test: &str, body: impl FnOnce()) {
     assert!(text.contains("1 passed"), "the child did not run the test: {text}");
 }
 
-/// Runs nft with arguments and input, and gives its output.
+/// Runs nft with arguments and an input, and gives its output.
 pub(crate) fn nft(args: &[&str], input: &str) -> String {
     let mut child = process::Command::new("nft")
         .args(args)
@@ -55,7 +52,7 @@ pub(crate) fn commit(commands: &[Command]) {
     connect().commit(commands).unwrap_or_else(|error| panic!("{error:#?}"));
 }
 
-/// Commits what must be refused.
+/// Commits commands of which the kernel must refuse some.
 pub(crate) fn refused(commands: &[Command]) -> Vec<Refusal> {
     match connect().commit(commands) {
         Err(CommitError::Refused(refusals)) => refusals,
@@ -87,7 +84,7 @@ pub(crate) fn commands(content: &TableContent) -> Vec<Command> {
     for (set, elements) in &content.sets {
         commands.push(Command::AddSet(table.clone(), Arc::clone(set)));
         if !elements.is_empty() {
-            commands.push(Command::AddElements(table.clone(), Arc::clone(set), elements.clone()));
+            commands.push(Command::AddElements(table.clone(), Arc::clone(set), elements.clone().into()));
         }
     }
     for (chain, rules) in &content.chains {
@@ -97,26 +94,22 @@ pub(crate) fn commands(content: &TableContent) -> Vec<Command> {
     commands
 }
 
-/// Asserts that the kernel has the table as it was sent. Anonymous sets are compared by content, in the place of their name.
+/// Asserts that the kernel has the table as it was sent.
 pub(crate) fn assert_committed(content: &TableContent) {
     let family = content.table.name.family;
     let dump = read(&content.table.name);
     assert_eq!(dump.table, content.table);
     let sent: BTreeMap<_, _> =
-        content.sets.iter().map(|(set, list)| (Arc::clone(&set.name), named(set, list))).collect();
+        content.sets.iter().map(|(set, list)| (&set.name, (&**set, sorted(list.clone())))).collect();
     let kept: BTreeMap<_, _> =
-        dump.sets.iter().map(|(name, (set, list))| (Arc::clone(name), named(set, list))).collect();
-    let of_table = |sets: &BTreeMap<Arc<str>, NamedSet>| -> Vec<NamedSet> {
-        sets.values().filter(|set| !set.0.flags.anonymous).cloned().collect()
-    };
-    assert_same_list(&of_table(&sent), &of_table(&kept), "sets");
+        dump.sets.iter().map(|(name, (set, list))| (name, (set, sorted(list.clone())))).collect();
+    assert_same_list(&sent.into_values().collect::<Vec<_>>(), &kept.into_values().collect::<Vec<_>>(), "sets");
     assert_eq!(dump.chains.len(), content.chains.len());
     for (chain, rules) in &content.chains {
         let (kept_chain, kept_rules) = &dump.chains[&chain.name];
         assert_eq!(chain, kept_chain);
-        let rules: Vec<_> = rules.iter().map(|rule| resolved(rule.to_dump(family), &sent)).collect();
-        let kept: Vec<_> = kept_rules.iter().map(|rule| resolved(rule.clone(), &kept)).collect();
-        assert_same_list(&rules, &kept, &chain.name);
+        let rules: Vec<_> = rules.iter().map(|rule| rule.to_dump(family)).collect();
+        assert_same_list(&rules, kept_rules, &chain.name);
     }
 }
 
@@ -127,39 +120,13 @@ fn assert_same_list<T: PartialEq + std::fmt::Debug>(sent: &[T], kept: &[T], what
     assert_eq!(sent.len(), kept.len(), "{what}");
 }
 
-/// A set with its elements ordered.
-type NamedSet = (Set, Vec<Element>);
-
-fn named(set: &Set, elements: &[Element]) -> NamedSet {
-    (set.clone(), sorted(elements.to_vec()))
-}
-
-/// The rule with the content of anonymous sets in the place of their names, which the kernel chooses.
-fn resolved(rule: RuleDump, sets: &BTreeMap<Arc<str>, NamedSet>) -> RuleDump {
-    let resolve = |expr| match expr {
-        Expr::Lookup { set, sreg, result } => Expr::Lookup { set: content_or_name(set, sets), sreg, result },
-        other => other,
-    };
-    RuleDump { exprs: rule.exprs.into_iter().map(resolve).collect(), ..rule }
-}
-
-fn content_or_name(name: Arc<str>, sets: &BTreeMap<Arc<str>, NamedSet>) -> Arc<str> {
-    match sets.get(&name) {
-        Some((set, elements)) if set.flags.anonymous => {
-            let nameless = Set { name: "".into(), ..set.clone() };
-            format!("{nameless:?} {elements:?}").into()
-        }
-        _ => name,
-    }
-}
-
-/// The lines of a listing, with the elements of each set one per line and sorted: the kernel has an order of its own.
-pub(crate) fn normal(listing: &str) -> Vec<String> {
+/// The lines of a listing, with one line for each element of a set, sorted, because the kernel lists them in an order of its own.
+fn normal(listing: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = listing.lines();
     while let Some(line) = rest.next() {
         let Some(elements) = line.trim_start().strip_prefix("elements = { ") else {
-            lines.push(sorted_braces(line));
+            lines.push(line.to_owned());
             continue;
         };
         let mut text = elements.to_owned();
@@ -173,21 +140,7 @@ pub(crate) fn normal(listing: &str) -> Vec<String> {
     lines
 }
 
-/// A rule with the elements of its anonymous set sorted.
-fn sorted_braces(line: &str) -> String {
-    let Some((before, rest)) = line.split_once("{ ") else { return line.to_owned() };
-    let Some((list, behind)) = rest.split_once(" }") else { return line.to_owned() };
-    let mut elements: Vec<&str> = list.split(", ").collect();
-    elements.sort_unstable();
-    format!("{before}{{ {} }}{behind}", elements.join(", "))
-}
-
-/// Asserts that two listings say the same.
+/// Asserts that two listings are the same but for the order of elements.
 pub(crate) fn assert_same_text(ours: &str, listed: &str) {
     assert_same_list(&normal(ours), &normal(listed), "ours (left), nft's (right)");
-}
-
-/// The named sets of a table.
-pub(crate) fn named_sets(content: &TableContent) -> impl Iterator<Item = &SetContent> {
-    content.sets.iter().filter(|(set, _)| !set.flags.anonymous)
 }

@@ -1,13 +1,13 @@
-//! No bytes make decoding panic: every cut of a recorded message, and many mutations of each.
+//! Decoding does not panic, whatever the bytes: here every recorded message cut at each length, and with random bits changed.
 //!
-//! `decode_recorded.bin` holds what Linux 6.18 answered to dumps of the fixture's `ip` table, in one piece: the table, a chain, a
-//! rule for each kind of expression, sets, elements, the generation, an error and the end of a dump.
+//! `malformed_recorded.bin` holds the answers of Linux 6.18 to dumps of a table: the table, a chain, a rule for each kind of expression,
+//! sets, elements, the generation, an error and the end of a dump.
 
 use nft::decode::{self, Decoded, Messages};
 
-const RECORDED: &[u8] = include_bytes!("decode_recorded.bin");
+const RECORDED: &[u8] = include_bytes!("malformed_recorded.bin");
 
-/// Has every function of the module look at the bytes.
+/// Gives the bytes to every function of the module.
 fn decode_all(bytes: &[u8]) {
     let _ = (decode::ack(bytes), decode::done(bytes), decode::sequence(bytes), decode::dump_interrupted(bytes));
     let set = nft::Set {
@@ -52,7 +52,7 @@ fn the_recording_decodes() {
 fn every_cut_of_a_message_is_an_error_or_a_value() {
     for message in Messages::new(RECORDED) {
         for len in 0..message.len() {
-            // As it was cut, and with the header's length cut alike.
+            // First with the header's old length, then with the new one.
             decode_all(&message[..len]);
             assert!(decode::message(&message[..len]).is_err(), "the header promises more than {len} bytes");
             let mut cut = message[..len].to_vec();
@@ -74,7 +74,7 @@ fn mutated_messages_do_not_panic() {
             let at = random.below(bytes.len());
             bytes[at] ^= 1 << random.below(8);
         }
-        // Its own length stays true half of the time, so that what lies deeper is reached.
+        // Half of the messages get their true length again, so that decoding reaches their attributes.
         if random.below(2) == 0 {
             let len = u32::try_from(bytes.len()).expect("short");
             bytes[..4].copy_from_slice(&len.to_ne_bytes());

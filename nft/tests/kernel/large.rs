@@ -1,19 +1,15 @@
-//! Large batches: 300,000 elements, split into many messages, committed as one transaction, and listed by the kernel; and one of
-//! more bytes than fit into 1,024 pages of libnftnl, which is the most that a datagram may be made of.
-//!
-//! The test runs again as a child in a fresh network namespace. Needs the privilege for that; fails without it.
-
-mod kernel;
+//! Large batches: 300,000 elements in many messages and one transaction; and a batch of more bytes than 1,024 pages of libnftnl have,
+//! which is the largest number of pages that a datagram may have.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use nft::{Batch, Command, Data, DataType, Element, Family, Set, Table, TableName, Types, Value, ValueType};
 
-use kernel::{commit, connect, in_namespace, read_set, sorted};
+use crate::support::{commit, connect, in_namespace, read_set, refused, sorted};
 
 const ELEMENTS: u32 = 300_000;
-/// A nested attribute holds at most 64 KiB, so this many messages at least must follow from the bytes.
+/// The greatest length of a nested attribute in bytes, and so about the greatest length of a message.
 const LARGEST_ATTRIBUTE: usize = 65_536;
 
 fn table() -> TableName {
@@ -26,7 +22,7 @@ fn endpoints() -> Set {
     Set { size: Some(ELEMENTS), ..Set::map("endpoints", types(&[DataType::Ipv4Addr, DataType::InetService]), value) }
 }
 
-/// Element number `n`; all differ in key and in value.
+/// Element number `n`; no two have the same key or value.
 fn element(n: u32) -> Element {
     let ip = |number: u32| Data::from(IpAddr::from(Ipv4Addr::from(number)));
     Element::mapping(ip(0x0a00_0000 + n).then(80_u16), Value::Data(ip(0xac10_0000 + n).then(8080_u16)))
@@ -42,7 +38,7 @@ fn fill() -> Vec<Command> {
 
 #[test]
 fn three_hundred_thousand_elements_are_one_transaction() {
-    in_namespace("three_hundred_thousand_elements_are_one_transaction", || {
+    in_namespace(|| {
         let commands = fill();
         let batch = Batch::encode(&commands).expect("elements can be encoded");
         assert!(batch.messages() > batch.bytes() / LARGEST_ATTRIBUTE, "{} messages", batch.messages());
@@ -51,49 +47,49 @@ fn three_hundred_thousand_elements_are_one_transaction() {
         let after = connect().generation().expect("the kernel answers");
         assert_eq!(after, before + 1, "transactions");
         let sent = sorted((0..ELEMENTS).map(element).collect());
-        // Not `assert_eq!`: what it would print is the whole map, twice.
-        assert!(read_set(&table(), &endpoints()) == sent, "what is listed is not what was sent");
+        // Not `assert_eq!`, which would print the whole map twice.
+        assert!(read_set(&table(), &endpoints()) == sent, "the kernel does not list the elements that were sent");
     });
 }
 
 #[test]
 fn one_wrong_element_undoes_the_whole_transaction() {
-    in_namespace("one_wrong_element_undoes_the_whole_transaction", || {
+    in_namespace(|| {
         let mut commands = fill();
         let missing = vec![element(ELEMENTS + 1)];
-        commands.push(Command::DeleteElements(table(), Arc::new(endpoints()), missing));
-        let refusals = kernel::refused(&commands);
+        commands.push(Command::DeleteElements(table(), Arc::new(endpoints()), missing.into()));
+        let refusals = refused(&commands);
         assert_eq!(refusals[0].command, Some(commands.len() - 1), "{refusals:?}");
         assert_eq!(connect().read_table(&table()).expect("readable"), None, "nothing of it stays");
     });
 }
 
-/// Bytes of the batch that [`a_batch_may_be_larger_than_1024_pages`] sends, in MB; `make soak` asks for 400.
+/// The size of the batch of [`a_batch_may_be_larger_than_1024_pages`], in MB; `make soak` sets it to 400.
 const MEGABYTES_VARIABLE: &str = "NFT_TEST_BATCH_MEGABYTES";
 /// A little more than 1,024 pages of 128 KiB.
 const MEGABYTES: usize = 140;
 
-/// The same elements again and again, which the kernel accepts as they are: many bytes to send, few to keep.
+/// The same elements many times, which the kernel accepts without keeping them twice: many bytes to send, little memory to keep.
 fn repeated(megabytes: usize) -> Vec<Command> {
     const DISTINCT: u32 = 20_000;
     let comment: Arc<str> = "c".repeat(Element::MAX_COMMENT).into();
     let commented = |n| Element { comment: Some(Arc::clone(&comment)), ..element(n) };
     let elements: Vec<Element> = (0..DISTINCT).map(commented).collect();
-    let add = Command::AddElements(table(), Arc::new(endpoints()), elements);
+    let add = Command::AddElements(table(), Arc::new(endpoints()), elements.into());
     let mut commands = vec![
         Command::AddTable(Table { name: table(), comment: None }),
         Command::AddSet(table(), Arc::new(endpoints())),
     ];
     let bytes = Batch::encode(std::slice::from_ref(&add)).expect("elements can be encoded").bytes();
     commands.extend(std::iter::repeat_n(add, (megabytes * 1_000_000).div_ceil(bytes)));
-    let last = Command::AddElements(table(), Arc::new(endpoints()), vec![element(DISTINCT)]);
+    let last = Command::AddElements(table(), Arc::new(endpoints()), vec![element(DISTINCT)].into());
     commands.push(last);
     commands
 }
 
 #[test]
 fn a_batch_may_be_larger_than_1024_pages() {
-    in_namespace("a_batch_may_be_larger_than_1024_pages", || {
+    in_namespace(|| {
         let megabytes = std::env::var(MEGABYTES_VARIABLE).map_or(MEGABYTES, |text| text.parse().expect("a number"));
         let commands = repeated(megabytes);
         let before = connect().generation().expect("the kernel answers");

@@ -1,36 +1,25 @@
-//! What is committed by netlink is what the kernel has, what nft lists, and what nft makes of the same commands.
-//!
-//! Each test runs again as a child in a fresh network namespace. Needs nft and the privilege for that; fails without them.
+//! A commit over netlink has the same result as nft with the same commands: in the kernel, and in nft's listing.
 
-mod kernel;
-#[path = "kernel/fixture.rs"]
-mod kernel_fixture;
-mod text_fixture;
+use nft::{Ruleset, TableContent};
 
-use nft::text::command;
-use nft::{Command, Ruleset, TableContent};
-
-use kernel::{assert_committed, assert_same_text, commands, commit, connect, in_namespace, nft};
-
-fn tables() -> Vec<TableContent> {
-    text_fixture::tables().into_iter().chain(kernel_fixture::tables()).collect()
-}
+use crate::fixtures::all_tables as tables;
+use crate::support::{assert_committed, assert_same_text, commands, commit, connect, in_namespace, nft};
 
 fn commit_all() {
     commit(&tables().iter().flat_map(commands).collect::<Vec<_>>());
 }
 
 #[test]
-fn all_that_is_committed_is_read_back_as_it_was() {
-    in_namespace("all_that_is_committed_is_read_back_as_it_was", || {
+fn committed_tables_are_read_back_as_they_were() {
+    in_namespace(|| {
         commit_all();
         tables().iter().for_each(assert_committed);
     });
 }
 
 #[test]
-fn nft_lists_all_that_is_committed() {
-    in_namespace("nft_lists_all_that_is_committed", || {
+fn nft_lists_committed_tables_in_the_same_words() {
+    in_namespace(|| {
         commit_all();
         let ours = Ruleset { tables: tables() }.to_string();
         assert_same_text(&ours, &nft(&["--stateless", "list", "ruleset"], ""));
@@ -40,8 +29,8 @@ fn nft_lists_all_that_is_committed() {
 }
 
 #[test]
-fn a_listing_of_what_was_committed_is_loaded_again() {
-    in_namespace("a_listing_of_what_was_committed_is_loaded_again", || {
+fn nft_loads_its_listing_of_committed_tables() {
+    in_namespace(|| {
         commit_all();
         let listing = nft(&["list", "ruleset"], "");
         nft(&["flush", "ruleset"], "");
@@ -50,19 +39,14 @@ fn a_listing_of_what_was_committed_is_loaded_again() {
     });
 }
 
-/// A table's commands as a script. Anonymous sets have no commands of their own there: they stand in the rules.
+/// The commands that make a table, as lines for `nft -f`.
 fn script(content: &TableContent) -> Vec<String> {
-    let line = |item: &Command| match item {
-        Command::AddSet(_, set) | Command::AddElements(_, set, _) if set.flags.anonymous => None,
-        Command::AddRule(table, chain, rule) => Some(command::add_rule(table, chain, rule, &content.sets)),
-        other => Some(other.to_string()),
-    };
-    commands(content).iter().filter_map(line).collect()
+    commands(content).iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn commands_as_text_do_the_same() {
-    in_namespace("commands_as_text_do_the_same", || {
+fn nft_makes_the_same_tables_of_the_text_of_the_commands() {
+    in_namespace(|| {
         let lines: Vec<String> = tables().iter().flat_map(script).collect();
         nft(&["-f", "-"], &lines.join("\n"));
         let by_text = nft(&["--stateless", "list", "ruleset"], "");
@@ -74,7 +58,7 @@ fn commands_as_text_do_the_same() {
 
 #[test]
 fn the_generation_grows_by_one_with_each_commit() {
-    in_namespace("the_generation_grows_by_one_with_each_commit", || {
+    in_namespace(|| {
         let mut connection = connect();
         let [first, .., last] = &tables()[..] else { panic!("several tables") };
         let before = connection.generation().expect("a generation");

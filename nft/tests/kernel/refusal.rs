@@ -1,10 +1,4 @@
-//! What the kernel refuses: nothing of the batch is done, and each error names the command and the element.
-//!
-//! Each test runs again as a child in a fresh network namespace. Needs the privilege for that; fails without it.
-
-mod kernel;
-#[path = "kernel/fixture.rs"]
-mod kernel_fixture;
+//! Refusals: the kernel carries out no command of the batch, and each error names the command and the element.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -15,8 +9,8 @@ use nft::{
     TableName, Value, ValueType, Verdict,
 };
 
-use kernel::{assert_committed, commands, commit, connect, in_namespace, named_sets, read, read_set, refused};
-use kernel_fixture::{TCP, chain, interval, ip, range, types};
+use crate::fixtures::{TCP, base, chain, interval, ip, range, types};
+use crate::support::{assert_committed, commands, commit, connect, in_namespace, read, read_set, refused, sorted};
 
 fn name() -> TableName {
     TableName::new(Family::Ip, "refusals")
@@ -37,12 +31,12 @@ fn set(set_name: &'static str, flags: SetFlags) -> Arc<Set> {
 }
 
 fn add(set: &Arc<Set>, elements: Vec<Element>) -> Command {
-    Command::AddElements(name(), Arc::clone(set), elements)
+    Command::AddElements(name(), Arc::clone(set), elements.into())
 }
 
 #[test]
 fn one_bad_element_of_5000_is_named_and_nothing_stays() {
-    in_namespace("one_bad_element_of_5000_is_named_and_nothing_stays", || {
+    in_namespace(|| {
         let value = ValueType::Data(types(&[DataType::InetService]));
         let ports = Arc::new(Set::map("ports", types(&[DataType::Ipv4Addr]), value));
         let to = |n: u32, port: u16| Element { value: Value::Data(port.into()), ..address(n) };
@@ -65,27 +59,27 @@ fn one_bad_element_of_5000_is_named_and_nothing_stays() {
 
 #[test]
 fn every_bad_command_of_a_batch_is_named() {
-    in_namespace("every_bad_command_of_a_batch_is_named", || {
+    in_namespace(|| {
         let missing = set("missing", SetFlags::default());
         commit(&[table()]);
         let batch = [
             Command::AddChain(name(), chain("fine", vec![]).0),
-            add(&missing, vec![address(1)]),
+            add(&missing, vec![address(1)].into()),
             Command::AddRule(name(), "nowhere".into(), Rule::new([Statement::Counter])),
-            Command::DeleteChain(name(), "nobody".into()),
+            Command::DeleteChain(name(), "missing".into()),
         ];
         let refusals = refused(&batch);
         let named: Vec<_> = refusals.iter().map(|r| (r.command, r.errno)).collect();
         assert_eq!(named, [1, 2, 3].map(|command| (Some(command), libc::ENOENT)));
         assert!(refusals[1].object.starts_with("add rule ip refusals nowhere"), "{}", refusals[1].object);
-        assert_eq!(refusals[2].object, "delete chain ip refusals nobody");
+        assert_eq!(refusals[2].object, "delete chain ip refusals missing");
         assert!(read(&name()).chains.is_empty());
     });
 }
 
 #[test]
 fn more_errors_than_the_receive_buffer_holds_do_not_hide_that_it_failed() {
-    in_namespace("more_errors_than_the_receive_buffer_holds_do_not_hide_that_it_failed", || {
+    in_namespace(|| {
         commit(&[table()]);
         let bad = |n: usize| Command::DeleteChain(name(), format!("no-{n}").into());
         let refusals = refused(&(0..20_000).map(bad).collect::<Vec<_>>());
@@ -96,7 +90,7 @@ fn more_errors_than_the_receive_buffer_holds_do_not_hide_that_it_failed() {
 
 #[test]
 fn a_verdict_to_a_missing_chain_names_its_element() {
-    in_namespace("a_verdict_to_a_missing_chain_names_its_element", || {
+    in_namespace(|| {
         let verdicts = Arc::new(Set::map("verdicts", types(&[DataType::Ipv4Addr]), ValueType::Verdict));
         let goto = |n: u32, to: &str| Element {
             value: Value::Verdict(Verdict::Goto(to.into())),
@@ -120,7 +114,7 @@ fn a_verdict_to_a_missing_chain_names_its_element() {
 
 #[test]
 fn an_object_in_use_is_kept() {
-    in_namespace("an_object_in_use_is_kept", || {
+    in_namespace(|| {
         let used = set("used", SetFlags::default());
         let matches = Statement::Match(vec![Field::IpSaddr], Operand::InSet("used".into()));
         let chains = vec![chain("rules", vec![Rule::new([matches])])];
@@ -138,8 +132,8 @@ fn an_object_in_use_is_kept() {
 }
 
 #[test]
-fn what_is_destroyed_need_not_be_there() {
-    in_namespace("what_is_destroyed_need_not_be_there", || {
+fn elements_that_are_destroyed_need_not_exist() {
+    in_namespace(|| {
         let timed = set("timed", SetFlags { timeout: true, ..SetFlags::default() });
         let short = Element { timeout: Some(Duration::from_millis(1)), ..address(2) };
         commit(&[
@@ -148,14 +142,14 @@ fn what_is_destroyed_need_not_be_there() {
             add(&timed, vec![address(1), short, address(3)]),
         ]);
         sleep(Duration::from_millis(50));
-        let destroy = |list: Vec<Element>| Command::DestroyElements(name(), Arc::clone(&timed), list);
-        // There, expired, never there, and twice.
+        let destroy = |list: Vec<Element>| Command::DestroyElements(name(), Arc::clone(&timed), list.into());
+        // One element that exists, one that expired, one that never existed, and the first again.
         commit(&[destroy(vec![address(1), address(2), address(4), address(1)])]);
         assert_eq!(read_set(&name(), &timed), [address(3)]);
         commit(&[destroy((0..5_000).map(address).collect())]);
         assert_eq!(read_set(&name(), &timed), []);
         let missing = set("missing", SetFlags::default());
-        let refusals = refused(&[Command::DestroyElements(name(), missing, vec![address(1)])]);
+        let refusals = refused(&[Command::DestroyElements(name(), missing, vec![address(1)].into())]);
         assert_eq!((refusals[0].command, refusals[0].errno), (Some(0), libc::ENOENT));
         assert_eq!(refusals[0].object, "destroy element ip refusals missing { 10.0.0.1 }");
     });
@@ -163,10 +157,10 @@ fn what_is_destroyed_need_not_be_there() {
 
 #[test]
 fn of_elements_that_are_deleted_one_by_one_each_missing_one_is_named() {
-    in_namespace("of_elements_that_are_deleted_one_by_one_each_missing_one_is_named", || {
+    in_namespace(|| {
         let plain = set("plain", SetFlags::default());
         commit(&[table(), Command::AddSet(name(), Arc::clone(&plain)), add(&plain, (0..1_000).map(address).collect())]);
-        let delete = |n| Command::DeleteElements(name(), Arc::clone(&plain), vec![address(n)]);
+        let delete = |n| Command::DeleteElements(name(), Arc::clone(&plain), vec![address(n)].into());
         let refusals = refused(&(0..1_010).chain([7]).map(delete).collect::<Vec<_>>());
         let named: Vec<_> = refusals.iter().map(|refusal| (refusal.command, refusal.element)).collect();
         assert_eq!(named, (1_000..1_011).map(|n| (Some(n), Some(0))).collect::<Vec<_>>());
@@ -176,11 +170,11 @@ fn of_elements_that_are_deleted_one_by_one_each_missing_one_is_named() {
 
 #[test]
 fn edges_of_intervals_are_kept() {
-    in_namespace("edges_of_intervals_are_kept", || {
+    in_namespace(|| {
         let ranges = vec![
             range([0, 0, 0, 0], [0, 0, 0, 0]),
             range([10, 0, 0, 0], [10, 0, 0, 127]),
-            // Touches the one before, and is not joined to it.
+            // Follows the one before without a gap, and stays a range of its own.
             range([10, 0, 0, 128], [10, 0, 0, 255]),
             range([255, 255, 255, 254], [255, 255, 255, 255]),
         ];
@@ -203,11 +197,11 @@ fn edges_of_intervals_are_kept() {
         };
         commit(&commands(&content));
         assert_committed(&content);
-        for (set, elements) in named_sets(&content) {
-            assert_eq!(read_set(&name(), set), kernel::sorted(elements.clone()), "{}", set.name);
+        for (set, elements) in &content.sets {
+            assert_eq!(read_set(&name(), set), sorted(elements.clone()), "{}", set.name);
         }
         let delete = |(set, elements): &(Arc<Set>, Vec<Element>)| {
-            Command::DeleteElements(name(), Arc::clone(set), elements[..1].to_vec())
+            Command::DeleteElements(name(), Arc::clone(set), elements[..1].into())
         };
         commit(&content.sets.iter().map(delete).collect::<Vec<_>>());
         let left = content.sets.iter().map(|(set, list)| (Arc::clone(set), list[1..].to_vec())).collect();
@@ -217,7 +211,7 @@ fn edges_of_intervals_are_kept() {
 
 #[test]
 fn a_hundred_thousand_elements_and_four_thousand_chains_are_one_commit() {
-    in_namespace("a_hundred_thousand_elements_and_four_thousand_chains_are_one_commit", || {
+    in_namespace(|| {
         let verdicts = Arc::new(Set {
             size: Some(131_072),
             ..Set::map("verdicts", types(&[DataType::Ipv4Addr]), ValueType::Verdict)
@@ -228,7 +222,7 @@ fn a_hundred_thousand_elements_and_four_thousand_chains_are_one_commit() {
         let goto = |n| Element { value: Value::Verdict(Verdict::Goto(target(n).into())), ..address(n) };
         let mut chains: Vec<_> = (0..4_000).map(|n| chain(&target(n), vec![counted()])).collect();
         let dispatch = Statement::Vmap(vec![Field::IpDaddr], "verdicts".into());
-        chains.push(kernel_fixture::base(ChainType::Nat, vec![Rule::new([dispatch])]));
+        chains.push(base(ChainType::Nat, vec![Rule::new([dispatch])]));
         let content = TableContent {
             flowtables: Vec::new(),
             table: Table { name: name(), comment: None },

@@ -1,0 +1,167 @@
+//! Why a batch was not committed, or a table not read.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::batch::{Batch, EncodeError, Origin};
+use crate::command::Command;
+use crate::decode::{Ack, DecodeError};
+use crate::packed::Elements;
+
+/// How often a table is read again that changed while it was read.
+pub(super) const DUMP_TRIES: usize = 10;
+
+/// Why a batch was not committed. Except after [`CommitError::Unconfirmed`], the kernel changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The commands cannot be encoded.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The socket failed.
+    #[error("netlink socket: {0}")]
+    Socket(io::Error),
+    /// The kernel does not accept a batch of this size, because of its limit or because it has no memory for the batch now.
+    #[error("the kernel does not accept a batch of {bytes} bytes: {error}")]
+    TooLarge {
+        /// The number of bytes of its messages.
+        bytes: usize,
+        /// What the kernel answered.
+        error: io::Error,
+    },
+    /// The kernel refused some of the commands, and therefore carried out none.
+    #[error("the kernel refused {}{}", .0[0], more(.0.len()))]
+    Refused(Vec<Refusal>),
+    /// The kernel neither confirmed nor refused the batch, so the table must be read again.
+    #[error("the kernel did not confirm the batch")]
+    Unconfirmed,
+}
+
+// Not `#[from]`: the text of this error has the text of its cause, and a cause that is also the source would be printed twice.
+impl From<io::Error> for CommitError {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error)
+    }
+}
+
+impl CommitError {
+    /// Whether the kernel had no memory for a batch of this size. It may have some when the caller tries again.
+    #[must_use]
+    pub fn is_want_of_memory(&self) -> bool {
+        let Self::TooLarge { error, .. } = self else { return false };
+        matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
+    }
+}
+
+fn more(count: usize) -> String {
+    if count > 1 { format!(" and {} more", count - 1) } else { String::new() }
+}
+
+/// A command, or an element of one, that the kernel refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The index of the command in the batch; `None` when the kernel refused the batch as a whole.
+    pub command: Option<usize>,
+    /// The index of the element in the command, if the kernel's answer identifies it.
+    pub element: Option<usize>,
+    /// The command or element in nft syntax.
+    pub object: String,
+    /// The error number, positive.
+    pub errno: i32,
+    /// The kernel's description of the error, if it gives one.
+    pub message: Option<String>,
+}
+
+impl Refusal {
+    /// Whether the kernel lacks a feature that the command needs.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        self.errno == libc::EOPNOTSUPP
+    }
+
+    /// Whether an object or element with that name or key does not exist.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.errno == libc::ENOENT
+    }
+
+    /// Whether an object or element exists that must not, or is missing. It may have changed since the table was last read.
+    #[must_use]
+    pub fn is_about_presence(&self) -> bool {
+        matches!(self.errno, libc::ENOENT | libc::EEXIST)
+    }
+
+    /// Whether the kernel may not know this type of message; it gives the same answer to a malformed one.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.errno, libc::EINVAL | libc::EOPNOTSUPP)
+    }
+
+    /// Whether this process lacks a privilege, whatever the command.
+    #[must_use]
+    pub fn is_about_rights(&self) -> bool {
+        matches!(self.errno, libc::EPERM | libc::EACCES)
+    }
+
+    /// Whether the reason is one that often goes away by itself: no memory, a signal, or an object in use.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(self.errno, libc::ENOMEM | libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}", self.object, io::Error::from_raw_os_error(self.errno))?;
+        self.message.as_ref().map_or(Ok(()), |text| write!(f, " ({text})"))
+    }
+}
+
+/// Why a table could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The socket or the kernel failed.
+    #[error("netlink socket: {0}")]
+    Socket(io::Error),
+    /// The kernel's answer cannot be decoded.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The table changed during every attempt to read it.
+    #[error("the table changed during each of {DUMP_TRIES} attempts to read it")]
+    Unstable,
+}
+
+// Not `#[from]`, as for `CommitError`.
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error)
+    }
+}
+
+/// The refusal in an answer of the kernel to a batch of commands.
+#[doc(hidden)]
+#[must_use]
+pub fn refusal(batch: &Batch, commands: &[Command], ack: Ack) -> Refusal {
+    let origin = batch.origin(ack.seq);
+    let element = origin.and_then(|o| batch.element_at(o, ack.seq, ack.offset?, &commands[o.command]));
+    let object = origin.map_or_else(|| "the batch".to_owned(), |o| describe(&commands[o.command], o, element));
+    Refusal { command: origin.map(|o| o.command), element, object, errno: ack.errno, message: ack.message }
+}
+
+/// A command in nft syntax, with only the element that the refusal is about, or the first that it may be about.
+fn describe(command: &Command, origin: Origin, element: Option<usize>) -> String {
+    let index = element.unwrap_or(origin.first_element);
+    let one = |list: &Elements| list.get(index).into_iter().collect::<Elements>();
+    match command {
+        Command::AddElements(table, set, list) => {
+            Command::AddElements(table.clone(), Arc::clone(set), one(list)).to_string()
+        }
+        Command::DeleteElements(table, set, list) => {
+            Command::DeleteElements(table.clone(), Arc::clone(set), one(list)).to_string()
+        }
+        Command::DestroyElements(table, set, list) => {
+            Command::DestroyElements(table.clone(), Arc::clone(set), one(list)).to_string()
+        }
+        other => other.to_string(),
+    }
+}

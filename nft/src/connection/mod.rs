@@ -1,0 +1,263 @@
+//! A connection to nf_tables: commits batches and reads tables.
+//!
+//! Takes [`Command`]s, and gives an acknowledgement or, for each refusal of the kernel, the command and the element that it is about.
+//! Takes the name of a table, and gives its content.
+
+mod errors;
+mod outline;
+mod read;
+
+use std::io;
+
+use crate::batch::Batch;
+use crate::command::Command;
+use crate::decode::{self, DecodeError, Decoded, Messages, RawElement};
+use crate::monitor::TableWatch;
+use crate::object::{Element, Flowtable, Set};
+use crate::socket::{Bus, Socket};
+use crate::table::{Family, Ownership, Table, TableName, TableState};
+use crate::wire::{Writer, flag, kind};
+
+pub use errors::{CommitError, ReadError, Refusal, refusal};
+pub use outline::TableOutline;
+pub use read::TableDump;
+
+/// The size of a committed batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// The number of its messages.
+    pub messages: usize,
+    /// The number of bytes of those messages.
+    pub bytes: usize,
+}
+
+/// A connection to nf_tables in one network namespace.
+pub struct Connection {
+    socket: Socket,
+    /// Watches the table that is being read; `None` at other times.
+    watch: Option<TableWatch>,
+}
+
+impl Connection {
+    /// Connects to nf_tables of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open(Bus::Netfilter)?, watch: None })
+    }
+
+    /// The port of this connection's socket, by which other connections see that it owns a table ([`Ownership::Of`]).
+    #[must_use]
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
+    /// Makes the kernel carry out all commands, or none of them.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    pub fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
+        self.commit_encoded(&Batch::encode(commands)?, commands)
+    }
+
+    /// Commits a batch that was encoded before. `commands` are the commands of the batch; errors name them.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    pub fn commit_encoded(&mut self, batch: &Batch, commands: &[Command]) -> Result<Committed, CommitError> {
+        while self.socket.receive_now()?.is_some() {
+            // These are answers to an earlier request that failed half-way, not to this batch.
+        }
+        self.socket.send_datagram(batch.pages()).map_err(|error| match error.raw_os_error() {
+            Some(libc::EMSGSIZE | libc::ENOBUFS | libc::ENOMEM) => {
+                CommitError::TooLarge { bytes: batch.bytes(), error }
+            }
+            _ => error.into(),
+        })?;
+        let mut refusals = Vec::new();
+        let mut confirmed = false;
+        loop {
+            match self.socket.receive_now() {
+                Ok(None) => break,
+                Ok(Some(bytes)) => {
+                    for ack in Messages::new(bytes).filter_map(decode::ack) {
+                        if ack.errno != 0 {
+                            refusals.push(refusal(batch, commands, ack));
+                        } else if ack.seq == batch.commit_sequence() {
+                            confirmed = true;
+                        }
+                    }
+                }
+                // There were more errors than fit into the socket's buffer; the first of them are enough for the caller.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match (refusals.is_empty(), confirmed) {
+            (true, true) => Ok(Committed { messages: batch.messages(), bytes: batch.bytes() }),
+            (true, false) => Err(CommitError::Unconfirmed),
+            (false, _) => Err(CommitError::Refused(refusals)),
+        }
+    }
+
+    /// The elements of a set as the kernel lists them. Those that cannot be decoded are added to `unreadable`.
+    fn read_elements(
+        &mut self,
+        table: &TableName,
+        set: &str,
+        unreadable: &mut Vec<DecodeError>,
+    ) -> Result<Vec<RawElement>, ReadError> {
+        let mut raw = Vec::new();
+        self.dump(kind::GET_ELEMENTS, table, &[&table.name, set], |item| match item {
+            Ok(Decoded::Elements { elements, .. }) => raw.extend(elements),
+            Ok(_) => {}
+            Err(error) => unreadable.push(error),
+        })?;
+        Ok(raw)
+    }
+
+    /// The elements of one set; none when there is no such set.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_set(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
+        match self.read_elements(table, &set.name, &mut Vec::new()) {
+            Ok(raw) => Ok(decode::pair(set, raw)),
+            Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The flowtables of a table. A flowtable that this crate cannot express, such as one with hardware offload, is an error.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_flowtables(&mut self, table: &TableName) -> Result<Vec<Flowtable>, ReadError> {
+        let mut found = Vec::new();
+        self.dump(kind::GET_FLOWTABLE, table, &[&table.name], |item| match item {
+            Ok(Decoded::Flowtable { table: of, flowtable, .. }) if of == *table => found.push(Ok(flowtable)),
+            Ok(_) => {}
+            Err(error) => found.push(Err(error)),
+        })?;
+        Ok(found.into_iter().collect::<Result<_, _>>()?)
+    }
+
+    /// The number of the current generation of all rules. It grows by one with each transaction of any program that changes something.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn generation(&mut self) -> Result<u32, ReadError> {
+        self.ask(kind::GET_GENERATION, None, |message| match decode::message(message)? {
+            Decoded::Generation(generation) => Ok(Some(generation)),
+            _ => Ok(None),
+        })
+    }
+
+    /// A table without its content, and which sockets may change it; `None` when there is no such table.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn table(&mut self, name: &TableName) -> Result<Option<(Table, Ownership)>, ReadError> {
+        Ok(self.read_table_object(name)?.map(|(table, state)| (table, state.ownership)))
+    }
+
+    /// The calling thread, by its number and name in the initial process namespace, whatever namespace it runs in (`task_pid_nr` in
+    /// `nf_tables_fill_gen_info` of `net/netfilter/nf_tables_api.c`). The number of the main thread is that of the process. `None` when
+    /// the kernel does not name it.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn caller(&mut self) -> Result<Option<decode::Process>, ReadError> {
+        self.ask(kind::GET_GENERATION, None, |message| match decode::notice(message) {
+            Some(decode::Notice::End { by, .. }) => Ok(Some(by)),
+            _ => Ok(None),
+        })
+    }
+
+    /// The table itself; `None` only when the kernel answers that there is none.
+    fn read_table_object(&mut self, name: &TableName) -> Result<Option<(Table, TableState)>, ReadError> {
+        let ours = Ownership::Of { port: self.socket.port() };
+        let answer = self.ask(kind::GET_TABLE, Some(name), |message| match decode::message(message)? {
+            Decoded::Table { table, state, .. } => Ok(Some((table, state))),
+            _ => Ok(None),
+        });
+        match answer {
+            Ok((table, state)) if state.ownership == ours => {
+                Ok(Some((table, TableState { ownership: Ownership::Ours, ..state })))
+            }
+            Ok(answer) => Ok(Some(answer)),
+            Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a request that one object answers, about a table or about none, and gives what `read` finds in the messages of the answer.
+    fn ask<T>(
+        &mut self,
+        kind: u16,
+        table: Option<&TableName>,
+        read: impl Fn(&[u8]) -> Result<Option<T>, DecodeError>,
+    ) -> Result<T, ReadError> {
+        let name: Vec<&str> = table.iter().map(|table| &*table.name).collect();
+        self.socket.send(&request(kind, 0, table.map(|table| table.family), &name))?;
+        loop {
+            for message in Messages::new(self.socket.receive()?) {
+                if let Some(errno) = decode::ack(message).map(|ack| ack.errno).filter(|errno| *errno != 0) {
+                    return Err(io::Error::from_raw_os_error(errno).into());
+                }
+                if let Some(answer) = read(message)? {
+                    return Ok(answer);
+                }
+            }
+        }
+    }
+
+    /// Dumps the objects of a kind and hands over each, decoded. The kernel lists those with these names: of a table, and of a set in it.
+    fn dump(
+        &mut self,
+        kind: u16,
+        table: &TableName,
+        names: &[&str],
+        mut each: impl FnMut(Result<Decoded, DecodeError>),
+    ) -> Result<(), ReadError> {
+        self.dump_messages(kind, table, names, |message| each(decode::message(message)))
+    }
+
+    /// Dumps objects as [`Self::dump`] does, and hands over the message of each.
+    fn dump_messages(
+        &mut self,
+        kind: u16,
+        table: &TableName,
+        names: &[&str],
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), ReadError> {
+        if self.watch.as_ref().is_some_and(TableWatch::changed) {
+            return Err(ReadError::Unstable);
+        }
+        self.socket.send(&request(kind, flag::DUMP, Some(table.family), names))?;
+        loop {
+            self.watch.iter_mut().for_each(TableWatch::update);
+            let bytes = self.socket.receive()?;
+            for message in Messages::new(bytes) {
+                // The kernel answers a request that it refuses with an error, any other with objects and the end of the dump.
+                if let Some(errno) = decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
+                    return match errno {
+                        0 => Ok(()),
+                        errno => Err(io::Error::from_raw_os_error(errno).into()),
+                    };
+                }
+                each(message);
+            }
+        }
+    }
+}
+
+/// A request about objects of a family, or of none. The names are those of a table and of a set in it: attributes 1 and 2 of every
+/// request that has them.
+fn request(kind: u16, flags: u16, family: Option<Family>, names: &[&str]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.begin(kind, flag::REQUEST | flags, family.map_or(0, Family::number));
+    (1..).zip(names).for_each(|(attribute, name)| writer.str(attribute, name));
+    writer.finish()
+}

@@ -1,0 +1,173 @@
+//! The values that decoding gives, and the reader of one object's attributes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::data::{Data, Value, Verdict};
+use crate::object::{Chain, Element, Flowtable, RuleDump, Set};
+use crate::table::{Family, Table, TableName, TableState};
+use crate::wire::{Attr, Attrs};
+
+/// What a message holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A table.
+    Table {
+        /// The table.
+        table: Table,
+        /// What else the kernel lists about it.
+        state: TableState,
+    },
+    /// A chain.
+    Chain {
+        /// Its table.
+        table: TableName,
+        /// The chain.
+        chain: Chain,
+    },
+    /// A rule.
+    Rule {
+        /// Its table.
+        table: TableName,
+        /// Its chain's name.
+        chain: Arc<str>,
+        /// The rule.
+        rule: RuleDump,
+    },
+    /// A set or map, without its elements.
+    Set {
+        /// Its table.
+        table: TableName,
+        /// The set.
+        set: Set,
+    },
+    /// Some elements of a set. A dump has several such messages when a set is large.
+    Elements {
+        /// The set's table.
+        table: TableName,
+        /// The set's name.
+        set: Arc<str>,
+        /// The elements of this message; [`super::pair`] makes [`crate::Element`]s of a set's whole list.
+        elements: Vec<RawElement>,
+    },
+    /// A flowtable.
+    Flowtable {
+        /// Its table.
+        table: TableName,
+        /// The flowtable.
+        flowtable: Flowtable,
+    },
+    /// The number of the current generation of all rules.
+    Generation(u32),
+    /// A message of another type, or about a table of a family that this crate does not know.
+    Other(u16),
+}
+
+/// An element as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawElement {
+    /// Its parts. The time-out is the configured one; `None` when it is the set's own.
+    pub element: Element,
+    /// Whether the key is the first one behind a range, in an interval set of one field.
+    pub interval_end: bool,
+}
+
+/// A message or object that this crate cannot express.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{object} {}: {attribute} is missing, malformed or unknown", name.as_deref().unwrap_or("of unknown name"))]
+pub struct DecodeError {
+    /// The kind of object: `message`, `table`, `chain`, `rule`, `set`, `elements`, `flowtable`, `object` or `generation`.
+    pub object: &'static str,
+    /// The object's name if it has one; for a rule the name of its chain, for an element the name of its set.
+    pub name: Option<Arc<str>>,
+    /// The attribute that is missing, malformed or unknown.
+    pub attribute: &'static str,
+}
+
+/// The attributes of one object, with its kind and name for errors.
+#[derive(Clone, Copy)]
+pub(super) struct Object<'a> {
+    pub(super) attrs: Attrs<'a>,
+    pub(super) object: &'static str,
+    pub(super) name: Option<&'a str>,
+}
+
+impl<'a> Object<'a> {
+    /// An object whose name is in the attribute number `name`.
+    pub(super) fn new(object: &'static str, attrs: Attrs<'a>, name: u16) -> Self {
+        Self { attrs, object, name: attrs.find(name).and_then(|attr| attr.str()) }
+    }
+
+    pub(super) fn error(&self, attribute: &'static str) -> DecodeError {
+        DecodeError { object: self.object, name: self.name.map(Arc::from), attribute }
+    }
+
+    pub(super) fn find(&self, kind: u16) -> Option<Attr<'a>> {
+        self.attrs.find(kind)
+    }
+
+    /// The value of an attribute that every object of this kind has.
+    pub(super) fn need<T>(
+        &self,
+        kind: u16,
+        attribute: &'static str,
+        read: impl FnOnce(Attr<'a>) -> Option<T>,
+    ) -> Result<T, DecodeError> {
+        self.find(kind).and_then(read).ok_or_else(|| self.error(attribute))
+    }
+
+    /// The name of the object.
+    pub(super) fn name(&self) -> Result<Arc<str>, DecodeError> {
+        self.name.map(Arc::from).ok_or_else(|| self.error("name"))
+    }
+
+    /// The table that the object lives in.
+    pub(super) fn table(&self, family: Family, kind: u16) -> Result<TableName, DecodeError> {
+        Ok(TableName::new(family, self.need(kind, "table", |attr| attr.str())?))
+    }
+
+    /// The number in an attribute, 0 when the attribute is absent.
+    pub(super) fn number(&self, kind: u16) -> u32 {
+        self.find(kind).and_then(|attr| attr.u32()).unwrap_or(0)
+    }
+
+    /// The payload of an attribute, empty when it is absent.
+    pub(super) fn bytes(&self, kind: u16) -> &'a [u8] {
+        self.find(kind).map_or(&[], |attr| attr.payload)
+    }
+}
+
+/// The bytes or the verdict in a nested attribute.
+pub(super) fn value(attr: Attr<'_>) -> Option<Value> {
+    const VALUE: u16 = 1;
+    const VERDICT: u16 = 2;
+    let attrs = attr.nested();
+    match attrs.find(VALUE) {
+        Some(bytes) => Data::from_bytes(bytes.payload).map(Value::Data),
+        None => verdict(attrs.find(VERDICT)?).map(Value::Verdict),
+    }
+}
+
+fn verdict(attr: Attr<'_>) -> Option<Verdict> {
+    const CODE: u16 = 1;
+    const CHAIN: u16 = 2;
+    let attrs = attr.nested();
+    let chain = || name(attrs.find(CHAIN));
+    match attrs.find(CODE)?.u32()?.cast_signed() {
+        0 => Some(Verdict::Drop),
+        1 => Some(Verdict::Accept),
+        -3 => chain().map(Verdict::Jump),
+        -4 => chain().map(Verdict::Goto),
+        -5 => Some(Verdict::Return),
+        _ => None,
+    }
+}
+
+/// A name to keep.
+pub(super) fn name(attr: Option<Attr<'_>>) -> Option<Arc<str>> {
+    attr?.str().map(Arc::from)
+}
+
+pub(super) fn milliseconds(attr: Option<Attr<'_>>) -> Option<Duration> {
+    attr?.u64().map(Duration::from_millis)
+}
