@@ -163,7 +163,7 @@ fn accept_all(listeners: &[TcpListener], over: &AtomicBool) {
             let ready: Vec<usize> = (0..fds.len()).filter(|index| !fds[*index].revents().is_empty()).collect();
             for index in ready {
                 let Ok((stream, _)) = listeners[index].accept() else { continue };
-                // Whoever says nothing at once only wanted to connect.
+                // A client that sends nothing at once only wanted to connect.
                 if SockRef::from(&stream).peek(&mut [std::mem::MaybeUninit::uninit()]).is_ok_and(|read| read > 0) {
                     scope.spawn(move || echo(stream));
                 }

@@ -459,7 +459,7 @@ fn a_culprit_is_in_the_log_in_a_metric_in_the_health_details_and_told() {
     let (tell, told) = channel();
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
-    let sync = sync.telling(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
+    let sync = sync.on_refused_service(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
     let (sender, source) = channel();
     let end = thread::spawn(move || {
         let first = told.recv_timeout(Duration::from_secs(20)).expect("a culprit");

@@ -275,7 +275,7 @@ fn sync(
     let on_refused_service = Box::new(move |RefusedService { service, reason }| {
         recorder.record(Happening::ServiceNotProgrammed { service, error: reason });
     });
-    let sync = Sync::new(engine, schedule, metrics, health, on_node).telling(on_refused_service);
-    let sync = sync.telling_lost_claims(on_lost_claims).on_other_proxy_found(on_other_proxy);
-    sync.followed_by(after_first_sync(synced)).run(events)
+    let sync = Sync::new(engine, schedule, metrics, health, on_node).on_refused_service(on_refused_service);
+    let sync = sync.on_lost_claims(on_lost_claims).on_other_proxy(on_other_proxy);
+    sync.after_first_sync(after_first_sync(synced)).run(events)
 }

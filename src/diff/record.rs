@@ -254,17 +254,17 @@ impl Record {
     ) -> Option<Self> {
         let mut arranged = self.clone();
         let mut changes = false;
-        let start = self.entries.as_ptr().addr();
-        for entry in self.entries() {
+        let mut entries = self.entries();
+        while let Some(entry) = entries.next() {
             let Some(group) = entry.group() else { continue };
             if let Some(now) = slots(entry.set, group) {
                 let wanted: Vec<&[u8]> = group.values().collect();
                 let values = self::arranged(now.into_iter(), &wanted);
                 changes |= values != wanted;
-                let place = group.values.as_ptr().addr() - start;
-                for (place, value) in arranged.entries[place..].chunks_exact_mut(group.width).zip(values) {
-                    place.copy_from_slice(value);
-                }
+                // The values are the end of the entry.
+                let end = self.entries.len() - entries.0.len();
+                let places = arranged.entries[end - group.values.len()..end].chunks_exact_mut(group.width);
+                places.zip(values).for_each(|(place, value)| place.copy_from_slice(value));
             }
         }
         for choice_of_own in arranged.own.iter_mut().flat_map(|own| &mut own.choices) {
@@ -328,4 +328,67 @@ fn by_name<T>(objects: &mut Vec<T>, name: impl Fn(&T) -> &Arc<str>) {
     objects.sort_by(|a, b| name(a).cmp(name(b)));
     objects.dedup_by(|later, first| name(later) == name(first));
     objects.shrink_to_fit();
+}
+
+#[cfg(test)]
+mod tests {
+    use nft::{Data, Element, Types, Value};
+
+    use super::*;
+    use crate::table::{SetName, Slots};
+
+    const SETS: [&str; 2] = ["plain", "slotted"];
+
+    fn record(fragment: Fragment) -> Record {
+        Record::new(fragment, |name| SETS.iter().position(|set| *set == name).unwrap().try_into().unwrap())
+    }
+
+    fn element(key: u32, value: u16) -> (SetName, Element) {
+        (SETS[0].into(), Element::mapping(Data::from(key), Value::Data(Data::from(value))))
+    }
+
+    fn group(prefix: u8, values: &[u16]) -> Slots {
+        let values = values.iter().map(|value| Data::from(*value)).collect();
+        Slots { set: SETS[1].into(), prefix: Data::from(prefix), values }
+    }
+
+    fn values(record: &Record) -> Vec<Vec<u16>> {
+        let value = |bytes: &[u8]| u16::from_be_bytes(bytes.try_into().unwrap());
+        record.entries().filter_map(Entry::group).map(|group| group.values().map(value).collect()).collect()
+    }
+
+    #[test]
+    fn entries_are_in_order_and_of_two_with_one_key_the_last_counts() {
+        let elements = vec![element(9, 1), element(7, 2), element(9, 3)];
+        let slots = vec![group(5, &[1, 2]), group(4, &[]), group(3, &[4])];
+        let record = record(Fragment { elements, slots, ..Fragment::default() });
+        let found: Vec<_> = record.entries().filter_map(Entry::element).map(ElementRef::element).collect();
+        assert_eq!(found, [element(7, 2).1, element(9, 3).1]);
+        let prefixes: Vec<&[u8]> = record.entries().filter_map(Entry::group).map(|group| group.prefix).collect();
+        assert_eq!(prefixes, [[3, 0, 0, 0], [5, 0, 0, 0]], "padded, as in a key with a slot behind it");
+        assert_eq!((values(&record), record.entries().map(Entry::len).sum::<usize>()), (vec![vec![4], vec![1, 2]], 5));
+    }
+
+    #[test]
+    fn values_keep_their_slots_and_verdicts_their_numbers() {
+        let choice = |verdicts: &[&str]| {
+            let verdicts = verdicts.iter().map(|name| Verdict::Jump((*name).into())).collect();
+            Choice { set: Arc::new(Set::new("choice", Types::Named(Vec::new()))), verdicts }
+        };
+        let with = |slots, verdicts| record(Fragment { slots, choices: vec![choice(verdicts)], ..Fragment::default() });
+        let before = with(vec![group(3, &[7, 8, 9]), group(5, &[1])], &["a", "b", "c"]);
+        let now = with(vec![group(3, &[6, 7, 9]), group(4, &[2, 1])], &["b", "c", "d"]).arranged_like(&before);
+        assert_eq!(values(&now), [vec![7, 6, 9], vec![2, 1]]);
+        assert_eq!(now.choices(), [choice(&["d", "b", "c"])]);
+    }
+
+    #[test]
+    fn entries_can_be_left_out() {
+        let elements = vec![element(7, 2), element(9, 3)];
+        let whole = record(Fragment { elements, slots: vec![group(5, &[1])], ..Fragment::default() });
+        let rest = record(Fragment { elements: vec![element(9, 3)], ..Fragment::default() });
+        let is_left_out = |entry: Entry<'_>| entry.set == 1 || entry.key() == 7_u32.to_ne_bytes();
+        assert_eq!(whole.without(is_left_out), rest);
+        assert!(rest.without(|_| true).is_empty() && whole.without(|_| false) == whole);
+    }
 }

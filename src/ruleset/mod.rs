@@ -39,7 +39,7 @@ pub struct Settings {
     pub node_ports: NodePorts,
     /// Drop forwarded packets that connection tracking finds invalid, as iptables mode does; layout `chains` only.
     pub drop_invalid: bool,
-    /// Whether nobody else may change the table while we run.
+    /// Whether only this process may change the table while it runs.
     pub owned: bool,
 }
 

@@ -1,4 +1,5 @@
-//! One sync, in five steps: recompute what is dirty, read back if need be, plan, commit, take over.
+//! One sync: events have changed the state; [`Engine::sync`] selects the endpoints of the Services that became dirty, puts their records
+//! into the tables, reads what the kernel holds unless that is known, has it carry out the difference, and takes over what was committed.
 
 mod isolation;
 mod stale_clients;
@@ -6,7 +7,6 @@ mod stale_clients;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nft::monitor::Process;
@@ -18,7 +18,7 @@ use super::budget::{Budget, Oversized};
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
-use super::locality::{Counts, NoLocalEndpoints};
+use super::locality::NoLocalEndpoints;
 use super::lost::{self, LostClaims};
 use super::pending::Pending;
 use super::quarantine::{Quarantine, RefusedService};
@@ -26,22 +26,21 @@ use super::settings;
 use super::tables::Tables;
 use crate::config::Config;
 use crate::conntrack::Flow;
-use crate::health::Snapshot;
-use crate::kernel::{ForeignWrites, Kernel, LockError, Turn};
-use crate::model::{Dirty, Event, Family, Node, ObjectName, State};
+use crate::kernel::{ForeignWrites, Kernel};
+use crate::model::{Dirty, Event, Family, ObjectName, State};
 use crate::ruleset::{Layout, NodeFacts};
 use crate::select::select;
 
-/// Owns the state of the cluster and the tables, and makes the kernel follow.
+/// Owns the state of the cluster and the records of the tables, and makes the kernel hold what these say.
 pub struct Engine<K> {
     config: Config,
-    state: State,
-    tables: Tables,
-    health_checks: HealthChecks,
-    no_local_endpoints: NoLocalEndpoints,
-    pending: Pending,
+    pub(super) state: State,
+    pub(super) tables: Tables,
+    pub(super) health_checks: HealthChecks,
+    pub(super) no_local_endpoints: NoLocalEndpoints,
+    pub(super) pending: Pending,
     udp: UdpFlows,
-    kernel: K,
+    pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
     /// Another program may have changed the tables since the last sync.
     suspicious: bool,
@@ -100,7 +99,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Takes an event over. Says whether it asks for a sync.
+    /// Takes an event over. Gives whether it asks for a sync.
     pub fn apply(&mut self, event: Event) -> bool {
         let event = match event {
             Event::NodeApplied(node) => Event::NodeApplied(node.with_bind_address(self.config.bind_address)),
@@ -111,50 +110,14 @@ impl<K: Kernel> Engine<K> {
         self.state.is_complete() && self.state.is_dirty()
     }
 
-    /// Whether every object that existed at the start has arrived (G1).
-    pub fn is_ready(&self) -> bool {
-        self.state.is_complete()
-    }
-
     /// The families that are served.
-    pub fn families(&self) -> impl Iterator<Item = Family> {
+    fn families(&self) -> impl Iterator<Item = Family> {
         self.tables.families()
-    }
-
-    /// This node's own object, once it is known.
-    pub fn node(&self) -> Option<&Node> {
-        self.state.node()
-    }
-
-    /// Whether the node is eligible for traffic; `None` while it is unknown (L5).
-    pub fn node_eligible(&self) -> Option<bool> {
-        self.state.node().map(|node| node.eligible)
-    }
-
-    /// Whether an event that has not been applied yet is about a slice of a family that is served.
-    pub fn is_endpoint_change(&self, event: &Event) -> bool {
-        self.pending.counts(&self.state, event)
-    }
-
-    /// The numbers of changed slices and of changed Services that no sync has taken over yet.
-    pub fn pending(&self) -> (usize, usize) {
-        self.pending.numbers()
-    }
-
-    /// Service ports of a family that policy Local leaves without an endpoint: internal, and external.
-    pub fn no_local_endpoints(&self, family: Family) -> (usize, usize) {
-        let Counts { internal, external } = self.no_local_endpoints.total(family);
-        (internal, external)
     }
 
     /// The sets of each family's table and their numbers of elements as of the last commit; without those that rules fill.
     pub fn table_counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.lens()
-    }
-
-    /// The health checks as of the last sync (K1).
-    pub fn health_checks(&self) -> Arc<Snapshot> {
-        self.health_checks.snapshot()
     }
 
     /// Makes the kernel hold what it should: selects the endpoints of Services that changed, puts their records into the tables, and
@@ -219,6 +182,7 @@ impl<K: Kernel> Engine<K> {
         Ok(report)
     }
 
+    /// Selects the endpoints of the Services that became dirty, and puts the records into the tables. Gives the number of Services.
     fn recompute(&mut self) -> usize {
         let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
         services.extend(self.quarantine.due(Instant::now()));
@@ -266,20 +230,15 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// The Services that the kernel refused since the last call and that are left out now. Each is said once for each reason.
+    /// The Services that the kernel refused since the last call and that are left out now, each once for each reason.
     pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }
 
     /// The Services that lost a claim on a front since the last call, and still lose it. Nothing before every object that existed at
-    /// the start has arrived: which of two comes first says nothing.
+    /// the start has arrived: until then another Service may still claim the front first.
     pub fn take_lost_claims(&mut self) -> Vec<LostClaims> {
-        if self.is_ready() { lost::by_loser(&self.state.take_conflicts()) } else { Vec::new() }
-    }
-
-    /// The number of claims on fronts that their Services do not get.
-    pub fn lost_claims(&self) -> usize {
-        self.state.lost_claims()
+        if self.state.is_complete() { lost::by_loser(&self.state.take_conflicts()) } else { Vec::new() }
     }
 
     /// The Services that are left out because the kernel refuses them.
@@ -298,7 +257,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Whether the kernel holds rules of a process before this one. If so, the health checks are what these say until the first
-    /// sync; before that, nobody else knows.
+    /// sync; before that, nothing else is known of them.
     pub fn adopt_previous(&mut self) -> bool {
         let mut adopted = false;
         self.list_addresses();
@@ -316,8 +275,8 @@ impl<K: Kernel> Engine<K> {
         adopted
     }
 
-    /// Looks at the node's addresses. Gives those that came and those that went, if the next sync has to take them over (G11); what
-    /// cannot serve a node port is none of them.
+    /// Lists the node's addresses. Gives those that came and those that went, if the next sync has to take them over (G11); addresses
+    /// that cannot serve a node port do not count.
     pub fn addresses_changed(&mut self) -> Option<AddressChange> {
         let addresses = self.kernel.addresses().ok().filter(|addresses| *addresses != self.interfaces)?;
         let before: BTreeSet<IpAddr> = settings::serving(&self.config, &self.interfaces).collect();
@@ -332,19 +291,19 @@ impl<K: Kernel> Engine<K> {
         Some(AddressChange { added, removed })
     }
 
-    /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at
-    /// one tick are deleted after the next (F8).
+    /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at one
+    /// call are deleted by the first sync after the next call (F8).
     pub fn second_passed(&mut self) {
         self.tables.second_passed();
     }
 
-    /// Whether something is left to do that has to wait for a second.
+    /// Whether emptied chains are left to be deleted, which has to wait for a second.
     pub fn has_emptied_chains(&self) -> bool {
         self.tables.has_emptied_chains()
     }
 
-    /// Looks whether another program wrote to our tables, and if so has the next sync compare everything. `None` when none did; else
-    /// the programs, as far as they are known. None of them is when the tables may have been written to.
+    /// Checks whether another program wrote to the tables, and if so has the next sync compare everything. `None` when none did; else
+    /// the programs, as far as they are known: an empty list when the tables may have been written to.
     pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
         let programs = match self.kernel.foreign_writes(&self.tables.names()) {
             Ok(ForeignWrites::None) => return None,
@@ -361,40 +320,22 @@ impl<K: Kernel> Engine<K> {
         Some(programs)
     }
 
-    /// What the last read-backs found in our tables that is not ours, but for other rules and elements, in words.
+    /// What the last read-backs found in the tables that this proxy never makes, but for other rules and elements, in words.
     pub fn take_findings(&mut self) -> Vec<String> {
         self.tables.take_findings()
     }
 
-    /// Whether another kube-proxy writes to the same tables, as far as is known.
-    pub fn is_other_proxy_present(&self, now: Instant) -> bool {
-        self.tables.other_proxy.is_present(now)
-    }
-
-    /// Whether another kube-proxy has come since the last call, that writes to the same tables.
-    pub fn is_other_proxy_new(&mut self) -> bool {
-        self.tables.other_proxy.take_news()
-    }
-
-    /// Whose turn it is to write.
-    ///
-    /// # Errors
-    /// When that cannot be asked.
-    pub fn turn(&mut self) -> Result<Turn, LockError> {
-        self.kernel.turn()
-    }
-
-    /// Our turn begins after another process had it: the next sync reads back and compares everything, and what that process wrote
-    /// meanwhile was no foreign write.
+    /// This process may write now, after another one had the lock: the next sync reads back and compares everything, and what that
+    /// process wrote meanwhile was no foreign write.
     pub fn begin_turn(&mut self) {
         if let Err(error) = self.kernel.foreign_writes(&self.tables.names()) {
-            warn!(%error, "cannot ask whether somebody changed our rules");
+            warn!(%error, "cannot ask whether another program changed our rules");
         }
         self.refresh_node();
         self.tables.forget();
     }
 
-    /// Has the next sync look at everything again: the node's addresses, and what the kernel holds.
+    /// Has the next sync list the node's addresses and compare all that the kernel holds.
     pub fn compare_everything(&mut self) {
         self.suspicious = true;
         self.refresh_node();

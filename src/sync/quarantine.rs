@@ -22,7 +22,7 @@ pub struct RefusedService {
     pub reason: String,
 }
 
-/// What a failed transaction tells about its content.
+/// What a failed transaction says about its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// Something in it is refused for what it is.

@@ -297,7 +297,7 @@ fn run_proxy(layout: Layout, age: Age, events: Receiver<Event>) -> Outcome {
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(10));
     let (tell, told) = channel();
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
-    let sync = sync.telling(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
+    let sync = sync.on_refused_service(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
     sync.run(&events).expect("nothing is wrong with this node");
     let orders = kernel.orders.borrow();
     Outcome { metrics, culprits: told.try_iter().collect(), tried: orders.tried, refused: orders.refused }

@@ -155,7 +155,7 @@ impl Rules<'_> {
         Statement::Match(vec![self.fields.destination], Operand::InSet(set.into()))
     }
 
-    /// D1, D3, D17, D19.
+    /// Fronts with an address by their map (D1, D3, D17), then node ports (D19).
     fn services(&self) -> Vec<Rule> {
         let node_ports = [to_node_port_address(self.settings), vec![goto("KUBE-NODEPORTS")]].concat();
         vec![
@@ -164,7 +164,7 @@ impl Rules<'_> {
         ]
     }
 
-    /// D9. The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    /// Masquerades what is marked (D9). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
     fn postrouting(&self) -> Vec<Rule> {
         let mask = self.settings.masquerade_mark;
         let masquerade = [
@@ -176,7 +176,7 @@ impl Rules<'_> {
         vec![rule(masquerade, "masquerade what is marked")]
     }
 
-    /// D13: node ports without endpoints are refused where packets for this host arrive, and only there.
+    /// Node ports without endpoints are rejected where packets for this host arrive, and only there (D13).
     fn input(&self) -> Vec<Rule> {
         let mut node_ports = to_node_port_address(self.settings);
         node_ports.push(self.node_ports(set::NO_ENDPOINTS_NODEPORTS));
@@ -187,7 +187,7 @@ impl Rules<'_> {
         ]
     }
 
-    /// D2, D3, D14, D15.
+    /// Rejects fronts without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
     fn services_filter(&self) -> Vec<Rule> {
         let unallocated = [self.to(set::SERVICE_CIDRS), Statement::Counter, Statement::Verdict(Verdict::Drop)];
         vec![

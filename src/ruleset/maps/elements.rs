@@ -39,7 +39,7 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
     fragment
 }
 
-/// D10: a local endpoint, as the packet looks that it sends to itself after DNAT.
+/// A local endpoint as source and destination: how a packet looks after the translation that the endpoint sends to itself (D10).
 fn hairpin(endpoint: SocketAddr, protocol: Protocol) -> Element {
     let address = Data::from(endpoint.ip());
     Element::new(address.then(address).then(protocol.number()).then(endpoint.port()))
@@ -89,7 +89,7 @@ impl Writer<'_> {
         }
     }
 
-    /// D17: an allowed source is a range of keys from the front with its first address to the front with its last.
+    /// Writes the allowed sources: each is a range of keys from the front with its first address to the front with its last (D17).
     fn restrict(&mut self, front: &Front, sources: &[IpNet]) {
         let (_, key) = key(front);
         self.fragment.extend(set::RESTRICTED, [Element::new(key)]);
@@ -100,7 +100,7 @@ impl Writer<'_> {
         self.fragment.extend(set::SOURCES, ranges);
     }
 
-    /// D6: pods and this host use all endpoints, everybody else the local ones or none.
+    /// External policy Local: pods and this host use all endpoints, other clients the local ones or none (D6).
     fn by_origin(&mut self, side: Side, key: Data) {
         self.verdict(side.dispatch(), key, Verdict::Goto(side.external_local().into()));
         let cluster = self.balance(side, key, List::Cluster, false);

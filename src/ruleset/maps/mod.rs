@@ -71,7 +71,7 @@ impl Side {
         }
     }
 
-    /// Front : verdict, for everybody else behind an external policy Local.
+    /// Front : verdict, for other clients behind an external policy Local.
     const fn local_policy(self) -> &'static str {
         match self {
             Self::Address => "local-policy",

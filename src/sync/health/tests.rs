@@ -120,10 +120,10 @@ fn a_deleted_node_stays_eligible() {
         &[],
         crate::sync::NoKernel::default(),
     );
-    assert_eq!(engine.node_eligible(), None);
+    assert_eq!(engine.state.node().map(|node| node.eligible), None);
     engine.apply(Event::NodeApplied(node(None)));
     engine.apply(Event::NodeDeleted("here".into()));
-    assert_eq!(engine.node_eligible(), Some(true));
+    assert_eq!(engine.state.node().map(|node| node.eligible), Some(true));
     engine.apply(Event::NodeApplied(Node { eligible: false, ..node(None) }));
-    assert_eq!(engine.node_eligible(), Some(false));
+    assert_eq!(engine.state.node().map(|node| node.eligible), Some(false));
 }
