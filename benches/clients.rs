@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use nft::{Command, Connection, Data, Element, Value};
 
 use crate::cluster::{Shape, address};
@@ -32,7 +32,7 @@ fn number_in(comment: &str) -> u32 {
 /// The median of replacing an endpoint when each Service remembers so many clients.
 fn replaced(clients: u32) -> Duration {
     let shape = Shape { affinity: true, ..Shape::plain(SERVICES, ENDPOINTS) };
-    let mut bench = plain(AnyLayout::Maps, shape);
+    let mut bench = plain(Layout::Maps, shape);
     let mut connection = Connection::open().expect("a netlink socket");
     for content in bench.content().tables {
         let learned = content.sets.iter().filter(|(set, _)| set.flags.dynamic && set.value.is_some());

@@ -24,7 +24,7 @@ mod table;
 use std::env;
 use std::time::Duration;
 
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 
 use cluster::Shape;
 use measure::{Bench, permille};
@@ -71,12 +71,12 @@ fn fresh<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Namespace::new("bench").enter(work)
 }
 
-fn plain(layout: AnyLayout, shape: Shape) -> Bench {
+fn plain(layout: Layout, shape: Shape) -> Bench {
     Bench::new(&support::cluster::config(), layout, shape)
 }
 
 /// The best of some first syncs, and how much of it was the kernel's.
-fn best_first_sync(layout: AnyLayout, shape: Shape) -> (Duration, Duration) {
+fn best_first_sync(layout: Layout, shape: Shape) -> (Duration, Duration) {
     let one = || {
         let bench = plain(layout, shape);
         (bench.full, bench.report.kernel_time)
@@ -89,9 +89,9 @@ fn growth(table: &mut Table) {
     for services in [100, 1_000, 5_000, LARGE] {
         let shape = Shape::plain(services, ENDPOINTS);
         // By itself: another process that listens for changes of rules makes every transaction dearer.
-        let (full, _) = best_first_sync(AnyLayout::Maps, shape);
+        let (full, _) = best_first_sync(Layout::Maps, shape);
         let (bytes, replaced, added) = fresh(|| {
-            let mut bench = plain(AnyLayout::Maps, shape);
+            let mut bench = plain(Layout::Maps, shape);
             let bytes = bench.report.committed.map_or(0, |committed| committed.bytes);
             (bytes, bench.replacements(shape, CHANGES), bench.additions(shape, CHANGES / 4))
         });
@@ -114,7 +114,7 @@ fn growth(table: &mut Table) {
 fn layouts(table: &mut Table) {
     for services in [1_000, 5_000] {
         let shape = Shape::plain(services, ENDPOINTS);
-        let [maps, chains] = [AnyLayout::Maps, AnyLayout::Chains].map(|layout| {
+        let [maps, chains] = [Layout::Maps, Layout::Chains].map(|layout| {
             fresh(|| {
                 let mut bench = plain(layout, shape);
                 (bench.full, permille(&bench.replacements(shape, CHANGES / 8), 500))
@@ -131,7 +131,7 @@ fn baselines(table: &mut Table, quick: bool) {
     for services in [1_000, 5_000, LARGE] {
         let shape = Shape::plain(services, ENDPOINTS);
         let (ours, text) = fresh(|| {
-            let mut bench = plain(AnyLayout::Maps, shape);
+            let mut bench = plain(Layout::Maps, shape);
             (bench.full, bench.text())
         });
         let same = baseline::load(&text);
@@ -150,9 +150,9 @@ fn baselines(table: &mut Table, quick: bool) {
 fn restart(table: &mut Table) {
     let shape = Shape::plain(LARGE, ENDPOINTS);
     let (full, written) = fresh(|| {
-        drop(plain(AnyLayout::Maps, shape));
+        drop(plain(Layout::Maps, shape));
         let again = || {
-            let again = plain(AnyLayout::Maps, shape);
+            let again = plain(Layout::Maps, shape);
             (again.full, again.report.added + again.report.removed)
         };
         (0..3).map(|_| again()).min().unwrap_or_default()
@@ -163,7 +163,7 @@ fn restart(table: &mut Table) {
 
 fn churn(table: &mut Table, seconds: u32) {
     let shape = Shape::plain(LARGE, ENDPOINTS);
-    let (share, made) = fresh(|| plain(AnyLayout::Maps, shape).churn(shape, 1_000, seconds));
+    let (share, made) = fresh(|| plain(Layout::Maps, shape).churn(shape, 1_000, seconds));
     table.text(
         &format!("1,000 changes a second for {seconds} s: share of one CPU"),
         &format!("{:.0} %", share * 100.0),
@@ -193,7 +193,7 @@ fn shapes(table: &mut Table) {
         ),
     ];
     for (what, once, twice) in shapes {
-        let (once, twice) = (best_first_sync(AnyLayout::Maps, once), best_first_sync(AnyLayout::Maps, twice));
+        let (once, twice) = (best_first_sync(Layout::Maps, once), best_first_sync(Layout::Maps, twice));
         let (own, kernel) = (once.0.saturating_sub(once.1), once.1);
         table.time(&format!("first sync of {what}"), once.0, "");
         table.ratio("  twice as many against that", twice.0, once.0, "2.5");

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use kube_proxy::config::Config;
 use kube_proxy::kernel::Netfilter;
 use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, Report};
 
 use crate::cluster::{Shape, address, slice};
 
 /// An engine with what it costs to fill its table.
 pub(crate) struct Bench {
-    engine: Engine<Netfilter, AnyLayout>,
+    engine: Engine<Netfilter>,
     /// From the first event to the table.
     pub(crate) full: Duration,
     /// What the first sync did.
@@ -21,7 +21,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     /// Fills a table in the calling thread's namespace.
-    pub(crate) fn new(config: &Config, layout: AnyLayout, shape: Shape) -> Self {
+    pub(crate) fn new(config: &Config, layout: Layout, shape: Shape) -> Self {
         let kernel = Netfilter::open().expect("a netlink socket");
         let mut engine = Engine::new(config.clone(), layout, &[Family::V4], kernel);
         let events = shape.events();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, process, thread};
 
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use nft::{Element, Value};
 
 use crate::cluster::Shape;
@@ -25,7 +25,7 @@ pub(crate) fn rows(table: &mut Table, shape: Shape) {
     };
     let (bytes, elements, least) = fresh(|| {
         let before = group.used();
-        let mut bench = plain(AnyLayout::Maps, shape);
+        let mut bench = plain(Layout::Maps, shape);
         // The kernel frees what a transaction took a moment after it.
         thread::sleep(Duration::from_secs(2));
         let bytes = group.used().saturating_sub(before);

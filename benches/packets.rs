@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 
@@ -36,7 +36,7 @@ const PORT: u16 = 8080;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rules {
     None,
-    Layout(AnyLayout),
+    Layout(Layout),
     Upstream,
 }
 
@@ -45,13 +45,13 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
     let (direct, direct_trip) = measure(Rules::None, 10);
     table.text("new connections, directly to the pod", &rate(direct), "");
     let mut plans = vec![
-        ("layout maps", Rules::Layout(AnyLayout::Maps), 10),
-        ("layout maps", Rules::Layout(AnyLayout::Maps), large),
-        ("layout chains", Rules::Layout(AnyLayout::Chains), 10),
+        ("layout maps", Rules::Layout(Layout::Maps), 10),
+        ("layout maps", Rules::Layout(Layout::Maps), large),
+        ("layout chains", Rules::Layout(Layout::Chains), 10),
         ("upstream's shape", Rules::Upstream, 10),
     ];
     if !quick {
-        plans.push(("layout chains", Rules::Layout(AnyLayout::Chains), large / 4));
+        plans.push(("layout chains", Rules::Layout(Layout::Chains), large / 4));
         plans.push(("upstream's shape", Rules::Upstream, large / 4));
     }
     for (what, rules, services) in plans {
@@ -60,7 +60,7 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
         table.ratio("  time against directly", time, direct, "");
         table.ratio("  round trips of an established one against directly", trip, direct_trip, "");
     }
-    for (what, layout) in [("maps", AnyLayout::Maps), ("chains", AnyLayout::Chains)] {
+    for (what, layout) in [("maps", Layout::Maps), ("chains", Layout::Chains)] {
         let rules = Path::new(Rules::Layout(layout), 10).rules_met();
         table.text(&format!("rules of ours for a forwarded packet of an established connection, {what}"), &rules, "");
     }

@@ -4,9 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use kube_proxy::diff::{Collect, Desired, Realised, Scope, transaction};
+use kube_proxy::diff::{Collect, Records};
 use kube_proxy::model::{Event, ObjectName, State};
-use kube_proxy::ruleset::{AnyLayout, Layout, NodeFacts, NodePorts, Settings};
+use kube_proxy::ruleset::{Layout, NodeFacts, NodePorts, Settings};
 use kube_proxy::select::select;
 use nft::{Batch, Command, Connection};
 
@@ -20,8 +20,8 @@ struct Phases {
     model: Duration,
     select: Duration,
     ruleset: Duration,
-    replace: Duration,
-    diff: Duration,
+    record: Duration,
+    compare: Duration,
     encode: Duration,
     kernel: Duration,
     take_over: Duration,
@@ -29,7 +29,7 @@ struct Phases {
 
 impl Phases {
     fn own(&self) -> Duration {
-        self.model + self.select + self.ruleset + self.replace + self.diff + self.encode + self.take_over
+        self.model + self.select + self.ruleset + self.record + self.compare + self.encode + self.take_over
     }
 }
 
@@ -40,13 +40,13 @@ pub(crate) fn rows(table: &mut Table, shape: Shape) {
     let size = format!("{} x {}", shape.services, shape.endpoints);
     table.time(&format!("first sync, {size}: kernel only, recorded bytes"), best.kernel, "");
     table.ratio("  the whole first sync against that", best.own() + best.kernel, best.kernel, "1.5");
-    let Phases { model, select, ruleset, replace, diff, encode, take_over, .. } = best;
+    let Phases { model, select, ruleset, record, compare, encode, take_over, .. } = best;
     for (what, time) in [
         ("events into the model", model),
         ("select endpoints", select),
         ("write Services as elements", ruleset),
-        ("note what is wanted", replace),
-        ("compare", diff),
+        ("pack them into records", record),
+        ("compare records with the kernel", compare),
         ("encode only", encode),
         ("take over what was committed", take_over),
     ] {
@@ -75,33 +75,28 @@ fn settings() -> Settings {
 
 fn run(shape: Shape) -> Phases {
     let mut phases = Phases::default();
-    let (layout, settings) = (AnyLayout::Maps, settings());
+    let (layout, settings) = (Layout::Maps, settings());
     let events: Vec<Event> = shape.events();
     let mut state = State::new("node");
     let dirty = timed(&mut phases.model, || {
         events.into_iter().for_each(|event| state.apply(event));
         state.take_dirty()
     });
-    let program = layout.program(&settings);
-    let name = program.table.name.clone();
-    let mut realised = Realised::absent(&program);
-    let mut desired: Desired<Option<ObjectName>> = Desired::new(program);
-    desired.replace(None, layout.node(&settings, &NodeFacts::default()));
+    let mut records: Records<Option<ObjectName>> = Records::new(layout.program(&settings));
+    records.put(None, layout.node(&settings, &NodeFacts::default()));
     for service in dirty.services {
         let Some(selection) = timed(&mut phases.select, || select(&state, &service)) else { continue };
         let fragment = timed(&mut phases.ruleset, || layout.service(&settings, &selection));
-        timed(&mut phases.replace, || desired.replace(Some(service), fragment));
+        timed(&mut phases.record, || records.put(Some(service), fragment));
     }
-    let commands: Vec<Command> =
-        timed(&mut phases.diff, || transaction(&desired, &realised, Scope::Everything, Collect::Nothing));
+    let commands: Vec<Command> = timed(&mut phases.compare, || records.comparison(None, Collect::Nothing));
     let batch = timed(&mut phases.encode, || Batch::encode(&commands)).expect("names without zero bytes");
     let mut connection = Connection::open().expect("a netlink socket");
     timed(&mut phases.kernel, || connection.commit_encoded(&batch, &commands)).expect("the kernel takes it");
     drop(batch);
     timed(&mut phases.take_over, || {
-        commands.iter().for_each(|command| realised.apply(command, &name));
+        records.committed(&commands, Some(None));
         drop(commands);
-        desired.settle();
     });
     phases
 }

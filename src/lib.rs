@@ -14,6 +14,8 @@ pub mod select;
 
 pub mod ruleset;
 
+pub mod table;
+
 pub mod diff;
 
 pub mod kernel;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use kube_proxy::kernel::ForeignWrites;
 use kube_proxy::model::{Endpoint, Event, Family, Hints, Service, TrafficPolicy};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Report;
 use nft::{Command, NamedObject, ObjectKind, Ownership, TableDump};
 use support::cluster::{address, endpoint, endpoints, name, node, served, service, service_cidr, slice};
@@ -72,7 +72,7 @@ impl Costs for Cluster {
 }
 
 fn each_size(test: impl FnMut(&mut Cluster)) {
-    Cluster::each_size(AnyLayout::Maps, test);
+    Cluster::each_size(Layout::Maps, test);
 }
 
 fn v4_slice(n: u16, endpoints: Vec<Endpoint>) -> Event {
@@ -282,13 +282,13 @@ fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
 fn a_foreign_write_to_our_tables_costs_a_comparison_and_nothing_when_it_left_all_as_it_was() {
     // G10
     each_size(|cluster| {
-        assert_eq!(cluster.engine.check(), None);
+        assert_eq!(cluster.engine.foreign_writes(), None);
         cluster.kernel.log.borrow_mut().foreign = ForeignWrites::Unknown;
-        assert!(cluster.engine.check().is_some());
+        assert!(cluster.engine.foreign_writes().is_some());
         let (report, sent) = cluster.cost([]);
         assert!(report.full);
         assert_eq!(sent, Sent::default());
-        assert_eq!(cluster.engine.check(), None);
+        assert_eq!(cluster.engine.foreign_writes(), None);
     });
 }
 
@@ -305,7 +305,7 @@ fn a_dormant_table_and_foreign_objects_cost_a_command_each_unless_they_are_in_us
                 log.put(table);
                 log.foreign = ForeignWrites::Unknown;
             }
-            assert!(cluster.engine.check().is_some());
+            assert!(cluster.engine.foreign_writes().is_some());
             let (_, sent) = cluster.sync(false);
             let found = cluster.engine.take_findings().concat();
             assert_eq!(cluster.sync(false).1, [], "nothing is left to do");

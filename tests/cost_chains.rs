@@ -9,7 +9,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use kube_proxy::model::{Endpoint, Event, Family, Service};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Report;
 use nft::Command;
 use support::cluster::{address, endpoint, endpoints, name, served, service, slice};
@@ -49,7 +49,7 @@ fn elements(commands: &[Command]) -> usize {
 }
 
 fn each_size(test: impl FnMut(&mut Cluster)) {
-    Cluster::each_size(AnyLayout::Chains, test);
+    Cluster::each_size(Layout::Chains, test);
 }
 
 fn v4_slice(n: u16, endpoints: Vec<Endpoint>) -> Event {
@@ -67,9 +67,9 @@ fn one_replaced() -> Vec<Endpoint> {
 /// What is left to do a second later: nothing but deleting chains that were emptied.
 fn assert_collected(cluster: &mut Cluster, chains: usize) {
     assert_eq!(cluster.change([]), (Report::default(), Vec::new()), "not within a second");
-    assert!(cluster.engine.unfinished());
+    assert!(cluster.engine.has_emptied_chains());
     assert_eq!(sent(&cluster.sync(true).1), Sent::from([("delete chain", chains)]));
-    assert!(!cluster.engine.unfinished());
+    assert!(!cluster.engine.has_emptied_chains());
     assert_eq!(cluster.sync(true), (Report::default(), Vec::new()));
 }
 
@@ -77,7 +77,7 @@ fn assert_collected(cluster: &mut Cluster, chains: usize) {
 fn nothing_new_costs_nothing() {
     each_size(|cluster| {
         assert_eq!(cluster.change([]), (Report::default(), Vec::new()));
-        assert!(!cluster.engine.unfinished());
+        assert!(!cluster.engine.has_emptied_chains());
     });
 }
 
@@ -181,18 +181,18 @@ fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
 fn one_sync_after_the_other_deletes_the_chains_of_two_ticks_ago() {
     // F8
     each_size(|cluster| {
-        cluster.engine.tick();
+        cluster.engine.second_passed();
         cluster.change([v4_slice(0, one_replaced())]);
         assert_eq!(cluster.change([]).1, [], "without a tick");
-        cluster.engine.tick();
+        cluster.engine.second_passed();
         let (_, commands) = cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
         assert_eq!(sent(&commands).get("delete chain"), Some(&1), "{commands:?}");
         // What that emptied was filled and emptied again since, so the next tick is too early.
         cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS))]);
         cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
-        cluster.engine.tick();
+        cluster.engine.second_passed();
         assert_eq!(cluster.change([]).1, []);
-        cluster.engine.tick();
+        cluster.engine.second_passed();
         assert_eq!(sent(&cluster.change([]).1), Sent::from([("delete chain", 1)]));
     });
 }
@@ -254,7 +254,7 @@ fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
         cluster.change([Event::ServiceDeleted(name(0))]);
         assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
         // Reading back counts the same.
-        cluster.engine.distrust();
+        cluster.engine.compare_everything();
         cluster.sync(false);
         assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
         names.push(before.into_keys().collect::<Vec<_>>());

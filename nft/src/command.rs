@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::object::{Chain, Element, Flowtable, NamedObject, Rule, Set};
+use crate::object::{Chain, Flowtable, NamedObject, Rule, Set};
+use crate::packed::Elements;
 use crate::table::{Table, TableName};
 
 /// One change.
@@ -41,12 +42,12 @@ pub enum Command {
     /// Deletes a named object or a flowtable that no rule or element refers to.
     DeleteObject(TableName, NamedObject),
     /// Adds elements. The kernel refuses an element whose key exists with another value.
-    AddElements(TableName, Arc<Set>, Vec<Element>),
+    AddElements(TableName, Arc<Set>, Elements),
     /// Deletes elements, which must exist.
-    DeleteElements(TableName, Arc<Set>, Vec<Element>),
+    DeleteElements(TableName, Arc<Set>, Elements),
     /// Deletes those of these elements that exist, by their keys. Linux 6.3 and later, and older kernels of distributions that have the
     /// change; other kernels refuse the message with `EINVAL`, because they do not know it.
-    DestroyElements(TableName, Arc<Set>, Vec<Element>),
+    DestroyElements(TableName, Arc<Set>, Elements),
 }
 
 impl Command {

@@ -9,6 +9,8 @@
 //!   │
 //! command · userdata                one change · comments and types that nft keeps with an object
 //!   │
+//! packed                            elements as bytes
+//!   │
 //! object                            chains, rules, sets, elements, whole tables
 //!   │
 //! statement                         a rule in the words of nft
@@ -42,6 +44,7 @@ pub mod expr;
 mod field;
 pub mod monitor;
 mod object;
+pub mod packed;
 pub mod socket;
 pub mod statement;
 mod table;
@@ -61,5 +64,6 @@ pub use object::{
     BaseChain, Chain, ChainType, Element, Flowtable, Hook, NamedObject, ObjectKind, Rule, RuleDump, Ruleset, Set,
     SetContent, SetFlags, TableContent, Types, ValueType,
 };
+pub use packed::{ElementRef, Elements};
 pub use statement::{Operand, Statement};
 pub use table::{Family, Ownership, Table, TableName, TableState};

@@ -186,8 +186,8 @@ fn a_table_that_is_changed_while_it_is_read_is_read_again() {
             let before = now;
             now += 1;
             vec![
-                Command::DeleteElements(table("ours"), endpoints(), stamps(before)),
-                Command::AddElements(table("ours"), endpoints(), stamps(now)),
+                Command::DeleteElements(table("ours"), endpoints(), stamps(before).into()),
+                Command::AddElements(table("ours"), endpoints(), stamps(now).into()),
             ]
         };
         // The pause between two changes is long enough for one reading, and short enough to disturb many readings.

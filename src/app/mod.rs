@@ -27,7 +27,7 @@ use crate::kernel::process::raise_open_files;
 use crate::kernel::{Lock, Turn, leftovers};
 use crate::logging::{self, Verbosity};
 use crate::privileges;
-use crate::ruleset::AnyLayout;
+use crate::ruleset::Layout;
 
 pub use output::ReaderGone;
 
@@ -121,9 +121,9 @@ fn start_log(config: &Config) -> Verbosity {
 }
 
 /// The layout of the rules.
-fn layout(config: &Config) -> AnyLayout {
+fn layout(config: &Config) -> Layout {
     match config.ruleset_layout {
-        RulesetLayout::Maps => AnyLayout::Maps,
-        RulesetLayout::Chains => AnyLayout::Chains,
+        RulesetLayout::Maps => Layout::Maps,
+        RulesetLayout::Chains => Layout::Chains,
     }
 }

@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::model::{Event, Node};
 use crate::ruleset;
 use crate::supervise::Supervisor;
-use crate::sync::{Chore, Culprit, Engine, LostClaims, Schedule, Sync};
+use crate::sync::{Chore, Engine, LostClaims, RefusedService, Schedule, Sync};
 
 /// Time from a failed clean-up to the next; doubles with each failure.
 const CLEAN_UP_RETRY: Duration = Duration::from_secs(60);
@@ -60,14 +60,14 @@ impl SyncLoop {
         };
         let (refused, lost, another) = (record(&recorder), record(&recorder), record(&recorder));
         Sync::new(engine, schedule, metrics, reporter, check_node)
-            .telling(Box::new(move |Culprit { service, reason }| {
+            .on_refused_service(Box::new(move |RefusedService { service, reason }| {
                 refused(ReportedEvent::ServiceNotProgrammed { service, error: reason });
             }))
-            .telling_lost_claims(Box::new(move |LostClaims { service, reason }| {
+            .on_lost_claims(Box::new(move |LostClaims { service, reason }| {
                 lost(ReportedEvent::FrontNotProgrammed { service, reason });
             }))
-            .telling_company(Box::new(move || another(ReportedEvent::AnotherProxy)))
-            .followed_by(after_first_sync(first_sync))
+            .on_other_proxy(Box::new(move || another(ReportedEvent::AnotherProxy)))
+            .after_first_sync(after_first_sync(first_sync))
             .run(events)
     }
 }

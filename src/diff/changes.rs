@@ -1,119 +1,238 @@
-//! What to delete from and add to one set.
+//! The difference of new and committed records, where the kernel holds what was committed.
 //!
-//! Takes wanted and present content, gives two lists of elements. Invariant: equal inputs give equal lists, whatever the order of the
-//! hash maps.
+//! Takes the records that changed, so it costs the same whatever else the table holds. What one owner loses and another one gets with
+//! the same content is no change.
 
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::HashSet;
-use nft::{Data, Element, Set, Value, Verdict};
+use nft::{Command, ElementRef, Elements, Set};
 
-use super::desired::DesiredSet;
-use super::realised::RealisedSet;
-use super::stored::Stored;
-use super::values::Values;
-use super::{Choice, slot_key, slots};
+use super::kept::Collect;
+use super::plan::{Plan, Present, SetChanges};
+use super::record::{Entry, Group, Record};
+use super::records::{Place, Records, place};
+use super::{room, slot_number};
+use crate::table::ChainContent;
 
-/// What to delete from and add to one set. An element in both lists changes its value.
+/// The commands from the committed records to the new ones.
+pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, collect: Collect) -> Vec<Command> {
+    let mut plan = Plan::new(&records.program);
+    let mut difference = Difference::of(records);
+    let outgrown = difference.outgrown(records);
+    detach(&mut plan, records, &outgrown);
+    for (_, now, before) in records.changed() {
+        own_objects(&mut plan, records, before.unwrap_or(&Record::default()), now);
+    }
+    rewrite_detached(&mut plan, records);
+    for (set, len) in &outgrown {
+        plan.add_set(room::roomy(records.set(*set), *len));
+        difference.sets.insert(*set, SetChanges { add: all_elements(records, *set), delete: Elements::default() });
+    }
+    for (set, changes) in difference.sets {
+        plan.elements(records.set(set), changes);
+    }
+    plan.chains_on_demand(|content| {
+        let name = &content.chain.name;
+        if records.kept.has_on_demand(name) { Present::Same } else { Present::Nothing }
+    });
+    // A chain that is wanted again is not deleted.
+    let wanted: BTreeSet<&Arc<str>> =
+        records.changed().flat_map(|(_, now, _)| now.chains()).map(|content| &content.chain.name).collect();
+    plan.remove_chains(records.kept.to_delete(collect).filter(|name| !wanted.contains(name)).cloned());
+    plan.into_commands()
+}
+
+/// What differs in the sets of the program.
 #[derive(Default)]
-pub(super) struct ElementChanges {
-    pub(super) delete: Vec<Element>,
-    pub(super) add: Vec<Element>,
+struct Difference {
+    sets: BTreeMap<u16, SetChanges>,
+    /// Owners that came less owners that went, for keys of shared sets.
+    owners: BTreeMap<Place, i64>,
 }
 
-impl ElementChanges {
-    /// Everything that differs.
-    pub(super) fn of_set(set: &Set, wanted: &DesiredSet, present: Option<&RealisedSet>) -> Self {
-        let mut changes = Self::default();
-        // What rules put into a dynamic set is theirs.
-        if set.flags.dynamic {
-            return changes;
+impl Difference {
+    fn of<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>) -> Self {
+        let mut difference = Self::default();
+        for (_, now, before) in records.changed() {
+            let before = before.into_iter().flat_map(Record::entries);
+            for_each_pair(before, now.entries(), |before, now| {
+                let set = before.or(now).map_or(0, |entry| entry.set);
+                if records.totals.is_shared(set) {
+                    difference.owner(before, now);
+                } else if before != now {
+                    difference.sets.entry(set).or_default().change(before, now);
+                }
+            });
         }
-        changes.add.reserve_exact(if present.is_none() { wanted.len() } else { 0 });
-        let all = present.into_iter().flat_map(RealisedSet::elements);
-        let of_present = |key: &Data| present.and_then(|set| set.element(key));
-        for (key, wanted, present) in differences(wanted.elements(), all, |key| wanted.element(key), of_present) {
-            changes.element(&key, wanted, present);
+        for (place, change) in std::mem::take(&mut difference.owners) {
+            let before = i64::from(records.totals.owners(&place));
+            let changes = difference.sets.entry(place.0).or_default();
+            match (before > 0, before + change > 0) {
+                (false, true) => changes.add.push_joined([place.1.as_slice(), &[]], None),
+                (true, false) => changes.delete.push_joined([place.1.as_slice(), &[]], None),
+                _ => {}
+            }
         }
-        let all = present.into_iter().flat_map(RealisedSet::groups);
-        let of_present = |prefix: &Data| present.and_then(|set| set.slots(prefix));
-        for (prefix, wanted, present) in differences(wanted.groups(), all, |prefix| wanted.slots(prefix), of_present) {
-            changes.slots(&prefix, wanted, present);
+        // What one owner loses another one may get. The entries of a single owner are in order.
+        if records.open.len() > 1 {
+            difference.sets.values_mut().for_each(SetChanges::settle);
         }
-        changes
+        difference
     }
 
+    fn owner(&mut self, before: Option<Entry<'_>>, now: Option<Entry<'_>>) {
+        match (before, now) {
+            (None, Some(now)) => *self.owners.entry(place(now)).or_default() += 1,
+            (Some(before), None) => *self.owners.entry(place(before)).or_default() -= 1,
+            _ => {}
+        }
+    }
+
+    /// The sets that have to be made anew because they are too small for what is wanted, and how much that is.
+    fn outgrown<Owner: Clone + Eq + Hash + Ord>(&self, records: &Records<Owner>) -> BTreeMap<u16, usize> {
+        let len = |(set, changes): (&u16, &SetChanges)| {
+            (*set, records.totals.len(*set) + changes.add.len() - changes.delete.len())
+        };
+        let is_outgrown =
+            |(set, len): &(u16, usize)| room::is_outgrown(records.set(*set), records.kept.size(*set), *len);
+        self.sets.iter().map(len).filter(is_outgrown).collect()
+    }
+}
+
+impl SetChanges {
     /// What differs at a key.
-    pub(super) fn element(&mut self, key: &Data, wanted: Option<&Stored>, present: Option<&Stored>) {
-        if wanted != present {
-            self.delete.extend(present.map(|stored| stored.element(key)));
-            self.add.extend(wanted.map(|stored| stored.element(key)));
+    fn change(&mut self, before: Option<Entry<'_>>, now: Option<Entry<'_>>) {
+        for (list, entry) in [(&mut self.delete, before), (&mut self.add, now)] {
+            entry.and_then(Entry::element).into_iter().for_each(|element| list.push_packed(element));
+        }
+        self.change_slots(before.and_then(Entry::group), now.and_then(Entry::group));
+    }
+
+    fn change_slots(&mut self, before: Option<Group<'_>>, now: Option<Group<'_>>) {
+        let Some(Group { prefix, .. }) = before.or(now) else { return };
+        let slots = before.map_or(0, Group::len).max(now.map_or(0, Group::len));
+        let [mut before, mut now] = [before, now].map(|group| group.into_iter().flat_map(Group::values));
+        for slot in 0..slots {
+            let (before, now) = (before.next(), now.next());
+            if before != now {
+                let key = [prefix, &slot_number(slot)[..]];
+                before.into_iter().for_each(|value| self.delete.push_joined(key, Some(value)));
+                now.into_iter().for_each(|value| self.add.push_joined(key, Some(value)));
+            }
         }
     }
 
-    /// What differs in a group of slots.
-    pub(super) fn slots(&mut self, prefix: &Data, wanted: Option<&Values>, present: Option<&Values>) {
-        let Some(present) = present else {
-            let values = wanted.into_iter().flat_map(Values::data).enumerate();
-            self.add.extend(values.map(|(slot, value)| Element::mapping(slot_key(prefix, slot), Value::Data(value))));
-            return;
-        };
-        let wanted: Vec<&[u8]> = wanted.into_iter().flat_map(Values::iter).collect();
-        let changes = slots::changes(&present.iter().collect::<Vec<_>>(), &wanted);
-        self.delete.extend(changes.delete.into_iter().map(|slot| Element::new(slot_key(prefix, slot))));
-        let add = |(slot, value): (usize, &[u8])| {
-            let value = Data::from_bytes(value).expect("values are made from Data");
-            Element::mapping(slot_key(prefix, slot), Value::Data(value))
-        };
-        self.add.extend(changes.add.into_iter().map(add));
-    }
-
-    /// What differs in the map of a choice.
-    pub(super) fn of_choice(choice: &Choice, present: Option<&RealisedSet>) -> Self {
-        // Numbers from 0 up without a gap, whatever else is there is somebody else's and goes.
-        let count = present.map_or(0, |set| set.elements().len()).max(choice.verdicts.len());
-        let numbers: Vec<Data> = (0..count).map(|number| slot_key(&Data::EMPTY, number)).collect();
-        let verdict = |key: &Data| present?.element(key)?.bare_verdict().cloned();
-        let by_number: Vec<Option<Verdict>> = numbers.iter().map(verdict).collect();
-        let wanted: Vec<Option<Verdict>> = choice.verdicts.iter().cloned().map(Some).collect();
-        let changes = slots::changes(&by_number, &wanted);
-        let mut delete: Vec<Element> = changes.delete.into_iter().map(|number| Element::new(numbers[number])).collect();
-        let known: HashSet<&Data> = numbers.iter().collect();
-        let foreign = present.into_iter().flat_map(RealisedSet::elements);
-        let foreign = foreign.filter(|(key, stored)| !known.contains(key) || stored.bare_verdict().is_none());
-        delete.extend(foreign.map(|(key, _)| Element::new(*key)));
-        let add = |(number, verdict): (usize, Option<Verdict>)| Some(Choice::element(number, verdict?));
-        let mut changes = Self { delete, add: changes.add.into_iter().filter_map(add).collect() };
-        changes.sort();
-        changes
-    }
-
-    /// Puts what was noted one by one into an order.
-    pub(super) fn sort(&mut self) {
-        self.delete.sort_by_key(|element| element.key);
-        self.add.sort_by_key(|element| element.key);
-    }
-
-    /// The chains that the new elements lead to.
-    pub(super) fn targets(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.add.iter().filter_map(|element| match &element.value {
-            Value::Verdict(verdict) => verdict.chain(),
-            Value::None | Value::Data(_) => None,
-        })
+    /// Sorts both lists, and leaves out what one owner loses and another one gets with the same content.
+    fn settle(&mut self) {
+        let (delete, add) = (self.delete.sorted(), self.add.sorted());
+        let added: HashSet<&[u8]> = add.iter().map(ElementRef::packed).collect();
+        let stays: HashSet<&[u8]> =
+            delete.iter().map(ElementRef::packed).filter(|element| added.contains(element)).collect();
+        let changes = |list: &Elements| list.iter().filter(|element| !stays.contains(element.packed())).collect();
+        *self = Self { delete: changes(&delete), add: changes(&add) };
     }
 }
 
-/// What is wanted and what is present at each key where the two are not the same, in the order of the keys.
-fn differences<'a, T: PartialEq + 'a>(
-    wanted: impl Iterator<Item = (&'a Data, &'a T)>,
-    present: impl Iterator<Item = (&'a Data, &'a T)>,
-    wanted_at: impl Fn(&Data) -> Option<&'a T>,
-    present_at: impl Fn(&Data) -> Option<&'a T>,
-) -> Vec<(Data, Option<&'a T>, Option<&'a T>)> {
-    // Keys are copied: those in the hash maps lie far apart, and sorting looks at each many times.
-    let wanted = wanted.map(|(key, value)| (*key, Some(value), present_at(key)));
-    let surplus = present.filter(|(key, _)| wanted_at(key).is_none()).map(|(key, value)| (*key, None, Some(value)));
-    let mut differing: Vec<_> = wanted.chain(surplus).filter(|(_, wanted, present)| wanted != present).collect();
-    differing.sort_unstable_by_key(|(key, ..)| *key);
-    differing
+/// Goes through two lists in the order of set and key, and hands over what both have at each place.
+fn for_each_pair<'a>(
+    before: impl Iterator<Item = Entry<'a>>,
+    now: impl Iterator<Item = Entry<'a>>,
+    mut each: impl FnMut(Option<Entry<'a>>, Option<Entry<'a>>),
+) {
+    let (mut before, mut now) = (before.peekable(), now.peekable());
+    loop {
+        let order = match (before.peek(), now.peek()) {
+            (Some(before), Some(now)) => before.place().cmp(&now.place()),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return,
+        };
+        let before = before.next_if(|_| order != Ordering::Greater);
+        let now = now.next_if(|_| order != Ordering::Less);
+        each(before, now);
+    }
+}
+
+/// Chains, choices and maps that belong to one owner.
+fn own_objects<Owner: Clone + Eq + Hash + Ord>(
+    plan: &mut Plan<'_>,
+    records: &Records<Owner>,
+    before: &Record,
+    now: &Record,
+) {
+    for content in now.chains() {
+        plan.chain(
+            content,
+            match before.chain(&content.chain.name) {
+                Some(before) if before.rules == content.rules => Present::Same,
+                Some(before) if before.rules.is_empty() => Present::Empty,
+                Some(_) => Present::OtherRules,
+                None if records.kept.is_emptied(&content.chain.name) => Present::Empty,
+                None => Present::Nothing,
+            },
+        );
+    }
+    let is_gone = |content: &&ChainContent| !content.rules.is_empty() && now.chain(&content.chain.name).is_none();
+    before.chains().iter().filter(is_gone).for_each(|content| plan.empty_chain(&content.chain.name));
+    now.own_sets().filter(|set| !before.has_own_set(&set.name)).for_each(|set| plan.add_set(Arc::clone(set)));
+    before.own_sets().filter(|set| !now.has_own_set(&set.name)).for_each(|set| plan.remove_set(Arc::clone(set)));
+    for choice in now.choices() {
+        let present: Vec<_> =
+            before.choice(&choice.set.name).into_iter().flat_map(|before| &before.verdicts).map(Some).collect();
+        plan.choice(choice, &present);
+    }
+}
+
+/// Takes sets that became too small out of the table: rules that use them go first.
+fn detach<Owner: Clone + Eq + Hash + Ord>(
+    plan: &mut Plan<'_>,
+    records: &Records<Owner>,
+    outgrown: &BTreeMap<u16, usize>,
+) {
+    if outgrown.is_empty() {
+        return;
+    }
+    let family = records.program.table.name.family;
+    let sets: BTreeMap<&str, &Arc<Set>> =
+        outgrown.keys().map(|set| records.set(*set)).map(|set| (&*set.name, set)).collect();
+    let uses = |content: &ChainContent| {
+        let exprs = content.rules.iter().flat_map(|rule| rule.to_dump(family).exprs);
+        exprs.into_iter().any(|expr| expr.set().is_some_and(|set| sets.contains_key(&**set)))
+    };
+    let on_demand = records.kept.on_demand().filter_map(|name| (records.program.on_demand)(name));
+    let on_demand = on_demand.filter(|content| uses(content)).map(|content| content.chain.name);
+    let others = records.program.chains.iter().chain(records.committed.values().flat_map(Record::chains));
+    let others = others.filter(|content| uses(content)).map(|content| Arc::clone(&content.chain.name));
+    let users = on_demand.chain(others).collect();
+    plan.detach(sets.into_values().cloned(), users);
+}
+
+/// Writes the rules again that were deleted because of a set that is made anew.
+fn rewrite_detached<Owner: Clone + Eq + Hash + Ord>(plan: &mut Plan<'_>, records: &Records<Owner>) {
+    let detached: BTreeSet<Arc<str>> = plan.detached();
+    if detached.is_empty() {
+        return;
+    }
+    let own = records.wanted().flat_map(|(_, record)| record.chains());
+    let wanted = records.program.chains.iter().chain(own).filter(|content| detached.contains(&content.chain.name));
+    wanted.for_each(|content| plan.chain(content, Present::Empty));
+    let on_demand = detached.iter().filter_map(|name| (records.program.on_demand)(name));
+    on_demand.for_each(|content| plan.chain(&content, Present::Empty));
+}
+
+/// Everything that a set should hold.
+fn all_elements<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, set: u16) -> Elements {
+    let (mut changes, mut seen) = (SetChanges::default(), HashSet::default());
+    for (_, record) in records.wanted_in_order() {
+        for entry in record.entries().filter(|entry| entry.set == set) {
+            if !records.totals.is_shared(set) || seen.insert(place(entry)) {
+                changes.change(None, Some(entry));
+            }
+        }
+    }
+    changes.add
 }

@@ -37,9 +37,9 @@ pub(super) fn is_same_kind(wanted: &Set, present: &Set) -> bool {
         == (&wanted.name, &wanted.key, &wanted.value, &wanted.flags, &wanted.timeout, &wanted.comment)
 }
 
-/// Whether a present set has to be made anew to hold this many elements as it should.
-pub(super) fn is_outgrown(wanted: &Set, present: &Set, count: usize) -> bool {
-    let has_room = present.size.is_some_and(|size| usize::try_from(size).is_ok_and(|size| count <= size));
+/// Whether a set that is there with this size has to be made anew to hold this many elements as it should.
+pub(super) fn is_outgrown(wanted: &Set, size: Option<u32>, count: usize) -> bool {
+    let has_room = size.is_some_and(|size| usize::try_from(size).is_ok_and(|size| count <= size));
     applies(wanted) && !has_room
 }
 
@@ -67,7 +67,7 @@ mod tests {
         let learned = Set { flags: SetFlags { dynamic: true, ..SetFlags::default() }, ..Set::clone(&set()) };
         for set in [ranges, learned] {
             assert_eq!(roomy(&Arc::new(set.clone()), 5000).size, None);
-            assert!(!is_outgrown(&set, &set, 5000));
+            assert!(!is_outgrown(&set, set.size, 5000));
         }
     }
 
@@ -76,9 +76,9 @@ mod tests {
         let wanted = set();
         let present = roomy(&wanted, 10);
         assert!(is_same_kind(&wanted, &present) && is_same_kind(&wanted, &wanted));
-        assert!(!is_outgrown(&wanted, &present, 1024));
-        assert!(is_outgrown(&wanted, &present, 1025));
-        assert!(is_outgrown(&wanted, &wanted, 0));
+        assert!(!is_outgrown(&wanted, present.size, 1024));
+        assert!(is_outgrown(&wanted, present.size, 1025));
+        assert!(is_outgrown(&wanted, wanted.size, 0));
         assert!(!is_same_kind(&wanted, &Set { comment: Some("x".into()), ..Set::clone(&present) }));
     }
 }

@@ -42,8 +42,8 @@ pub enum Winner {
     Service(ObjectName, FrontKind),
     /// It is an endpoint of the API server.
     ApiServer,
-    /// Nobody gets it: the address is in a ServiceCIDR, and no Service has it as its cluster IP.
-    Nobody,
+    /// No claim: the address is in a ServiceCIDR, and no Service has it as its cluster IP.
+    None,
 }
 
 impl fmt::Display for Conflict {
@@ -71,7 +71,7 @@ impl fmt::Display for Conflict {
                     kind.one()
                 )
             }
-            Winner::Nobody => {
+            Winner::None => {
                 write!(
                     f,
                     "Service {loser} does not get {front} as {}, because the address is in a ServiceCIDR ",
@@ -231,7 +231,7 @@ impl Claims {
         let Some(owner) = self.owners.get(&front) else { return BTreeSet::new() };
         let barred = is_barred(&front, owner, &self.service_cidrs);
         let winner = match (barred, owner.rank.kind()) {
-            (true, _) => Winner::Nobody,
+            (true, _) => Winner::None,
             (false, Some(kind)) => Winner::Service(owner.service.clone(), kind),
             (false, None) => Winner::ApiServer,
         };
@@ -270,8 +270,8 @@ impl Claims {
     }
 }
 
-/// Whether a claim is one of an external IP on an address that is set aside for cluster IPs. Whoever has such an address as its cluster
-/// IP comes before the claim; while nobody has it, the next to get it must not find its traffic elsewhere.
+/// Whether a claim is one of an external IP on an address that is set aside for cluster IPs. A Service with such an address as its
+/// cluster IP comes before the claim; while there is none, the next Service that gets the address must not find its traffic elsewhere.
 fn is_barred(front: &Front, claim: &Claim, service_cidrs: &[IpNet]) -> bool {
     match front.destination {
         Destination::Address(ip) if claim.rank == Rank::ExternalIp => {

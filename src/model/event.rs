@@ -1,4 +1,4 @@
-//! What a source tells the model.
+//! What a source gives to the model.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,6 +33,6 @@ pub enum Event {
     ApiServerAt(Vec<SocketAddr>),
     /// Every object that existed when the source started has been sent (G1, C10).
     InitialListDone,
-    /// Nothing changed; whoever waits for events is to look at what no event tells of.
+    /// Nothing changed; the sync loop is to check what no event reports, such as writes of other programs.
     Wake,
 }

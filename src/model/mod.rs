@@ -1,4 +1,4 @@
-//! What the cluster says, in the proxy's words.
+//! The objects of the cluster as the proxy needs them, and which Services a change concerns.
 //!
 //! Takes [`Event`]s, gives a [`State`] and the set of what became dirty. Pure: no I/O, no clock, no Kubernetes types, no nftables.
 //!

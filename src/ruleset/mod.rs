@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::diff::{Fragment, Program};
 use crate::model::Family;
 use crate::select::ServiceSelection;
 use crate::select::size::PortSize;
+use crate::table::{Fragment, Program};
 
 pub(crate) use shared::set::NODEPORT_IPS;
 
@@ -39,7 +39,7 @@ pub struct Settings {
     pub node_ports: NodePorts,
     /// Drop forwarded packets that connection tracking finds invalid, as iptables mode does; layout `chains` only.
     pub drop_invalid: bool,
-    /// Whether nobody else may change the table while we run.
+    /// Whether only this process may change the table while it runs.
     pub owned: bool,
 }
 
@@ -74,54 +74,47 @@ pub struct NodeFacts {
 }
 
 /// A way to write Services down in nftables.
-pub trait Layout {
-    /// The fixed part of a table.
-    fn program(&self, settings: &Settings) -> Program;
-
-    /// The elements that stand for the node's own facts.
-    fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment;
-
-    /// The part of the table that stands for a Service.
-    fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment;
-
-    /// About how many elements stand for a service port of this size. A set, a map or a chain of its own counts as so many elements
-    /// as the kernel could take in its time when one Service owns as many of them as it may.
-    fn weight(&self, size: &PortSize) -> u64;
-}
-
-/// The layouts, for those who choose one at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnyLayout {
-    /// See [`maps`].
+pub enum Layout {
+    /// A fixed program, Services as elements of maps: see [`maps`].
     Maps,
-    /// See [`chains`].
+    /// The tree of chains that iptables mode has: see [`chains`].
     Chains,
 }
 
-impl AnyLayout {
-    fn get(self) -> &'static dyn Layout {
+impl Layout {
+    /// The fixed part of a table.
+    #[must_use]
+    pub fn program(self, settings: &Settings) -> Program {
         match self {
-            Self::Maps => &maps::Maps,
-            Self::Chains => &chains::Chains,
+            Self::Maps => maps::program(settings),
+            Self::Chains => chains::program(settings),
         }
     }
-}
 
-impl Layout for AnyLayout {
-    fn program(&self, settings: &Settings) -> Program {
-        self.get().program(settings)
+    /// What stands in a table for the node's own facts; the same in every layout.
+    #[must_use]
+    pub fn node(self, settings: &Settings, facts: &NodeFacts) -> Fragment {
+        shared::node(settings, facts)
     }
 
-    fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment {
-        self.get().node(settings, facts)
+    /// What stands in a table for a Service.
+    #[must_use]
+    pub fn service(self, settings: &Settings, selection: &ServiceSelection) -> Fragment {
+        match self {
+            Self::Maps => maps::service(settings, selection),
+            Self::Chains => chains::service(settings, selection),
+        }
     }
 
-    fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment {
-        self.get().service(settings, selection)
-    }
-
-    fn weight(&self, size: &PortSize) -> u64 {
-        self.get().weight(size)
+    /// About how many elements stand for a service port of this size. A set, a map or a chain of its own counts as so many elements
+    /// as the kernel could take in its time when one Service owns as many of them as it may.
+    #[must_use]
+    pub fn weight(self, size: &PortSize) -> u64 {
+        match self {
+            Self::Maps => maps::weight(size),
+            Self::Chains => chains::weight(size),
+        }
     }
 }
 

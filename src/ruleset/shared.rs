@@ -11,8 +11,8 @@ use nft::{
 };
 
 use super::{LocalTraffic, NodeFacts, NodePorts, Settings, notes};
-use crate::diff::{ChainContent, Fragment};
 use crate::model::Family;
+use crate::table::{ChainContent, Fragment};
 
 /// Names of the sets that every layout has.
 pub(super) mod set {
@@ -117,7 +117,7 @@ pub(super) fn local_pod(fields: &Fields, local: &LocalTraffic, is_local: bool) -
     }
 }
 
-/// D19, D20.
+/// Matches the addresses that accept node ports (D19), among which loopback never is (D20).
 pub(super) fn to_node_port_address(settings: &Settings) -> Vec<Statement> {
     match settings.node_ports {
         NodePorts::Listed => vec![match_destination(settings, Operand::InSet(set::NODEPORT_IPS.into()))],

@@ -74,7 +74,7 @@ pub struct FrontSelection {
     pub kind: FrontKind,
     /// What becomes of the traffic.
     pub action: Action,
-    /// Who may connect at all, whatever the action is (D17); `None` for everybody.
+    /// The sources that may connect, whatever the action is (D17); `None` for every source.
     pub sources: Option<Vec<IpNet>>,
 }
 

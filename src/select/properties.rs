@@ -200,7 +200,7 @@ proptest! {
             let winner = if is_external && is_of_api_server(&state, &front) {
                 Winner::ApiServer
             } else if is_external && is_in_service_cidr(&state, &front) {
-                Winner::Nobody
+                Winner::None
             } else {
                 Winner::Service(owner.clone(), *strongest)
             };

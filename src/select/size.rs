@@ -52,7 +52,7 @@ impl Addresses {
     fn of(service: &Service, family: Family) -> Self {
         let ranges = service.source_ranges.iter().filter(|range| Family::of(range.addr()) == family).count();
         let balancers = service.load_balancer_ips.iter().filter(|ip| Family::of(**ip) == family).count();
-        // D18 adds the balancers to the ranges.
+        // Where a range holds the node's own address, the load balancer IPs are added to the ranges (D18).
         let allowed = if ranges == 0 { 0 } else { number(ranges + balancers) };
         Self { fronts: number(service.address_count(family)), sources: number(balancers) * allowed }
     }

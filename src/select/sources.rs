@@ -6,9 +6,9 @@ use ipnet::IpNet;
 
 use crate::model::{Family, Node, Service};
 
-/// The sources that may connect to the Service's load balancer IPs of a family; `None` when everybody may.
+/// The sources that may connect to the Service's load balancer IPs of a family; `None` when every source may.
 ///
-/// No range of the family, or one that covers it all, means everybody (A9): ranges of one family leave the other open. Where a
+/// No range of the family, or one that covers it all, means every source (A9): ranges of one family leave the other open. Where a
 /// range holds the node's own address, the load balancer IPs may connect as well: such an IP can be an address of the node, and be
 /// chosen as a source by it (D18).
 pub(super) fn allowed_sources(service: &Service, family: Family, node: Option<&Node>) -> Option<Vec<IpNet>> {

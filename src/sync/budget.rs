@@ -49,7 +49,7 @@ impl Budget {
     }
 
     /// Looks at a Service anew; says whether it is within the limit.
-    pub(super) fn admits(&mut self, state: &State, layout: &impl Layout, name: &ObjectName) -> bool {
+    pub(super) fn admits(&mut self, state: &State, layout: Layout, name: &ObjectName) -> bool {
         let size = sizes(state, name).fold(0, |sum: u64, port| sum.saturating_add(layout.weight(&port)));
         if size <= self.limit {
             self.over.remove(name);

@@ -34,8 +34,8 @@ impl Chores {
         self.due.map(|due| due.saturating_duration_since(now))
     }
 
-    /// Gives the work its turn if it is due.
-    pub(super) fn look(&mut self, now: Instant) {
+    /// Does the work if it is due.
+    pub(super) fn run_if_due(&mut self, now: Instant) {
         if self.due.is_none_or(|due| now < due) {
             return;
         }
@@ -67,7 +67,7 @@ mod tests {
         }));
         let start = Instant::now();
         let look = |chores: &mut Chores, now| {
-            chores.look(now);
+            chores.run_if_due(now);
             (turns.load(Ordering::Relaxed), chores.wait(now))
         };
         assert_eq!(look(&mut chores, start), (0, None), "nothing has been synced");

@@ -1,50 +1,48 @@
-//! One sync, in five steps: recompute what is dirty, read back if need be, plan, commit, take over.
+//! One sync: events have changed the state; [`Engine::sync`] selects the endpoints of the Services that became dirty, puts their records
+//! into the tables, reads what the kernel holds unless that is known, has it carry out the difference, and takes over what was committed.
 
-mod expulsion;
 mod isolation;
+mod stale_clients;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use expulsion::Done;
 use nft::monitor::Process;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
+use stale_clients::Done;
 use tracing::{info, warn};
 
 use super::budget::{Budget, Oversized};
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
-use super::locality::{Counts, NoLocalEndpoints};
+use super::locality::NoLocalEndpoints;
 use super::lost::{self, LostClaims};
 use super::pending::Pending;
-use super::quarantine::{Culprit, Quarantine};
+use super::quarantine::{Quarantine, RefusedService};
 use super::settings;
 use super::tables::Tables;
 use crate::config::Config;
 use crate::conntrack::Flow;
-use crate::diff::Scope;
-use crate::health::Snapshot;
-use crate::kernel::{ForeignWrites, Kernel, LockError, Turn};
-use crate::model::{Dirty, Event, Family, Node, ObjectName, State};
+use crate::kernel::{ForeignWrites, Kernel};
+use crate::model::{Dirty, Event, Family, ObjectName, State};
 use crate::ruleset::{Layout, NodeFacts};
 use crate::select::select;
 
-/// Owns the state of the cluster and the tables, and makes the kernel follow.
-pub struct Engine<K, L> {
+/// Owns the state of the cluster and the records of the tables, and makes the kernel hold what these say.
+pub struct Engine<K> {
     config: Config,
-    state: State,
-    tables: Tables<L>,
-    health_checks: HealthChecks,
-    no_local_endpoints: NoLocalEndpoints,
-    pending: Pending,
+    pub(super) state: State,
+    pub(super) tables: Tables,
+    pub(super) health_checks: HealthChecks,
+    pub(super) no_local_endpoints: NoLocalEndpoints,
+    pub(super) pending: Pending,
     udp: UdpFlows,
-    kernel: K,
+    pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
-    /// The next sync looks for what others may have changed.
+    /// Another program may have changed the tables since the last sync.
     suspicious: bool,
     /// The node's facts were not taken over yet.
     first: bool,
@@ -69,7 +67,7 @@ pub struct Report {
     pub committed: Option<Committed>,
     /// Time from sending the transaction to the kernel's answer.
     pub kernel_time: Duration,
-    /// Others had changed our tables; nothing else was to be done.
+    /// Another program had changed the tables; nothing else was to be done.
     pub repaired: bool,
     /// For each changed slice with a time since when it waited, how long that was.
     pub programmed: Vec<(Family, Duration)>,
@@ -77,9 +75,9 @@ pub struct Report {
     pub flows: Vec<Reconciled>,
 }
 
-impl<K: Kernel, L: Layout> Engine<K, L> {
+impl<K: Kernel> Engine<K> {
     /// An engine that knows nothing of the cluster yet.
-    pub fn new(config: Config, layout: L, families: &[Family], kernel: K) -> Self {
+    pub fn new(config: Config, layout: Layout, families: &[Family], kernel: K) -> Self {
         let state = State::new(&config.node_name).with_front_limit(config.service_elements_limit);
         let budget = Budget::new(config.service_elements_limit);
         let tables = Tables::new(layout, families, &config);
@@ -101,7 +99,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
     }
 
-    /// Takes an event over. Says whether it asks for a sync.
+    /// Takes an event over. Gives whether it asks for a sync.
     pub fn apply(&mut self, event: Event) -> bool {
         let event = match event {
             Event::NodeApplied(node) => Event::NodeApplied(node.with_bind_address(self.config.bind_address)),
@@ -112,71 +110,38 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         self.state.is_complete() && self.state.is_dirty()
     }
 
-    /// Whether every object that existed at the start has arrived (G1).
-    pub fn is_ready(&self) -> bool {
-        self.state.is_complete()
-    }
-
     /// The families that are served.
-    pub fn families(&self) -> impl Iterator<Item = Family> {
+    fn families(&self) -> impl Iterator<Item = Family> {
         self.tables.families()
     }
 
-    /// This node's own object, once it is known.
-    pub fn node(&self) -> Option<&Node> {
-        self.state.node()
-    }
-
-    /// Whether the node is eligible for traffic; `None` while it is unknown (L5).
-    pub fn node_eligible(&self) -> Option<bool> {
-        self.state.node().map(|node| node.eligible)
-    }
-
-    /// Whether an event that has not been applied yet is about a slice of a family that is served.
-    pub fn is_endpoint_change(&self, event: &Event) -> bool {
-        self.pending.counts(&self.state, event)
-    }
-
-    /// The numbers of changed slices and of changed Services that no sync has taken over yet.
-    pub fn pending(&self) -> (usize, usize) {
-        self.pending.numbers()
-    }
-
-    /// Service ports of a family that policy Local leaves without an endpoint: internal, and external.
-    pub fn no_local_endpoints(&self, family: Family) -> (usize, usize) {
-        let Counts { internal, external } = self.no_local_endpoints.total(family);
-        (internal, external)
-    }
-
-    /// The sets of each family's table and their numbers of elements, as far as we know; without those that rules fill.
+    /// The sets of each family's table and their numbers of elements as of the last commit; without those that rules fill.
     pub fn table_counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
-        self.tables.counts()
+        self.tables.lens()
     }
 
-    /// The health checks as of the last sync (K1).
-    pub fn health_checks(&self) -> Arc<Snapshot> {
-        self.health_checks.snapshot()
-    }
-
-    /// Makes the kernel hold what it should. `settled` says that the last sync was at least a second ago: then what it left to
-    /// be finished is finished (F8).
+    /// Makes the kernel hold what it should: selects the endpoints of Services that changed, puts their records into the tables, and
+    /// has the kernel carry out the difference. `after_pause` says that the last sync was at least a second ago: then the chains that
+    /// it emptied are deleted (F8).
     ///
     /// # Errors
     /// See [`SyncError`]; the next sync reads back and compares everything.
-    pub fn sync(&mut self, settled: bool) -> Result<Report, SyncError> {
+    pub fn sync(&mut self, after_pause: bool) -> Result<Report, SyncError> {
         let families: Vec<Family> = self.families().collect();
         let suspicious = std::mem::take(&mut self.suspicious);
         self.pending.taken();
         let services = self.recompute();
-        let outcome = match self.bring_about(settled) {
-            Err(refused) if cannot_own(&refused) => {
-                info!("this kernel cannot keep others from changing our rules; they are watched instead");
+        let outcome = match self.bring_about(after_pause) {
+            Err(failed) if cannot_own(&failed) => {
+                info!(
+                    "this kernel cannot keep other programs from changing the rules; changes are watched for instead"
+                );
                 self.tables.disown();
-                self.bring_about(settled)
+                self.bring_about(after_pause)
             }
             other => other,
         };
-        let outcome = outcome.or_else(|refused| self.isolate(refused));
+        let outcome = outcome.or_else(|failed| self.isolate(failed));
         self.quarantine.synced(outcome.is_ok());
         let mut report = outcome.map_err(SyncError::from)?;
         report.services = services;
@@ -188,37 +153,41 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         Ok(report)
     }
 
-    /// From what the kernel holds to what it should.
-    fn bring_about(&mut self, settled: bool) -> Result<Report, Refused> {
-        let scope = self.read_back()?;
-        self.carry_out(scope, settled)
+    /// Reads what the kernel holds unless that is known, and has it do the rest.
+    fn bring_about(&mut self, after_pause: bool) -> Result<Report, Failed> {
+        if !self.tables.known() {
+            self.tables.read_back(&mut self.kernel)?;
+            self.tables.give_way(self.quarantine.names());
+        }
+        self.carry_out(after_pause)
     }
 
-    /// The same, when what the kernel holds is known.
-    fn carry_out(&mut self, scope: Scope, settled: bool) -> Result<Report, Refused> {
-        let commands = self.tables.transaction(scope, settled);
-        let expulsions = self.tables.expulsions(&mut self.kernel, scope, &commands)?;
+    /// From what the kernel holds, which is known, to what it should hold: difference, commit, take over.
+    fn carry_out(&mut self, after_pause: bool) -> Result<Report, Failed> {
+        let full = self.tables.compares_everything();
+        let commands = self.tables.transaction(after_pause);
+        let stale = self.tables.stale_clients(&mut self.kernel, &commands)?;
         let start = Instant::now();
-        let Done { committed, commands, left } = self.commit(commands, expulsions)?;
+        let Done { committed, commands, left } = self.commit(commands, stale)?;
         let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.tables.committed(&commands, Instant::now());
-        if commands.iter().any(expels) {
+        if commands.iter().any(deletes_clients) {
             // Until now, a client that was remembered there could make a flow to an endpoint that is gone.
             self.udp.all_changed();
         }
         let programmed = self.pending.succeeded(SystemTime::now());
         let (added, removed) = count(&commands);
-        let full = scope == Scope::Everything;
         let mut report = Report { full, added, removed, committed, kernel_time, programmed, ..Report::default() };
         self.finish(&left, &mut report);
         Ok(report)
     }
 
+    /// Selects the endpoints of the Services that became dirty, and puts the records into the tables. Gives the number of Services.
     fn recompute(&mut self) -> usize {
         let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
         services.extend(self.quarantine.due(Instant::now()));
         if self.first {
-            self.health_checks.disinherit();
+            self.health_checks.clear();
         }
         if self.first || node || service_cidrs {
             self.refresh_node();
@@ -226,7 +195,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
         let families: Vec<Family> = self.families().collect();
         for name in &services {
-            self.quarantine.release(name);
+            self.quarantine.retry(name);
             let fits = self.budget.admits(&self.state, self.tables.layout(), name);
             self.udp.service_changed(&self.state, name, fits);
             let selection = if fits { select(&self.state, name) } else { None };
@@ -239,7 +208,7 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
         for service in self.state.services().filter(|service| !services.contains(&service.name)) {
             if self.budget.admits(&self.state, self.tables.layout(), &service.name) {
-                self.quarantine.release(&service.name);
+                self.quarantine.retry(&service.name);
                 self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
             }
         }
@@ -261,29 +230,15 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
     }
 
-    /// Makes sure that what the kernel holds is known, and says how much is to be compared.
-    fn read_back(&mut self) -> Result<Scope, ReadError> {
-        if self.tables.known() {
-            return Ok(Scope::Touched);
-        }
-        self.tables.read_back(&mut self.kernel)?;
-        Ok(Scope::Everything)
-    }
-
-    /// The Services that the kernel refused since the last call and that are left out now. Each is said once for each reason.
-    pub fn take_culprits(&mut self) -> Vec<Culprit> {
+    /// The Services that the kernel refused since the last call and that are left out now, each once for each reason.
+    pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }
 
     /// The Services that lost a claim on a front since the last call, and still lose it. Nothing before every object that existed at
-    /// the start has arrived: which of two comes first says nothing.
+    /// the start has arrived: until then another Service may still claim the front first.
     pub fn take_lost_claims(&mut self) -> Vec<LostClaims> {
-        if self.is_ready() { lost::by_loser(&self.state.take_conflicts()) } else { Vec::new() }
-    }
-
-    /// The number of claims on fronts that their Services do not get.
-    pub fn lost_claims(&self) -> usize {
-        self.state.lost_claims()
+        if self.state.is_complete() { lost::by_loser(&self.state.take_conflicts()) } else { Vec::new() }
     }
 
     /// The Services that are left out because the kernel refuses them.
@@ -302,26 +257,26 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     }
 
     /// Whether the kernel holds rules of a process before this one. If so, the health checks are what these say until the first
-    /// sync; before that, nobody else knows.
-    pub fn inherit(&mut self) -> bool {
-        let mut inherits = false;
+    /// sync; before that, nothing else is known of them.
+    pub fn adopt_previous(&mut self) -> bool {
+        let mut adopted = false;
         self.list_addresses();
         self.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
         for (family, table) in self.tables.families().collect::<Vec<_>>().into_iter().zip(self.tables.names()) {
             match self.kernel.read(&table) {
                 Ok(Some(dump)) if !dump.chains.is_empty() => {
-                    self.health_checks.inherit(&self.config, family, &dump);
-                    inherits = true;
+                    self.health_checks.adopt(&self.config, family, &dump);
+                    adopted = true;
                 }
                 Ok(_) => {}
                 Err(error) => warn!(%error, %table, "cannot ask for the rules of a process before this one"),
             }
         }
-        inherits
+        adopted
     }
 
-    /// Looks at the node's addresses. Gives those that came and those that went, if the next sync has to take them over (G11); what
-    /// cannot serve a node port is none of them.
+    /// Lists the node's addresses. Gives those that came and those that went, if the next sync has to take them over (G11); addresses
+    /// that cannot serve a node port do not count.
     pub fn addresses_changed(&mut self) -> Option<AddressChange> {
         let addresses = self.kernel.addresses().ok().filter(|addresses| *addresses != self.interfaces)?;
         let before: BTreeSet<IpAddr> = settings::serving(&self.config, &self.interfaces).collect();
@@ -336,20 +291,20 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         Some(AddressChange { added, removed })
     }
 
-    /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at
-    /// one tick are deleted after the next (F8).
-    pub fn tick(&mut self) {
-        self.tables.tick();
+    /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at one
+    /// call are deleted by the first sync after the next call (F8).
+    pub fn second_passed(&mut self) {
+        self.tables.second_passed();
     }
 
-    /// Whether something is left to do that has to wait for a second.
-    pub fn unfinished(&self) -> bool {
-        self.tables.unfinished()
+    /// Whether emptied chains are left to be deleted, which has to wait for a second.
+    pub fn has_emptied_chains(&self) -> bool {
+        self.tables.has_emptied_chains()
     }
 
-    /// Looks whether another program wrote to our tables, and if so has the next sync compare everything. `None` when none did; else
-    /// the programs, as far as they are known. None of them is when the tables may have been written to.
-    pub fn check(&mut self) -> Option<Vec<Process>> {
+    /// Checks whether another program wrote to the tables, and if so has the next sync compare everything. `None` when none did; else
+    /// the programs, as far as they are known: an empty list when the tables may have been written to.
+    pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
         let programs = match self.kernel.foreign_writes(&self.tables.names()) {
             Ok(ForeignWrites::None) => return None,
             Ok(ForeignWrites::By(programs)) => programs,
@@ -360,46 +315,28 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             }
         };
         self.suspicious = true;
-        self.tables.company.suspect();
+        self.tables.other_proxy.suspect();
         self.tables.forget();
         Some(programs)
     }
 
-    /// What the last read-backs found in our tables that is not ours, but for other rules and elements, in words.
+    /// What the last read-backs found in the tables that this proxy never makes, but for other rules and elements, in words.
     pub fn take_findings(&mut self) -> Vec<String> {
         self.tables.take_findings()
     }
 
-    /// Whether another kube-proxy writes to the same tables, as far as is known.
-    pub fn has_company(&self, now: Instant) -> bool {
-        self.tables.company.is_present(now)
-    }
-
-    /// Whether another kube-proxy has come since the last call, that writes to the same tables.
-    pub fn has_new_company(&mut self) -> bool {
-        self.tables.company.take_news()
-    }
-
-    /// Whose turn it is to write.
-    ///
-    /// # Errors
-    /// When that cannot be asked.
-    pub fn turn(&mut self) -> Result<Turn, LockError> {
-        self.kernel.turn()
-    }
-
-    /// Our turn begins after another process had it: the next sync reads back and compares everything, and what that process wrote
-    /// meanwhile was no foreign write.
+    /// This process may write now, after another one had the lock: the next sync reads back and compares everything, and what that
+    /// process wrote meanwhile was no foreign write.
     pub fn begin_turn(&mut self) {
         if let Err(error) = self.kernel.foreign_writes(&self.tables.names()) {
-            warn!(%error, "cannot ask whether somebody changed our rules");
+            warn!(%error, "cannot ask whether another program changed our rules");
         }
         self.refresh_node();
         self.tables.forget();
     }
 
-    /// Has the next sync look at everything again: the node's addresses, and what the kernel holds.
-    pub fn distrust(&mut self) {
+    /// Has the next sync list the node's addresses and compare all that the kernel holds.
+    pub fn compare_everything(&mut self) {
         self.suspicious = true;
         self.refresh_node();
         self.tables.forget();
@@ -422,37 +359,37 @@ pub struct AddressChange {
 }
 
 /// Why the tables are not what they should be.
-enum Refused {
+enum Failed {
     /// The kernel did not commit these commands.
     Commit(CommitError, Vec<Command>),
     /// The tables could not be read.
     Read(ReadError),
 }
 
-impl From<ReadError> for Refused {
+impl From<ReadError> for Failed {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
     }
 }
 
-impl From<Refused> for SyncError {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Commit(error, commands) => Self::commit(error, &commands),
-            Refused::Read(error) => Self::Read(error),
+impl From<Failed> for SyncError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Commit(error, commands) => Self::commit(error, &commands),
+            Failed::Read(error) => Self::Read(error),
         }
     }
 }
 
 /// Whether it failed only because this kernel has no tables that are owned and outlive their owner.
-fn cannot_own(refused: &Refused) -> bool {
-    let Refused::Commit(CommitError::Refused(refusals), commands) = refused else { return false };
+fn cannot_own(failed: &Failed) -> bool {
+    let Failed::Commit(CommitError::Refused(refusals), commands) = failed else { return false };
     let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
     refusals.iter().any(|refusal| refusal.is_unsupported() && matches!(command(refusal), Some(Command::OwnTable(_))))
 }
 
-/// Whether it takes away what rules remembered.
-fn expels(command: &Command) -> bool {
+/// Whether it takes away clients that rules remembered.
+fn deletes_clients(command: &Command) -> bool {
     matches!(command, Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) if set.flags.dynamic)
 }
 

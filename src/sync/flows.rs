@@ -29,7 +29,7 @@ pub struct Reconciled {
 }
 
 impl UdpFlows {
-    /// B15: a Service counts that had UDP endpoints before the change or has them after it. One that is left out, because it is too
+    /// Notes a Service that had UDP endpoints before the change or has them after it (B15). One that is left out, because it is too
     /// large to be looked at, keeps its flows as one that is gone does.
     pub(super) fn service_changed(&mut self, state: &State, name: &ObjectName, fits: bool) {
         if !fits {
@@ -44,12 +44,12 @@ impl UdpFlows {
         }
     }
 
-    /// Flows may have been made under rules that were not ours, or to endpoints that clients were still remembered for.
+    /// Notes that flows may have been made under another program's rules, or to endpoints that clients were still remembered for.
     pub(super) fn all_changed(&mut self) {
         self.changed.extend(self.known.iter().cloned());
     }
 
-    /// Deletes the flows that lead nowhere (J1). What fails is logged, and not tried again before the next change (J8).
+    /// Deletes the flows that lead to no endpoint (J1). What fails is logged, and not tried again before the next change (J8).
     pub(super) fn reconcile(
         &mut self,
         state: &State,
@@ -92,7 +92,7 @@ mod tests {
     use crate::model::Event;
     use crate::model::testing::{self, name, port, slice, slice_port};
 
-    /// Tracks one flow a family, which leads to nobody, and notes what it is asked.
+    /// Tracks one flow a family, which leads to no endpoint, and notes what it is asked.
     #[derive(Default)]
     struct Tracker {
         listed: Vec<Family>,

@@ -46,9 +46,9 @@ impl HealthChecks {
         }
     }
 
-    /// Takes over what the rules of a process before this one say, until [`HealthChecks::disinherit`]. With `primary`, these are also
+    /// Takes over what the rules of a process before this one say, until [`HealthChecks::clear`]. With `primary`, these are also
     /// all that tells the node's addresses.
-    pub(super) fn inherit(&mut self, config: &Config, family: Family, dump: &TableDump) {
+    pub(super) fn adopt(&mut self, config: &Config, family: Family, dump: &TableDump) {
         let snapshot = Arc::make_mut(&mut self.0);
         if config.node_port_addresses == NodePortAddresses::Primary {
             let listed = dump.sets.get(NODEPORT_IPS).into_iter().flat_map(|(_, elements)| elements);
@@ -61,8 +61,8 @@ impl HealthChecks {
         snapshot.checks.extend(checks);
     }
 
-    /// The objects are known: each Service speaks for itself from now on.
-    pub(super) fn disinherit(&mut self) {
+    /// Drops what was taken over from a process before this one: the objects are known now.
+    pub(super) fn clear(&mut self) {
         Arc::make_mut(&mut self.0).checks.clear();
     }
 

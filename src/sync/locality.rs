@@ -46,12 +46,12 @@ impl NoLocalEndpoints {
     }
 }
 
-/// D2: there are endpoints, and still nothing but to drop.
+/// Whether there are endpoints, but none on this node, so that traffic to the cluster IP is dropped (D2).
 fn lacks_internal(port: &PortSelection) -> bool {
     port.fronts.iter().any(|front| front.kind == FrontKind::ClusterIp && front.action == Action::Drop)
 }
 
-/// D3, D6: traffic from elsewhere is dropped.
+/// Whether traffic from elsewhere is dropped because no endpoint is on this node (D3, D6).
 fn lacks_external(port: &PortSelection) -> bool {
     port.local.is_empty() && port.fronts.iter().any(|front| front.action == Action::ByOrigin)
 }

@@ -1,4 +1,4 @@
-//! The one owner of the state: takes events, decides when to sync, and moves data between the stages.
+//! The sync loop: takes events, decides when to sync, and reports what a sync did. One sync is in [`Engine::sync`].
 //!
 //! Runs on a thread of its own, because a commit blocks it for as long as the kernel takes. Nothing is written before the initial
 //! objects have arrived (G1); each sync is one transaction for both families; a failed one leaves the old rules in force and is
@@ -7,14 +7,14 @@
 
 mod budget;
 mod chores;
-mod company;
+mod client_checks;
 mod engine;
 mod failure;
 mod flows;
 mod health;
 mod locality;
-mod looks;
 mod lost;
+mod other_proxy;
 mod pending;
 mod quarantine;
 mod repairs;
@@ -34,72 +34,72 @@ pub use engine::{AddressChange, Engine, NoKernel, Report};
 pub use failure::SyncError;
 pub use flows::Reconciled;
 pub use lost::LostClaims;
-pub use quarantine::Culprit;
+pub use quarantine::RefusedService;
 pub use schedule::Schedule;
 
 use crate::health::Reporter;
 use crate::kernel::{Kernel, Turn};
 use crate::metrics::{Metrics, Transaction};
 use crate::model::{Event, Node};
-use crate::ruleset::Layout;
 use chores::Chores;
-use repairs::{Repairs, Untold};
+use locality::Counts;
+use repairs::{Repairs, Unlogged};
 use turns::{News, Turns};
 
 /// Events taken over before a sync that is due: a flood must not put the sync off for ever.
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
 
 /// The sync loop.
-pub struct Sync<K, L> {
-    engine: Engine<K, L>,
+pub struct Sync<K> {
+    engine: Engine<K>,
     schedule: Schedule,
     metrics: Metrics,
     health: Reporter,
     last_end: Option<Instant>,
     started: Instant,
     /// Whether a process before this one left rules, once that has been asked.
-    inherits: Option<bool>,
-    /// Asked once about this node's own object.
+    has_previous_rules: Option<bool>,
+    /// Checks this node's own object once.
     on_node: Option<OnNode>,
-    /// The end of the last sync that was told that a moment has passed.
-    last_tick: Option<Instant>,
-    /// When it was last looked at what no event tells of.
-    last_look: Option<Instant>,
+    /// The end of the last sync that took into account that a second had passed.
+    last_second: Option<Instant>,
+    /// The last check of what no event reports: the node's addresses, and emptied chains.
+    last_check: Option<Instant>,
     repairs: Repairs,
-    /// Told of each Service that is left out.
-    on_culprit: Option<OnCulprit>,
-    /// Told of each Service that does not get a front.
+    /// Called with each Service that is left out.
+    on_refused_service: Option<OnRefusedService>,
+    /// Called with each Service that does not get a front.
     on_lost_claims: Option<OnLostClaims>,
     /// What waits for the first successful sync.
     chores: Chores,
-    /// Told that another kube-proxy writes to the same tables.
-    on_company: Option<OnCompany>,
-    /// Whether another process writes, so that we must not.
+    /// Called when another kube-proxy is found to write to the same tables.
+    on_other_proxy: Option<OnOtherProxy>,
+    /// Whether another process writes, so that this one must not.
     turns: Turns,
 }
 
-/// Hears of a Service that does not get a front that it claims.
+/// Reports a Service that does not get a front that it claims.
 pub type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
-/// Hears of a Service that the kernel refuses, or that is too large.
-pub type OnCulprit = Box<dyn Fn(Culprit) + Send>;
+/// Reports a Service that the kernel refuses, or that is too large.
+pub type OnRefusedService = Box<dyn Fn(RefusedService) + Send>;
 
-/// Hears that another kube-proxy, which knows no lock, writes to the same tables.
-pub type OnCompany = Box<dyn Fn() + Send>;
+/// Reports that another kube-proxy, which knows no lock, writes to the same tables.
+pub type OnOtherProxy = Box<dyn Fn() + Send>;
 
-/// Looks at this node's own object when it is first seen; an error ends the loop.
+/// Checks this node's own object when it is first seen; an error ends the loop.
 pub type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 
-/// How long after a sync what it left to be finished is finished (F8), and how often the node's addresses (G11) and the writes of
-/// others are looked at.
+/// How long after a sync the chains that it emptied are deleted (F8), and how often the node's addresses (G11) and writes of other
+/// programs are checked.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// How long after the start the Node may be unknown before it is asked whether there are rules from before.
 const NODE_PATIENCE: Duration = Duration::from_secs(2);
 
-impl<K: Kernel, L: Layout> Sync<K, L> {
+impl<K: Kernel> Sync<K> {
     /// A loop that has not begun.
-    pub fn new(engine: Engine<K, L>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
+    pub fn new(engine: Engine<K>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
         Self {
             engine,
             schedule,
@@ -107,55 +107,55 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             health,
             last_end: None,
             started: Instant::now(),
-            inherits: None,
-            last_tick: None,
-            last_look: None,
+            has_previous_rules: None,
+            last_second: None,
+            last_check: None,
             repairs: Repairs::new(),
             on_node: Some(on_node),
-            on_culprit: None,
+            on_refused_service: None,
             on_lost_claims: None,
             chores: Chores::default(),
-            on_company: None,
+            on_other_proxy: None,
             turns: Turns::default(),
         }
     }
 
     /// Has work done after the first successful sync, on the loop's thread.
     #[must_use]
-    pub fn followed_by(mut self, chore: Chore) -> Self {
+    pub fn after_first_sync(mut self, chore: Chore) -> Self {
         self.chores = Chores::new(chore);
         self
     }
 
-    /// Has somebody told of each Service that is left out because the kernel refuses it, once for each reason.
+    /// Has each Service reported that is left out because the kernel refuses it, once for each reason.
     #[must_use]
-    pub fn telling(mut self, on_culprit: OnCulprit) -> Self {
-        self.on_culprit = Some(on_culprit);
+    pub fn on_refused_service(mut self, on_refused_service: OnRefusedService) -> Self {
+        self.on_refused_service = Some(on_refused_service);
         self
     }
 
-    /// Has somebody told of each Service that loses a claim on a front.
+    /// Has each Service reported that loses a claim on a front.
     #[must_use]
-    pub fn telling_lost_claims(mut self, on_lost_claims: OnLostClaims) -> Self {
+    pub fn on_lost_claims(mut self, on_lost_claims: OnLostClaims) -> Self {
         self.on_lost_claims = Some(on_lost_claims);
         self
     }
 
-    /// Has somebody told when another kube-proxy writes to the same tables.
+    /// Has it reported when another kube-proxy writes to the same tables.
     #[must_use]
-    pub fn telling_company(mut self, on_company: OnCompany) -> Self {
-        self.on_company = Some(on_company);
+    pub fn on_other_proxy(mut self, on_other_proxy: OnOtherProxy) -> Self {
+        self.on_other_proxy = Some(on_other_proxy);
         self
     }
 
     /// Takes events and syncs until the sender of the events is gone.
     ///
     /// # Errors
-    /// What was found wrong with this node.
+    /// What is wrong with this node.
     pub fn run(mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         self.families_synced();
         self.health.working(self.started);
-        self.engine.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
+        self.engine.tables.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
         loop {
             self.ask_for_turn();
             let now = Instant::now();
@@ -165,12 +165,12 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
             }
             match self.wait(events) {
                 Ok(()) => {}
-                Err(Gone) => break,
+                Err(SourceEnded) => break,
             }
-            self.look_at_node()?;
-            self.tell_lost_claims();
-            self.look_around();
-            self.chores.look(Instant::now());
+            self.check_node()?;
+            self.report_lost_claims();
+            self.check_what_no_event_reports();
+            self.chores.run_if_due(Instant::now());
             let eligible = self.node_eligible();
             self.health.node(eligible);
         }
@@ -178,46 +178,50 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         Ok(())
     }
 
-    /// Whether the node is eligible for traffic. While there is no answer from the API server, the rules that a process before this
-    /// one left speak for the node: it forwards, and load balancers should not take it out for a restart.
+    /// Whether the node is eligible for traffic. While there is no answer from the API server, a node with rules of a process before
+    /// this one is: it forwards, and load balancers should not take it out for a restart.
     fn node_eligible(&mut self) -> Option<bool> {
-        let known = self.engine.node_eligible();
-        if known.is_some() || self.engine.is_ready() || self.turns.waits() || self.started.elapsed() < NODE_PATIENCE {
+        let known = self.engine.state.node().map(|node| node.eligible);
+        if known.is_some()
+            || self.engine.state.is_complete()
+            || self.turns.waits()
+            || self.started.elapsed() < NODE_PATIENCE
+        {
             return known;
         }
         let (engine, health) = (&mut self.engine, &self.health);
-        let inherits = *self.inherits.get_or_insert_with(|| {
-            let inherits = engine.inherit();
-            if inherits {
+        let has_previous_rules = *self.has_previous_rules.get_or_insert_with(|| {
+            let has_previous_rules = engine.adopt_previous();
+            if has_previous_rules {
                 info!(
                     "the Node is not known yet; it counts as eligible, because there are rules from before the start, and \
                      health-check node ports say what these do"
                 );
-                health.services(engine.health_checks());
+                health.services(engine.health_checks.snapshot());
             }
-            inherits
+            has_previous_rules
         });
-        inherits.then_some(true)
+        has_previous_rules.then_some(true)
     }
 
     /// Whether every object has arrived (G1), and no other process holds the lock.
     fn may_sync(&self) -> bool {
-        self.engine.is_ready() && !self.turns.waits()
+        self.engine.state.is_complete() && !self.turns.waits()
     }
 
-    /// Looks now and then whether the lock is ours, and takes it when it is free. Before every object has arrived there is nothing to
+    /// Checks now and then whether this process has the lock, and takes it when it is free. Before every object has arrived there is nothing to
     /// write: then it is left to a process that has something.
     fn ask_for_turn(&mut self) {
         let now = Instant::now();
-        if !self.engine.is_ready() || !self.turns.is_due(now) {
+        if !self.engine.state.is_complete() || !self.turns.is_due(now) {
             return;
         }
-        let refused = match self.engine.turn() {
+        let refused = match self.engine.kernel.turn() {
             Ok(Turn::Ours) => None,
             Ok(Turn::Of(holder)) => Some(format!("another kube-proxy writes the rules of this node ({holder})")),
             Err(error) => Some(format!("cannot take the lock of kube-proxies of this node: {error}")),
         };
-        match self.turns.heard(refused, now) {
+        match self.turns.answered(refused, now) {
             News::None => {}
             News::Waits(reason) => {
                 warn!("{reason}; this one changes nothing and takes over when that one ends");
@@ -232,35 +236,36 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         }
     }
 
-    fn look_at_node(&mut self) -> anyhow::Result<()> {
-        match self.engine.node() {
-            Some(node) => self.on_node.take().map_or(Ok(()), |look| look(node)),
+    fn check_node(&mut self) -> anyhow::Result<()> {
+        match self.engine.state.node() {
+            Some(node) => self.on_node.take().map_or(Ok(()), |check| check(node)),
             None => Ok(()),
         }
     }
 
     /// Waits for events, the next sync or the next check, and takes over the events that are there.
-    fn wait(&mut self, events: &Receiver<Event>) -> Result<(), Gone> {
+    fn wait(&mut self, events: &Receiver<Event>) -> Result<(), SourceEnded> {
         let now = Instant::now();
         let due = self.may_sync().then(|| self.schedule.due(now).saturating_duration_since(now));
-        let look = self.engine.next_look().map_or(MOMENT, |look| look.saturating_duration_since(now));
+        let client_check = self.engine.next_client_check();
+        let client_check = client_check.map_or(MOMENT, |next| next.saturating_duration_since(now));
         let chore = self.chores.wait(now).unwrap_or(MOMENT);
         let most = if self.turns.waits() { turns::POLL } else { MOMENT };
-        let timeout = due.unwrap_or(most).min(most).min(look).min(chore);
-        // A thread that does anything else for too long is stuck, which `/livez` tells.
+        let timeout = due.unwrap_or(most).min(most).min(client_check).min(chore);
+        // A thread that does anything else for too long is stuck, which `/livez` reports.
         self.health.waiting();
         let received = events.recv_timeout(timeout);
         self.health.working(Instant::now());
         match received {
             Ok(event) => self.take(event),
             Err(RecvTimeoutError::Timeout) => return Ok(()),
-            Err(RecvTimeoutError::Disconnected) => return Err(Gone),
+            Err(RecvTimeoutError::Disconnected) => return Err(SourceEnded),
         }
         for _ in 0..MAX_EVENTS_BEFORE_SYNC {
             match events.try_recv() {
                 Ok(event) => self.take(event),
                 Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(Gone),
+                Err(TryRecvError::Disconnected) => return Err(SourceEnded),
             }
         }
         Ok(())
@@ -269,99 +274,99 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     fn take(&mut self, event: Event) {
         match &event {
             Event::ServiceApplied(_) | Event::ServiceDeleted(_) => {
-                self.metrics.service_change(self.engine.families().count());
+                self.metrics.service_change(self.engine.tables.families().count());
             }
             Event::Wake => return,
-            event if self.engine.is_endpoint_change(event) => self.metrics.endpoint_change(),
+            event if self.engine.pending.counts(&self.engine.state, event) => self.metrics.endpoint_change(),
             _ => {}
         }
         if self.engine.apply(event) {
             self.request();
         }
-        self.tell_pending();
+        self.report_pending();
     }
 
-    fn tell_pending(&self) {
-        let (slices, services) = self.engine.pending();
+    fn report_pending(&self) {
+        let (slices, services) = self.engine.pending.numbers();
         self.metrics.pending(slices, services);
     }
 
-    fn tell_culprits(&mut self) {
+    fn report_left_out(&mut self) {
         self.metrics.quarantined(self.engine.quarantined().len());
         self.health.quarantined(self.engine.quarantined());
         self.metrics.oversized(self.engine.oversized().len());
         self.health.oversized(self.engine.oversized());
         for oversized in self.engine.take_oversized() {
             error!(service = %oversized.service, "left out until it is smaller: {oversized}");
-            if let Some(tell) = &self.on_culprit {
+            if let Some(report) = &self.on_refused_service {
                 let reason = format!("nothing of it is programmed, because {oversized}");
-                tell(Culprit { service: oversized.service, reason });
+                report(RefusedService { service: oversized.service, reason });
             }
         }
-        for culprit in self.engine.take_culprits() {
-            let Culprit { service, reason } = &culprit;
+        for refused in self.engine.take_refused_services() {
+            let RefusedService { service, reason } = &refused;
             error!(%service, "left out until it changes, because the kernel refuses it: {reason}");
-            if let Some(tell) = &self.on_culprit {
-                tell(culprit);
+            if let Some(report) = &self.on_refused_service {
+                report(refused);
             }
         }
     }
 
-    fn tell_company(&mut self) {
-        if self.engine.has_new_company() {
+    fn report_other_proxy(&mut self) {
+        if self.engine.tables.other_proxy.take_news() {
             warn!(
                 "another kube-proxy, in mode nftables, writes to the same tables; it is left alone but for what it does to our rules: \
                  end one of the two"
             );
-            self.on_company.iter().for_each(|tell| tell());
+            self.on_other_proxy.iter().for_each(|report| report());
         }
     }
 
-    fn tell_lost_claims(&mut self) {
-        self.metrics.lost_claims(self.engine.lost_claims());
+    fn report_lost_claims(&mut self) {
+        self.metrics.lost_claims(self.engine.state.lost_claims());
         for lost in self.engine.take_lost_claims() {
             warn!(service = %lost.service, "{}", lost.reason);
-            if let Some(tell) = &self.on_lost_claims {
-                tell(lost);
+            if let Some(report) = &self.on_lost_claims {
+                report(lost);
             }
         }
     }
 
     fn request(&mut self) {
         self.schedule.request();
-        self.tell_queued();
+        self.report_queued();
     }
 
-    fn tell_queued(&self) {
-        for family in self.engine.families() {
+    fn report_queued(&self) {
+        for family in self.engine.tables.families() {
             self.metrics.sync_queued(family, SystemTime::now());
             self.health.queued(family, Instant::now());
         }
     }
 
-    /// What no event tells of: the node's addresses, what others did to our rules, and what the last sync left for later.
-    fn look_around(&mut self) {
+    /// Checks what no event reports: the node's addresses, writes of other programs, and chains that the last sync emptied.
+    fn check_what_no_event_reports(&mut self) {
         if !self.may_sync() {
             return;
         }
         let now = Instant::now();
-        if let Some(programs) = self.engine.check() {
+        if let Some(programs) = self.engine.foreign_writes() {
             self.metrics.foreign_change();
             let by = programs.iter().map(|by| format!("{} (pid {})", by.name, by.pid));
             self.schedule.request_repair(self.repairs.noticed(by, now));
-            self.tell_queued();
+            self.report_queued();
         }
         // No sync: the next one need not wait for the minimum interval because of it.
-        if let Some(report) = self.engine.look_again(Instant::now()) {
+        if let Some(report) = self.engine.check_clients(Instant::now()) {
             self.count(&report);
         }
-        self.tell_foreign(now);
-        let looked = self.last_look.is_some_and(|look| now.duration_since(look) < MOMENT);
-        if looked || self.schedule.is_requested() || !self.is_settled() {
+        self.log_foreign_writes(now);
+        let is_checked = self.last_check.is_some_and(|look| now.duration_since(look) < MOMENT);
+        if is_checked || self.schedule.is_requested() || !self.is_after_pause() {
             return;
         }
-        self.last_look = Some(now);
-        if self.engine.unfinished() {
+        self.last_check = Some(now);
+        if self.engine.has_emptied_chains() {
             self.schedule.request_chore();
         }
         if let Some(AddressChange { added, removed }) = self.engine.addresses_changed() {
@@ -370,12 +375,12 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         }
     }
 
-    /// Logs what others did to our tables, unless that was logged often enough lately.
-    fn tell_foreign(&mut self, now: Instant) {
-        let Some(Untold { times, by, found }) = self.repairs.sentence(now) else { return };
+    /// Logs what other programs did to the tables, unless that was logged often enough lately.
+    fn log_foreign_writes(&mut self, now: Instant) {
+        let Some(Unlogged { times, by, found }) = self.repairs.take_due(now) else { return };
         let (by, found): (Vec<String>, Vec<String>) = (by.into_iter().collect(), found.into_iter().collect());
         let (by, found) = (by.join(", "), found.join("; "));
-        if self.engine.has_company(now) {
+        if self.engine.tables.other_proxy.is_present(now) {
             debug!(times, by, found, "another kube-proxy changed our rules; comparing and repairing them");
         } else if by.is_empty() && found.is_empty() {
             info!(times, "another program may have changed our rules; comparing them");
@@ -385,43 +390,43 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
     }
 
     /// Whether the last sync was at least a moment ago.
-    fn is_settled(&self) -> bool {
+    fn is_after_pause(&self) -> bool {
         self.last_end.is_some_and(|end| end.elapsed() >= MOMENT)
     }
 
     fn sync(&mut self) {
         if !self.schedule.started() {
-            self.engine.distrust();
+            self.engine.compare_everything();
         }
         let start = Instant::now();
         self.repairs.started(start);
-        let settled = self.is_settled();
-        let ticks = self.last_tick.is_none_or(|tick| tick.elapsed() >= MOMENT);
-        if ticks {
-            self.engine.tick();
+        let after_pause = self.is_after_pause();
+        let second_passed = self.last_second.is_none_or(|then| then.elapsed() >= MOMENT);
+        if second_passed {
+            self.engine.second_passed();
         }
-        let result = self.engine.sync(settled);
-        self.tell_pending();
-        self.tell_culprits();
+        let result = self.engine.sync(after_pause);
+        self.report_pending();
+        self.report_left_out();
         self.repairs.found(self.engine.take_findings());
-        self.tell_company();
+        self.report_other_proxy();
         let took = start.elapsed();
         self.last_end = Some(Instant::now());
-        if ticks {
-            self.last_tick = self.last_end;
+        if second_passed {
+            self.last_second = self.last_end;
         }
         self.schedule.finished(Instant::now(), result.is_ok());
         let full = result.as_ref().map_or(true, |report| report.full);
-        for family in self.engine.families() {
+        for family in self.engine.tables.families() {
             self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
         }
-        self.tell_foreign(Instant::now());
+        self.log_foreign_writes(Instant::now());
         match result {
             Ok(report) => {
                 self.families_synced();
                 self.health.ready();
                 self.chores.synced(Instant::now());
-                self.health.services(self.engine.health_checks());
+                self.health.services(self.engine.health_checks.snapshot());
                 self.report(&report, took);
             }
             Err(error) => {
@@ -435,7 +440,7 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
 
     /// The loop begins, or a sync succeeded (L1, L2).
     fn families_synced(&self) {
-        self.engine.families().for_each(|family| self.health.synced(family, SystemTime::now()));
+        self.engine.tables.families().for_each(|family| self.health.synced(family, SystemTime::now()));
     }
 
     fn report(&self, report: &Report, took: Duration) {
@@ -463,8 +468,8 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         for done in &report.flows {
             self.metrics.flows_reconciled(done.family, done.took, number(done.deleted));
         }
-        for family in self.engine.families() {
-            let (internal, external) = self.engine.no_local_endpoints(family);
+        for family in self.engine.tables.families() {
+            let Counts { internal, external } = self.engine.no_local_endpoints.total(family);
             self.metrics.no_local_endpoints(family, internal, external);
         }
         if let Some(committed) = &report.committed {
@@ -490,4 +495,4 @@ fn number(count: usize) -> u64 {
 }
 
 /// The sender of the events is gone.
-struct Gone;
+struct SourceEnded;

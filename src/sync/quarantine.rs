@@ -1,7 +1,7 @@
 //! Services that the kernel refuses, and that are left out so that the others are programmed.
 //!
-//! Takes names and reasons, says who is left out and when each is tried again: when it changes, or after an hour. Pure: the clock
-//! is handed in. What is wanted stays a function of the cluster's state; this is kept beside it.
+//! Takes names and reasons, says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
+//! clock is handed in. What is wanted stays a function of the cluster's state; this is kept beside it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// A Service that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Culprit {
+pub struct RefusedService {
     /// The Service.
     pub service: ObjectName,
     /// What the kernel says, with the command or element in nft syntax.
     pub reason: String,
 }
 
-/// What a failed transaction tells about its content.
+/// What a failed transaction says about its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum Cause {
     /// Something in it is refused for what it is.
     Content,
     /// Such a refusal often passes by itself.
@@ -33,7 +33,7 @@ pub(super) enum Fault {
     Elsewhere,
 }
 
-impl Fault {
+impl Cause {
     /// What a failure tells.
     pub(super) fn of(error: &CommitError) -> Self {
         let refusals = match error {
@@ -55,8 +55,9 @@ impl Fault {
         matches!(error, CommitError::Refused(refusals) if refusals.iter().all(Refusal::is_about_presence))
     }
 
-    /// Failed syncs in a row before it is asked whose fault it is: the first may be for outdated knowledge of the kernel's state.
-    fn patience(self) -> Option<u32> {
+    /// Failed syncs in a row before the refused Services are looked for: the first may be for outdated knowledge of what the kernel
+    /// holds.
+    fn failures_before_search(self) -> Option<u32> {
         match self {
             Self::Content => Some(1),
             Self::Passing => Some(4),
@@ -68,57 +69,57 @@ impl Fault {
 /// The Services that are left out.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    inmates: BTreeMap<ObjectName, (Instant, String)>,
+    left_out: BTreeMap<ObjectName, (Instant, String)>,
     /// Those that are tried again since the last sync that succeeded.
-    on_trial: BTreeMap<ObjectName, String>,
-    news: Vec<Culprit>,
+    retried: BTreeMap<ObjectName, String>,
+    news: Vec<RefusedService>,
     /// Failed syncs in a row.
     failures: u32,
 }
 
 impl Quarantine {
-    /// Whether the Services at fault for such a failure are to be looked for.
-    pub(super) fn is_time(&self, fault: Fault) -> bool {
-        let known = fault == Fault::Content && !self.on_trial.is_empty();
-        fault.patience().is_some_and(|patience| known || self.failures >= patience)
+    /// Whether the Services that are refused are to be looked for after a failure with this cause.
+    pub(super) fn is_time(&self, cause: Cause) -> bool {
+        let known = cause == Cause::Content && !self.retried.is_empty();
+        cause.failures_before_search().is_some_and(|least| known || self.failures >= least)
     }
 
     /// Notes the end of a sync.
     pub(super) fn synced(&mut self, ok: bool) {
         self.failures = if ok { 0 } else { self.failures.saturating_add(1) };
         if ok {
-            self.on_trial.clear();
+            self.retried.clear();
         }
     }
 
     /// A Service is left out from now on.
     pub(super) fn add(&mut self, service: ObjectName, reason: String, now: Instant) {
-        if self.on_trial.remove(&service).as_ref() != Some(&reason) {
-            self.news.push(Culprit { service: service.clone(), reason: reason.clone() });
+        if self.retried.remove(&service).as_ref() != Some(&reason) {
+            self.news.push(RefusedService { service: service.clone(), reason: reason.clone() });
         }
-        self.inmates.insert(service, (now, reason));
+        self.left_out.insert(service, (now, reason));
     }
 
     /// A Service is tried again.
-    pub(super) fn release(&mut self, service: &ObjectName) {
-        if let Some((service, (_, reason))) = self.inmates.remove_entry(service) {
-            self.on_trial.insert(service, reason);
+    pub(super) fn retry(&mut self, service: &ObjectName) {
+        if let Some((service, (_, reason))) = self.left_out.remove_entry(service) {
+            self.retried.insert(service, reason);
         }
     }
 
     /// Those that were left out for an hour.
     pub(super) fn due(&self, now: Instant) -> Vec<ObjectName> {
         let is_due = |since: &Instant| now.saturating_duration_since(*since) >= HOUR;
-        self.inmates.iter().filter(|(_, (since, _))| is_due(since)).map(|(name, _)| name.clone()).collect()
+        self.left_out.iter().filter(|(_, (since, _))| is_due(since)).map(|(name, _)| name.clone()).collect()
     }
 
     /// Those that are left out.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
-        self.inmates.keys()
+        self.left_out.keys()
     }
 
     /// Those added since the last call, unless for the reason of before.
-    pub(super) fn take_news(&mut self) -> Vec<Culprit> {
+    pub(super) fn take_news(&mut self) -> Vec<RefusedService> {
         std::mem::take(&mut self.news)
     }
 }
@@ -146,47 +147,47 @@ mod tests {
 
     #[test]
     fn what_a_refusal_tells() {
-        assert_eq!(Fault::of(&refused(&[Errno::INVAL])), Fault::Content);
-        assert_eq!(Fault::of(&refused(&[Errno::NOMEM, Errno::BUSY])), Fault::Passing);
-        assert_eq!(Fault::of(&refused(&[Errno::NOMEM, Errno::EXIST])), Fault::Content);
-        assert_eq!(Fault::of(&refused(&[Errno::INVAL, Errno::PERM])), Fault::Elsewhere);
-        assert_eq!(Fault::of(&CommitError::Unconfirmed), Fault::Elsewhere);
-        let too_large = |errno: Errno| Fault::of(&CommitError::TooLarge { bytes: 1 << 30, error: errno.into() });
-        assert_eq!((too_large(Errno::MSGSIZE), too_large(Errno::NOBUFS)), (Fault::Content, Fault::Passing));
-        assert_eq!(Fault::of(&CommitError::Socket(Errno::NOBUFS.into())), Fault::Elsewhere);
+        assert_eq!(Cause::of(&refused(&[Errno::INVAL])), Cause::Content);
+        assert_eq!(Cause::of(&refused(&[Errno::NOMEM, Errno::BUSY])), Cause::Passing);
+        assert_eq!(Cause::of(&refused(&[Errno::NOMEM, Errno::EXIST])), Cause::Content);
+        assert_eq!(Cause::of(&refused(&[Errno::INVAL, Errno::PERM])), Cause::Elsewhere);
+        assert_eq!(Cause::of(&CommitError::Unconfirmed), Cause::Elsewhere);
+        let too_large = |errno: Errno| Cause::of(&CommitError::TooLarge { bytes: 1 << 30, error: errno.into() });
+        assert_eq!((too_large(Errno::MSGSIZE), too_large(Errno::NOBUFS)), (Cause::Content, Cause::Passing));
+        assert_eq!(Cause::of(&CommitError::Socket(Errno::NOBUFS.into())), Cause::Elsewhere);
     }
 
     #[test]
     fn what_is_there_or_not_there_may_have_changed() {
-        assert!(Fault::may_be_outdated(&refused(&[Errno::NOENT, Errno::EXIST])));
-        assert!(!Fault::may_be_outdated(&refused(&[Errno::NOENT, Errno::INVAL])));
-        assert!(!Fault::may_be_outdated(&CommitError::Unconfirmed));
+        assert!(Cause::may_be_outdated(&refused(&[Errno::NOENT, Errno::EXIST])));
+        assert!(!Cause::may_be_outdated(&refused(&[Errno::NOENT, Errno::INVAL])));
+        assert!(!Cause::may_be_outdated(&CommitError::Unconfirmed));
     }
 
     #[test]
-    fn nobody_is_looked_for_at_the_first_failure() {
+    fn refused_services_are_not_looked_for_at_the_first_failure() {
         let mut quarantine = Quarantine::default();
-        assert!(!quarantine.is_time(Fault::Content));
+        assert!(!quarantine.is_time(Cause::Content));
         quarantine.synced(false);
-        assert!(quarantine.is_time(Fault::Content) && !quarantine.is_time(Fault::Passing));
+        assert!(quarantine.is_time(Cause::Content) && !quarantine.is_time(Cause::Passing));
         (0..3).for_each(|_| quarantine.synced(false));
-        assert!(quarantine.is_time(Fault::Passing) && !quarantine.is_time(Fault::Elsewhere));
+        assert!(quarantine.is_time(Cause::Passing) && !quarantine.is_time(Cause::Elsewhere));
         quarantine.synced(true);
-        assert!(!quarantine.is_time(Fault::Content));
+        assert!(!quarantine.is_time(Cause::Content));
     }
 
     #[test]
-    fn who_was_left_out_before_is_looked_for_at_once_and_said_once() {
+    fn a_service_that_was_left_out_before_is_looked_for_at_once_and_reported_once() {
         let (mut quarantine, now) = (Quarantine::default(), Instant::now());
         quarantine.add(web(), "too long".to_owned(), now);
         assert_eq!(quarantine.take_news().len(), 1);
-        quarantine.release(&web());
-        assert!(quarantine.names().len() == 0 && quarantine.is_time(Fault::Content));
+        quarantine.retry(&web());
+        assert!(quarantine.names().len() == 0 && quarantine.is_time(Cause::Content));
         quarantine.add(web(), "too long".to_owned(), now);
         assert_eq!((quarantine.take_news(), quarantine.names().len()), (Vec::new(), 1));
-        quarantine.release(&web());
+        quarantine.retry(&web());
         quarantine.add(web(), "too short".to_owned(), now);
-        assert_eq!(quarantine.take_news(), [Culprit { service: web(), reason: "too short".to_owned() }]);
+        assert_eq!(quarantine.take_news(), [RefusedService { service: web(), reason: "too short".to_owned() }]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! How often what other programs did to our rules is put right, and how often that is logged.
+//! How often what other programs did to the tables is repaired, and how often that is logged.
 //!
-//! Takes each finding that our tables were changed, gives the moment of the repair and, now and then, a sentence. A program that does
-//! it again and again is answered at once for the first times and then ten times a second; it is named at once for the first times
-//! and then every ten seconds, with the number of its changes. Pure: the clock is handed in.
+//! Takes each finding that the tables were changed, gives the moment of the repair and, now and then, what is to be logged. The first
+//! changes are repaired at once, further ones ten times a second; the first are logged at once, further ones every ten seconds with
+//! their number. Pure: the clock is handed in.
 //!
 //! Invariant: memory is bounded, whatever other programs do.
 
@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Repairs at once before they are spaced, and the space.
-const TURNS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) };
+const REPAIRS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) };
 
-/// Sentences at once before they are spaced, and the space.
-const SENTENCES: Rate = Rate { at_once: 10, then_every: Duration::from_secs(10) };
+/// Log records at once before they are spaced, and the space.
+const RECORDS: Rate = Rate { at_once: 10, then_every: Duration::from_secs(10) };
 
-/// Programs and findings that a sentence names.
+/// Programs and findings that a log record names.
 const NAMED: usize = 16;
 
 /// Something that may happen so often.
@@ -49,19 +49,19 @@ impl Budget {
     }
 }
 
-/// Changes of our tables by others that have not been put right or not been told of.
+/// Changes of the tables by other programs that have not been repaired or not been logged.
 #[derive(Debug)]
 pub(super) struct Repairs {
-    turns: Budget,
-    sentences: Budget,
+    repairs: Budget,
+    records: Budget,
     /// A change waits for its repair.
     waiting: bool,
-    untold: Untold,
+    unlogged: Unlogged,
 }
 
-/// What the next sentence is about.
+/// What the next log record is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Untold {
+pub(super) struct Unlogged {
     /// Times that the tables were found changed.
     pub(super) times: u64,
     /// By whom, as far as it is known.
@@ -72,37 +72,37 @@ pub(super) struct Untold {
 
 impl Repairs {
     pub(super) const fn new() -> Self {
-        let untold = Untold { times: 0, by: BTreeSet::new(), found: BTreeSet::new() };
-        Self { turns: Budget::new(TURNS), sentences: Budget::new(SENTENCES), waiting: false, untold }
+        let unlogged = Unlogged { times: 0, by: BTreeSet::new(), found: BTreeSet::new() };
+        Self { repairs: Budget::new(REPAIRS), records: Budget::new(RECORDS), waiting: false, unlogged }
     }
 
     /// The tables were changed by these programs, or may have been. Gives the moment of the repair.
     pub(super) fn noticed(&mut self, by: impl IntoIterator<Item = String>, now: Instant) -> Instant {
         self.waiting = true;
-        self.untold.times += 1;
-        extend(&mut self.untold.by, by);
-        self.turns.next(now)
+        self.unlogged.times += 1;
+        extend(&mut self.unlogged.by, by);
+        self.repairs.next(now)
     }
 
     /// A sync begins, and with it the repair if there is one to do.
     pub(super) fn started(&mut self, now: Instant) {
         if std::mem::take(&mut self.waiting) {
-            self.turns.take(now);
+            self.repairs.take(now);
         }
     }
 
     /// This was found in the tables.
     pub(super) fn found(&mut self, what: impl IntoIterator<Item = String>) {
-        extend(&mut self.untold.found, what);
+        extend(&mut self.unlogged.found, what);
     }
 
-    /// What is to be logged now. A change is told of after the sync that dealt with it, together with what that found.
-    pub(super) fn sentence(&mut self, now: Instant) -> Option<Untold> {
-        if self.waiting || self.untold == Untold::default() || self.sentences.next(now) > now {
+    /// What is to be logged now. A change is logged after the sync that repaired it, together with what that found.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<Unlogged> {
+        if self.waiting || self.unlogged == Unlogged::default() || self.records.next(now) > now {
             return None;
         }
-        self.sentences.take(now);
-        Some(std::mem::take(&mut self.untold))
+        self.records.take(now);
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
 
@@ -118,19 +118,19 @@ fn extend(names: &mut BTreeSet<String>, more: impl IntoIterator<Item = String>) 
 mod tests {
     use super::*;
 
-    /// What a program causes that changes our tables once a millisecond for so many seconds: repairs, sentences.
-    fn attack(seconds: u64) -> (usize, Vec<Untold>) {
+    /// What a program causes that changes the tables once a millisecond for so many seconds: repairs, log records.
+    fn attack(seconds: u64) -> (usize, Vec<Unlogged>) {
         let (mut repairs, start) = (Repairs::new(), Instant::now());
-        let (mut done, mut said) = (0, Vec::new());
+        let (mut done, mut logged) = (0, Vec::new());
         for millisecond in 0..seconds * 1000 {
             let now = start + Duration::from_millis(millisecond);
             if repairs.noticed([format!("nft (pid {millisecond})")], now) <= now {
                 repairs.started(now);
                 done += 1;
             }
-            said.extend(repairs.sentence(now));
+            logged.extend(repairs.take_due(now));
         }
-        (done, said)
+        (done, logged)
     }
 
     #[test]
@@ -143,36 +143,36 @@ mod tests {
 
     #[test]
     fn a_program_that_goes_on_is_named_now_and_then_with_a_count() {
-        let (_, said) = attack(61);
-        assert_eq!(said.len(), 10 + 6, "ten at once, then one in ten seconds");
-        assert_eq!(said[0].by, BTreeSet::from(["nft (pid 0)".to_owned()]));
-        assert_eq!((said[4].times, said[9].times, said[10].times), (1, 100, 9_500));
-        assert_eq!(said[10].by.len(), NAMED, "no more are named, so that memory is bounded");
+        let (_, logged) = attack(61);
+        assert_eq!(logged.len(), 10 + 6, "ten at once, then one in ten seconds");
+        assert_eq!(logged[0].by, BTreeSet::from(["nft (pid 0)".to_owned()]));
+        assert_eq!((logged[4].times, logged[9].times, logged[10].times), (1, 100, 9_500));
+        assert_eq!(logged[10].by.len(), NAMED, "no more are named, so that memory is bounded");
     }
 
     #[test]
     fn after_a_while_of_peace_all_is_as_at_the_beginning() {
         let (mut repairs, start) = (Repairs::new(), Instant::now());
         for now in [start, start + Duration::from_secs(200)] {
-            for _ in 0..TURNS.at_once {
+            for _ in 0..REPAIRS.at_once {
                 assert_eq!(repairs.noticed([], now), now);
-                assert_eq!(repairs.sentence(now), None, "it is not dealt with");
+                assert_eq!(repairs.take_due(now), None, "it is not repaired yet");
                 repairs.started(now);
-                assert!(repairs.sentence(now).is_some());
+                assert!(repairs.take_due(now).is_some());
             }
-            assert_eq!(repairs.noticed([], now), now + TURNS.then_every);
+            assert_eq!(repairs.noticed([], now), now + REPAIRS.then_every);
             repairs.started(now);
         }
     }
 
     #[test]
-    fn what_was_found_is_told_also_when_nobody_was_seen() {
+    fn findings_are_logged_also_when_no_program_was_seen() {
         let (mut repairs, now) = (Repairs::new(), Instant::now());
-        assert_eq!(repairs.sentence(now), None);
+        assert_eq!(repairs.take_due(now), None);
         repairs.found(["counter foreign".to_owned()]);
         repairs.started(now);
-        let said = repairs.sentence(now).map(|untold| (untold.times, untold.found));
-        assert_eq!(said, Some((0, BTreeSet::from(["counter foreign".to_owned()]))));
-        assert_eq!(repairs.noticed([], now), now, "no turn was taken");
+        let logged = repairs.take_due(now).map(|unlogged| (unlogged.times, unlogged.found));
+        assert_eq!(logged, Some((0, BTreeSet::from(["counter foreign".to_owned()]))));
+        assert_eq!(repairs.noticed([], now), now, "no repair was counted");
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
     }
 }
 
-/// I1 to I3.
+/// How traffic of local pods is recognised: by the cluster's range, the node's ranges, or the interface (I1 to I3).
 fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> Option<LocalTraffic> {
     match detect {
         DetectLocal::ClusterCidr { v4, v6 } => {
@@ -41,7 +41,8 @@ fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> O
     }
 }
 
-/// H2 to H4. A family that the list does not mention accepts node ports everywhere; `primary` never does.
+/// Whether node ports are accepted at every address or at listed ones: a family that the list does not mention accepts them at every
+/// address; `primary` never does (H2 to H4).
 pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
     match addresses {
         NodePortAddresses::Primary => NodePorts::Listed,

@@ -1,148 +1,143 @@
-//! The tables of both families: what they should hold and what they hold.
+//! The tables of both families: the records of what they should hold and hold, and what was read from the kernel.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use foldhash::HashMap;
 use nft::decode::DecodeError;
-use nft::{Command, Element, Refusal, Set, TableName};
+use nft::{Command, Element, Refusal, Set, TableDump, TableName};
 
 use crate::config::Config;
-use crate::diff::{
-    Collect, Desired, Fragment, LearnedMap, Objects, Realised, Scope, emptied_chains, has_garbage, transaction,
-};
+use crate::diff::{Collect, Objects, Record, Records};
 use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
 use crate::select::ServiceSelection;
-use crate::sync::company::Company;
-use crate::sync::looks::Looks;
+use crate::sync::client_checks::ClientChecks;
+use crate::sync::other_proxy::OtherProxy;
+use crate::table::LearnedMap;
 
-/// Who contributes a part of a table.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Part {
-    /// The node's own facts.
+/// Whom a part of a table stands for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Owner {
+    /// The node.
     Node,
     /// A Service.
     Service(ObjectName),
 }
 
 /// The table of one family.
-struct FamilyTable {
+pub(super) struct FamilyTable {
     settings: Settings,
-    desired: Desired<Part>,
-    realised: Realised,
-    /// Maps filled by rules that have to be looked at again, because an endpoint was taken away.
-    looks: Looks,
-    /// Chains that were empty at the last tick; those that still are may be deleted at the next one.
-    ripe: BTreeSet<Arc<str>>,
+    records: Records<Owner>,
+    /// What the last read-back found, until a transaction was committed after it; `Some(None)` when there was no table. Without it,
+    /// the kernel holds what was last committed.
+    read: Option<Option<TableDump>>,
+    /// Maps filled by rules that have to be read again, because an endpoint was taken away.
+    checks: ClientChecks,
 }
 
 /// The tables of all families that this node serves.
-pub(super) struct Tables<L> {
-    layout: L,
+pub(super) struct Tables {
+    layout: Layout,
     tables: Vec<FamilyTable>,
-    /// Whether nobody else may change the tables.
+    /// Whether only this process may change the tables.
     owned: bool,
-    /// Whether `realised` is what the kernel holds.
+    /// Whether it is known what the kernel holds.
     known: bool,
     /// What was written for Services depends on settings that are not in force any more.
     outdated: bool,
-    /// At least a second has passed since the last tick that a sync took into account.
-    tick: bool,
-    /// What read-backs found that is not ours, but for other rules and elements.
+    /// At least a second has passed since the last such note that a commit took into account.
+    second_passed: bool,
+    /// What read-backs found that is not this proxy's, but for other rules and elements.
     findings: Vec<String>,
-    /// The parts, as of the last commit, of Services that were written since; no parts where there was nothing.
-    former: HashMap<ObjectName, Parts>,
     /// Another kube-proxy that writes to the same tables.
-    pub(super) company: Company,
+    pub(super) other_proxy: OtherProxy,
 }
 
-/// The parts of a Service in each table, in order.
-pub(super) type Parts = Vec<Fragment>;
+/// The records of a Service in each table, in order.
+pub(super) type ServiceRecords = Vec<Record>;
 
-/// Clients that are remembered for endpoints that are gone, in one map. Each may be forgotten by the kernel at any moment.
+/// What the tables hold for a Service that is held back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum HeldBack {
+    /// What was last committed for it.
+    AsCommitted,
+    /// Nothing, because the kernel does not accept that either.
+    Removed,
+}
+
+/// Clients that are remembered in a map for endpoints that are gone. Each may be forgotten by the kernel at any moment.
 #[derive(Clone, Debug)]
-pub(super) struct Expulsion {
+pub(super) struct StaleClients {
     pub(super) table: TableName,
+    pub(super) owner: Owner,
     pub(super) map: Arc<Set>,
     pub(super) clients: Vec<Element>,
 }
 
 impl FamilyTable {
     fn name(&self) -> &TableName {
-        &self.desired.program().table.name
+        &self.records.program().table.name
     }
 
-    /// Notes which maps are to be looked at again after these commands: those of which the endpoints changed, unless they are new.
-    fn note_looks(&mut self, commands: &[Command], now: Instant) {
-        let name = &self.desired.program().table.name;
-        let ours: Vec<&Command> = commands.iter().filter(|command| command.table() == name).collect();
-        if ours.is_empty() {
-            return;
-        }
-        let new = ours.into_iter().filter_map(|command| match command {
-            Command::AddSet(_, set) => Some(&set.name),
+    /// Notes which maps are to be read again after these commands: those of which the endpoints changed, unless they are new.
+    fn note_checks(&mut self, commands: &[Command], now: Instant) {
+        let name = self.records.program().table.name.clone();
+        let new = commands.iter().filter_map(|command| match command {
+            Command::AddSet(table, set) if *table == name => Some(&set.name),
             _ => None,
         });
         let new: BTreeSet<&Arc<str>> = new.collect();
-        let changed =
-            self.desired.touched_learned().filter(|map| map.allowed.is_some() && !new.contains(&map.set.name));
-        changed.for_each(|map| self.looks.changed(&map.set.name, now));
-    }
-
-    /// Takes chains that were emptied again from those that have been empty for long; with a tick, starts anew with all.
-    fn ripen(&mut self, commands: &[Command], tick: bool) {
-        let table = &self.desired.program().table.name;
-        if tick {
-            self.ripe = emptied_chains(&self.desired, &self.realised).collect();
-            return;
-        }
-        for command in commands.iter().filter(|command| command.table() == table) {
-            if let Command::FlushChain(_, name) = command {
-                self.ripe.remove(name);
+        for (owner, map) in self.records.changed_learned() {
+            if map.allowed.is_some() && !new.contains(&map.set.name) {
+                self.checks.changed(owner, &map.set.name, now);
             }
         }
     }
 
-    /// The clients that are remembered for endpoints that are gone (E6): in all maps, or in those of which the endpoints changed.
-    fn expulsions(&self, kernel: &mut impl Kernel, scope: Scope) -> Result<Vec<Expulsion>, nft::ReadError> {
-        let maps: Vec<&LearnedMap> = match scope {
-            Scope::Everything => self.desired.all_learned().collect(),
-            Scope::Touched => self.desired.touched_learned().collect(),
+    /// The clients that are remembered for endpoints that are gone (E6): in all maps after a read-back, else in those of which the
+    /// endpoints changed.
+    fn stale_clients(&self, kernel: &mut impl Kernel) -> Result<Vec<StaleClients>, nft::ReadError> {
+        let maps: Vec<(&Owner, &LearnedMap)> = match &self.read {
+            Some(dump) => {
+                let has = |map: &LearnedMap| dump.as_ref().is_some_and(|dump| dump.sets.contains_key(&map.set.name));
+                self.records.learned().filter(|(_, map)| has(map)).collect()
+            }
+            None => {
+                let changed = self.records.changed_learned();
+                changed.filter(|(owner, map)| self.records.is_committed(owner, &map.set.name)).collect()
+            }
         };
-        let present = maps.into_iter().filter(|map| self.realised.has_set(&map.set.name));
-        present.filter_map(|map| self.expulsion(kernel, map).transpose()).collect()
+        maps.into_iter().filter_map(|(owner, map)| self.stale_clients_of(kernel, owner, map).transpose()).collect()
     }
 
-    /// The same for one map; `None` when there is nobody.
-    fn expulsion(&self, kernel: &mut impl Kernel, map: &LearnedMap) -> Result<Option<Expulsion>, nft::ReadError> {
+    /// The same for one map; `None` when there are none.
+    fn stale_clients_of(
+        &self,
+        kernel: &mut impl Kernel,
+        owner: &Owner,
+        map: &LearnedMap,
+    ) -> Result<Option<StaleClients>, nft::ReadError> {
         if map.allowed.is_none() {
             return Ok(None);
         }
-        let clients = map.expelled(kernel.elements(self.name(), &map.set)?);
-        let (table, map) = (self.name().clone(), Arc::clone(&map.set));
-        Ok((!clients.is_empty()).then_some(Expulsion { table, map, clients }))
+        let clients = map.not_allowed(kernel.elements(self.name(), &map.set)?);
+        let stale =
+            StaleClients { table: self.name().clone(), owner: owner.clone(), map: Arc::clone(&map.set), clients };
+        Ok((!stale.clients.is_empty()).then_some(stale))
     }
 }
 
-impl<L: Layout> Tables<L> {
+impl Tables {
     /// Empty tables of which is not known what the kernel holds.
-    pub(super) fn new(layout: L, families: &[Family], config: &Config) -> Self {
+    pub(super) fn new(layout: Layout, families: &[Family], config: &Config) -> Self {
         let owned = config.own_tables;
         let table = |family: &Family| {
             let settings = super::settings::settings(config, None, *family, owned);
-            let program = layout.program(&settings);
-            let realised = Realised::absent(&program);
-            FamilyTable {
-                realised,
-                desired: Desired::new(program),
-                settings,
-                looks: Looks::default(),
-                ripe: BTreeSet::new(),
-            }
+            let records = Records::new(layout.program(&settings));
+            FamilyTable { records, settings, read: None, checks: ClientChecks::default() }
         };
         Self {
             tables: families.iter().map(table).collect(),
@@ -150,16 +145,15 @@ impl<L: Layout> Tables<L> {
             owned,
             known: false,
             outdated: false,
-            tick: false,
+            second_passed: false,
             findings: Vec::new(),
-            former: HashMap::default(),
-            company: Company::default(),
+            other_proxy: OtherProxy::default(),
         }
     }
 
     /// How Services are written down.
-    pub(super) fn layout(&self) -> &L {
-        &self.layout
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// The families, in order.
@@ -168,8 +162,8 @@ impl<L: Layout> Tables<L> {
     }
 
     /// The names of the tables.
-    pub(super) fn names(&self) -> Vec<nft::TableName> {
-        self.tables.iter().map(|table| table.desired.program().table.name.clone()).collect()
+    pub(super) fn names(&self) -> Vec<TableName> {
+        self.tables.iter().map(|table| table.name().clone()).collect()
     }
 
     /// Takes over facts of the node and of the cluster that belong to no Service.
@@ -179,56 +173,61 @@ impl<L: Layout> Tables<L> {
         for table in &mut self.tables {
             let settings = super::settings::settings(config, node, table.settings.family, self.owned);
             if settings != table.settings {
-                table.desired.set_program(self.layout.program(&settings));
+                table.records.set_program(self.layout.program(&settings));
                 table.settings = settings;
                 self.known = false;
                 self.outdated = true;
             }
-            table.desired.replace(Part::Node, self.layout.node(&table.settings, &facts));
+            table.records.put(Owner::Node, self.layout.node(&table.settings, &facts));
         }
     }
 
     /// Takes over what was selected for a Service; `None` when it is gone.
     pub(super) fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
-        let part = |table: &FamilyTable| selection.map(|s| self.layout.service(&table.settings, s)).unwrap_or_default();
-        let parts = self.tables.iter().map(part).collect();
-        self.put(name, parts);
-    }
-
-    /// Puts these parts in the place of a Service's present ones.
-    pub(super) fn put(&mut self, name: &ObjectName, parts: Parts) {
-        if !self.former.contains_key(name) {
-            let parts = self.parts(name);
-            let nothing = parts.iter().all(Fragment::is_empty);
-            self.former.insert(name.clone(), if nothing { Parts::new() } else { parts });
-        }
-        for (table, part) in self.tables.iter_mut().zip(parts) {
-            table.desired.replace(Part::Service(name.clone()), part);
+        for table in &mut self.tables {
+            let fragment = selection.map(|selection| self.layout.service(&table.settings, selection));
+            table.records.put(Owner::Service(name.clone()), fragment.unwrap_or_default());
         }
     }
 
-    /// The present parts of a Service.
-    pub(super) fn parts(&self, name: &ObjectName) -> Parts {
-        let owner = Part::Service(name.clone());
-        self.tables.iter().map(|table| table.desired.fragment(&owner)).collect()
+    /// The records of a Service.
+    pub(super) fn records(&self, name: &ObjectName) -> ServiceRecords {
+        let owner = Owner::Service(name.clone());
+        self.tables.iter().map(|table| table.records.record(&owner)).collect()
     }
 
-    /// The parts of a Service as of the last commit; nothing of one that was not written since.
-    pub(super) fn former(&self, name: &ObjectName) -> Parts {
-        self.former.get(name).filter(|parts| !parts.is_empty()).cloned().unwrap_or_else(|| self.nothing())
+    /// Puts these records in the place of a Service's present ones.
+    pub(super) fn put_records(&mut self, name: &ObjectName, records: ServiceRecords) {
+        for (table, record) in self.tables.iter_mut().zip(records) {
+            table.records.put_record(Owner::Service(name.clone()), record);
+        }
     }
 
-    /// The parts of a Service that contributes nothing.
-    pub(super) fn nothing(&self) -> Parts {
-        self.tables.iter().map(|_| Fragment::default()).collect()
+    /// Has the tables hold for these Services what was last committed for them, or nothing where the second value says so.
+    pub(super) fn hold_back<'a>(&mut self, services: impl Iterator<Item = (&'a ObjectName, HeldBack)>) {
+        for (name, held_back) in services {
+            let owner = Owner::Service(name.clone());
+            for table in &mut self.tables {
+                match held_back {
+                    HeldBack::AsCommitted => table.records.keep_committed(&owner),
+                    HeldBack::Removed => table.records.put_record(owner.clone(), Record::default()),
+                }
+            }
+        }
     }
 
-    /// The Services that contribute something that these commands add, or contributed something that they take away.
+    /// Takes from these Services, which are held back, each front that belongs to another Service by now.
+    pub(super) fn give_way<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
+        let owners: Vec<Owner> = services.cloned().map(Owner::Service).collect();
+        self.tables.iter_mut().for_each(|table| table.records.give_way(owners.iter()));
+    }
+
+    /// The Services that have something that these commands add, or had something that they take away.
     pub(super) fn contributors(&self, commands: &[Command]) -> BTreeSet<ObjectName> {
         self.services_of(commands.iter().map(|command| (command, None)))
     }
 
-    /// The Services that contribute what was refused; none when that cannot be told of all of it.
+    /// The Services that have what was refused; none when that cannot be told of all of it.
     pub(super) fn refused(&self, commands: &[Command], refusals: &[Refusal]) -> BTreeSet<ObjectName> {
         let refused = refusals.iter().filter_map(|refusal| Some((commands.get(refusal.command?)?, refusal.element)));
         self.services_of(refused)
@@ -238,19 +237,17 @@ impl<L: Layout> Tables<L> {
         let mut by_table: Vec<Objects> = self.tables.iter().map(|_| Objects::default()).collect();
         for (command, element) in objects {
             let tables = self.tables.iter().zip(&mut by_table);
-            let mut fitting = tables.filter(|(table, _)| table.desired.program().table.name == *command.table());
+            let mut fitting = tables.filter(|(table, _)| table.name() == command.table());
             if let Some((_, objects)) = fitting.next() {
                 objects.add(command, element);
             }
         }
-        let present = self.tables.iter().zip(&by_table).flat_map(|(table, objects)| table.desired.owners(objects));
-        let present = present.filter_map(|part| match part {
-            Part::Node => None,
-            Part::Service(name) => Some(name),
+        let owners = self.tables.iter().zip(&by_table).flat_map(|(table, objects)| table.records.owners(objects));
+        let services = owners.filter_map(|owner| match owner {
+            Owner::Node => None,
+            Owner::Service(name) => Some(name.clone()),
         });
-        let met = |parts: &Parts| parts.iter().zip(&by_table).any(|(part, objects)| objects.meet(part));
-        let former = self.former.iter().filter(|(_, parts)| met(parts)).map(|(name, _)| name);
-        present.chain(former).cloned().collect()
+        services.collect()
     }
 
     /// Whether every Service has to be written again; says so once.
@@ -263,26 +260,31 @@ impl<L: Layout> Tables<L> {
         self.owned = false;
         for table in &mut self.tables {
             table.settings.owned = false;
-            table.desired.set_program(self.layout.program(&table.settings));
+            table.records.set_program(self.layout.program(&table.settings));
         }
         self.known = false;
     }
 
-    /// Whether what the kernel holds is known.
+    /// Whether it is known what the kernel holds.
     pub(super) fn known(&self) -> bool {
         self.known
     }
 
+    /// Whether the next transaction is a comparison with what was read, and not only of what changed.
+    pub(super) fn compares_everything(&self) -> bool {
+        self.tables.iter().any(|table| table.read.is_some())
+    }
+
     /// Notes that at least a second has passed since the last call.
-    pub(super) fn tick(&mut self) {
-        self.tick = true;
+    pub(super) fn second_passed(&mut self) {
+        self.second_passed = true;
     }
 
     /// Notes that the kernel may hold anything.
     pub(super) fn forget(&mut self) {
         self.known = false;
         // If it was a deletion that the kernel refused, the next sync does without.
-        self.tick = false;
+        self.second_passed = false;
     }
 
     /// Notes that what the kernel held before [`Tables::forget`] is what it holds now.
@@ -297,9 +299,9 @@ impl<L: Layout> Tables<L> {
     pub(super) fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
         let (now, mut found) = (Instant::now(), false);
         for table in &mut self.tables {
-            let program = table.desired.program();
+            let program = table.records.program();
             let mut dump = match kernel.read(&program.table.name) {
-                // Whoever writes to it all the time must not keep us from writing: it is made anew, unread.
+                // A program that writes to it all the time must not keep this one from writing: it is made anew, unread.
                 Err(nft::ReadError::Unstable) => {
                     let name = &program.table.name;
                     self.findings
@@ -308,147 +310,148 @@ impl<L: Layout> Tables<L> {
                 }
                 other => other?,
             };
-            found |= dump.as_mut().is_some_and(|dump| self.company.set_aside(dump, now));
+            found |= dump.as_mut().is_some_and(|dump| self.other_proxy.set_aside(dump, now));
             self.findings.extend(dump.iter().flat_map(findings));
-            table.realised = Realised::from_dump(dump, program);
+            table.read = Some(dump);
         }
-        self.company.looked(found, now);
+        self.other_proxy.tables_read(found, now);
         self.known = true;
         Ok(())
     }
 
-    /// What the last read-backs found that is not ours, but for other rules and elements, in words.
+    /// What the last read-backs found that is not this proxy's, but for other rules and elements, in words.
     pub(super) fn take_findings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.findings)
     }
 
-    /// The commands that make the kernel hold what it should, for all families, but for what rules remember. `settled` says that
-    /// the last sync was long enough ago to delete what it emptied.
-    pub(super) fn transaction(&self, scope: Scope, settled: bool) -> Vec<Command> {
-        let mut commands = Vec::new();
-        for table in &self.tables {
-            let collect = match (settled, self.tick) {
-                (true, _) => Collect::Emptied,
-                (false, true) => Collect::Of(&table.ripe),
-                (false, false) => Collect::Nothing,
-            };
-            commands.extend(transaction(&table.desired, &table.realised, scope, collect));
-        }
-        commands
+    /// The commands that make the kernel hold what it should, for all families, but for what rules remember. `after_pause` says that
+    /// the last sync was long enough ago to delete the chains that it emptied.
+    pub(super) fn transaction(&mut self, after_pause: bool) -> Vec<Command> {
+        let collect = match (after_pause, self.second_passed) {
+            (true, _) => Collect::AllEmpty,
+            (false, true) => Collect::EmptyForASecond,
+            (false, false) => Collect::Nothing,
+        };
+        let of_table = |table: &mut FamilyTable| match &table.read {
+            Some(dump) => table.records.comparison(dump.as_ref(), collect),
+            None => table.records.changes(collect),
+        };
+        self.tables.iter_mut().flat_map(of_table).collect()
     }
 
     /// The clients that are to be forgotten together with this transaction, because it takes their endpoints away.
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub(super) fn expulsions(
+    pub(super) fn stale_clients(
         &self,
         kernel: &mut impl Kernel,
-        scope: Scope,
         transaction: &[Command],
-    ) -> Result<Vec<Expulsion>, nft::ReadError> {
-        // A table that is made anew remembers nobody.
+    ) -> Result<Vec<StaleClients>, nft::ReadError> {
+        // A table that is made anew remembers no clients.
         let is_new = |table: &&FamilyTable| {
             transaction.iter().any(|command| matches!(command, Command::DeleteTable(name) if name == table.name()))
         };
-        let mut expulsions = Vec::new();
+        let mut found = Vec::new();
         for table in self.tables.iter().filter(|table| !is_new(table)) {
-            expulsions.extend(table.expulsions(kernel, scope)?);
+            found.extend(table.stale_clients(kernel)?);
         }
-        Ok(expulsions)
+        Ok(found)
     }
 
-    /// When a map that rules fill is to be looked at again.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        self.tables.iter().filter_map(|table| table.looks.next()).min()
+    /// When a map that rules fill is to be read again.
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.tables.iter().filter_map(|table| table.checks.next()).min()
     }
 
-    /// The map that rules fill and that is to be looked at now, if there is one.
-    pub(super) fn due(&self, now: Instant) -> Option<(TableName, Arc<str>)> {
-        self.tables.iter().find_map(|table| Some((table.name().clone(), Arc::clone(table.looks.due(now)?))))
+    /// The map that rules fill and that is to be read now, if there is one.
+    pub(super) fn due_check(&self, now: Instant) -> Option<(TableName, Arc<str>)> {
+        self.tables.iter().find_map(|table| Some((table.name().clone(), Arc::clone(table.checks.due(now)?))))
     }
 
-    /// Looks at such a map, and gives the clients that are still remembered for endpoints that are gone.
+    /// Reads such a map, and gives the clients that are still remembered for endpoints that are gone.
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub(super) fn look(
+    pub(super) fn check(
         &mut self,
         kernel: &mut impl Kernel,
         (table, map): &(TableName, Arc<str>),
         now: Instant,
-    ) -> Result<Option<Expulsion>, nft::ReadError> {
+    ) -> Result<Option<StaleClients>, nft::ReadError> {
         let Some(table) = self.tables.iter_mut().find(|known| known.name() == table) else { return Ok(None) };
-        let Some(learned) = table.desired.learned(map) else {
-            table.looks.forget(map);
+        let owner = table.checks.owner(map).cloned();
+        let learned = owner.and_then(|owner| Some((table.records.learned_of(&owner, map)?, owner)));
+        let Some((learned, owner)) = learned else {
+            table.checks.forget(map);
             return Ok(None);
         };
-        let found = table.expulsion(kernel, learned).inspect_err(|_| table.looks.failed(map, now))?;
-        table.looks.looked(map, found.is_some(), now);
+        let found = table.stale_clients_of(kernel, &owner, learned).inspect_err(|_| table.checks.failed(map, now))?;
+        table.checks.checked(map, found.is_some(), now);
         Ok(found)
     }
 
-    /// Has the map of an expulsion looked at within [`crate::sync::looks`]'s usual time after a change.
-    pub(super) fn look_soon(&mut self, expulsion: &Expulsion, now: Instant) {
-        for table in self.tables.iter_mut().filter(|table| *table.name() == expulsion.table) {
-            table.looks.changed(&expulsion.map.name, now);
+    /// Has the map of these clients read again soon, as after a change.
+    pub(super) fn check_soon(&mut self, stale: &StaleClients, now: Instant) {
+        for table in self.tables.iter_mut().filter(|table| *table.name() == stale.table) {
+            table.checks.changed(&stale.owner, &stale.map.name, now);
         }
     }
 
-    /// Has the map of an expulsion looked at at once, because the clients are still remembered, or later, if it just failed.
-    pub(super) fn look_again(&mut self, expulsion: &Expulsion, failed: bool, now: Instant) {
-        for table in self.tables.iter_mut().filter(|table| *table.name() == expulsion.table) {
-            table.looks.hurry(&expulsion.map.name, now);
+    /// Has the map of these clients read again at once, because they are still remembered, or later, if it just failed.
+    pub(super) fn check_again(&mut self, stale: &StaleClients, failed: bool, now: Instant) {
+        for table in self.tables.iter_mut().filter(|table| *table.name() == stale.table) {
+            table.checks.hurry(&stale.owner, &stale.map.name, now);
             if failed {
-                table.looks.failed(&expulsion.map.name, now);
+                table.checks.failed(&stale.map.name, now);
             }
         }
     }
 
-    /// Whether something is left to do that has to wait a moment.
-    pub(super) fn unfinished(&self) -> bool {
-        self.tables.iter().any(|table| has_garbage(&table.desired, &table.realised))
+    /// Whether emptied chains are left to be deleted, which has to wait for a second.
+    pub(super) fn has_emptied_chains(&self) -> bool {
+        self.tables.iter().any(|table| table.records.has_emptied_chains())
     }
 
     /// Notes that the kernel carried out the commands of [`Tables::transaction`] just now.
     pub(super) fn committed(&mut self, commands: &[Command], now: Instant) {
         for table in &mut self.tables {
-            let name = table.desired.program().table.name.clone();
-            table.note_looks(commands, now);
-            commands.iter().for_each(|command| table.realised.apply(command, &name));
-            table.ripen(commands, self.tick);
-            table.desired.settle();
+            table.note_checks(commands, now);
+            let read = table.read.take();
+            table.records.committed(commands, read.as_ref().map(Option::as_ref));
+            if self.second_passed {
+                table.records.second_passed();
+            }
         }
-        self.tick = false;
-        self.former = HashMap::default();
+        self.second_passed = false;
     }
 
-    /// The sets of each family's table, as far as we know, with their numbers of elements; without those that rules fill.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
-        self.tables.iter().map(|table| (table.settings.family, table.realised.counts()))
+    /// The sets of each family's table as of the last commit, with their numbers of elements; without those that rules fill.
+    pub(super) fn lens(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
+        self.tables.iter().map(|table| (table.settings.family, table.records.lens()))
     }
 
     /// Everything the tables should hold, as nft text wants it.
     pub(super) fn content(&self) -> nft::Ruleset {
-        nft::Ruleset { tables: self.tables.iter().map(|table| table.desired.content()).collect() }
+        nft::Ruleset { tables: self.tables.iter().map(|table| table.records.content()).collect() }
     }
 }
 
 /// A table of which is known only that it is there.
-fn unread(table: nft::Table) -> nft::TableDump {
+fn unread(table: nft::Table) -> TableDump {
     let error = DecodeError { object: "table", name: Some(Arc::clone(&table.name.name)), attribute: "content" };
-    nft::TableDump { unreadable: vec![error], ..nft::TableDump::empty(table) }
+    TableDump { unreadable: vec![error], ..TableDump::empty(table) }
 }
 
 /// Objects and errors that a finding names.
-const FOUND: usize = 16;
+const NAMED: usize = 16;
 
-/// What is in a table, or is said of it, that we never make; `None` when there is nothing.
-fn findings(dump: &nft::TableDump) -> Option<String> {
+/// What is in a table, or is said of it, that this proxy never makes; `None` when there is nothing.
+fn findings(dump: &TableDump) -> Option<String> {
     let dormant = dump.dormant.then(|| "is dormant".to_owned());
     let flags = (dump.unknown_flags != 0).then(|| format!("has the unknown flags {:#x}", dump.unknown_flags));
     let objects = dump.objects.iter().map(|object| format!("holds {object}"));
     let unreadable = dump.unreadable.iter().map(|error| format!("holds what we never make ({error})"));
-    let all: Vec<String> = dormant.into_iter().chain(flags).chain(objects).chain(unreadable).take(FOUND).collect();
+    let all: Vec<String> = dormant.into_iter().chain(flags).chain(objects).chain(unreadable).take(NAMED).collect();
     (!all.is_empty()).then(|| format!("table {} {}", dump.table.name, all.join(", ")))
 }

@@ -12,7 +12,7 @@ use crate::{count, turn};
 use kube_proxy::conntrack::Flow;
 use kube_proxy::kernel::{ForeignWrites, Kernel};
 use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset;
 use kube_proxy::sync::{Engine, Report};
 use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
 
@@ -68,7 +68,7 @@ struct Cost {
     sent: usize,
 }
 
-type Proxy = Engine<Encoding, AnyLayout>;
+type Proxy = Engine<Encoding>;
 
 fn change(proxy: &mut Proxy, events: impl IntoIterator<Item = Event>) -> Report {
     for event in events {
@@ -79,7 +79,7 @@ fn change(proxy: &mut Proxy, events: impl IntoIterator<Item = Event>) -> Report 
 
 /// An engine that has synced a cluster with this many Services.
 fn programmed(services: u16) -> Proxy {
-    let mut proxy = Engine::new(config(), AnyLayout::Maps, &Family::BOTH, Encoding);
+    let mut proxy = Engine::new(config(), ruleset::Layout::Maps, &Family::BOTH, Encoding);
     let objects = (0..services).flat_map(|n| served(n, ENDPOINTS));
     change(&mut proxy, [node(Some("a"))].into_iter().chain(objects).chain([Event::InitialListDone]));
     proxy

@@ -5,24 +5,24 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use std::{env, io};
 
-use crate::support::cluster::{address, config, endpoint, name, node, served, slice};
+use crate::support::cluster::{address, config, endpoint, name, node, served, service, slice};
 use crate::support::faulty::{EINVAL, Fault, Faulty};
 use crate::support::figures::Figures;
 use crate::support::kernel::Recorder;
 use kube_proxy::health;
 use kube_proxy::kernel::Kernel;
 use kube_proxy::metrics::Metrics;
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::maps::Maps;
-use kube_proxy::sync::{Culprit, Engine, Report, Schedule, Sync, SyncError};
-use nft::{Element, TableDump, TableName, Value};
+use kube_proxy::model::{Event, Family, Service};
+use kube_proxy::ruleset::Layout;
+use kube_proxy::sync::{Engine, RefusedService, Report, Schedule, Sync, SyncError};
+use nft::{Data, Element, TableDump, TableName, Value};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 
@@ -35,7 +35,7 @@ const MOST_TRIES: usize = 50;
 
 struct Cluster {
     kernel: Faulty<Recorder>,
-    engine: Engine<Faulty<Recorder>, Maps>,
+    engine: Engine<Faulty<Recorder>>,
     events: Vec<Event>,
 }
 
@@ -43,7 +43,7 @@ impl Cluster {
     /// Services 0 to n-1, not synced yet.
     fn new(services: u16) -> Self {
         let kernel = Faulty::new(Recorder::default());
-        let engine = Engine::new(config(), Maps, &Family::BOTH, kernel.clone());
+        let engine = Engine::new(config(), Layout::Maps, &Family::BOTH, kernel.clone());
         let mut cluster = Self { kernel, engine, events: Vec::new() };
         let services = (0..services).flat_map(|n| served(n, 3));
         let events: Vec<Event> = [node(None)].into_iter().chain(services).chain([Event::InitialListDone]).collect();
@@ -84,7 +84,7 @@ impl Cluster {
 
     /// The kernel holds what another process, told of all but these Services, would write.
     fn assert_converged(&self, without: &[u16]) {
-        let mut other = Engine::new(config(), Maps, &Family::BOTH, self.kernel.inner.clone());
+        let mut other = Engine::new(config(), Layout::Maps, &Family::BOTH, self.kernel.inner.clone());
         let left_out =
             |event: &Event| without.iter().any(|n| matches!(event, Event::ServiceApplied(s) if s.name == name(*n)));
         self.events.iter().filter(|event| !left_out(event)).cloned().for_each(|event| {
@@ -244,8 +244,8 @@ fn a_service_that_is_always_refused_does_not_stop_the_others() {
     for tells_element in [true, false] {
         let mut cluster = with_a_culprit(tells_element);
         assert!(cluster.tried() <= MOST_TRIES);
-        let culprits = cluster.engine.take_culprits();
-        let [Culprit { service, reason }] = &culprits[..] else { panic!("{culprits:?}") };
+        let culprits = cluster.engine.take_refused_services();
+        let [RefusedService { service, reason }] = &culprits[..] else { panic!("{culprits:?}") };
         assert_eq!(*service, name(7));
         assert!(reason.contains("element of endpoints"), "{reason}");
         cluster.assert_converged(&[7]);
@@ -267,7 +267,7 @@ fn what_others_do_to_the_tables_while_a_culprit_is_looked_for_is_nobodys_fault()
         cluster.kernel.orders.borrow_mut().commits.extend([Fault::Refuse(errno, 0); 3]);
         cluster.sync().expect_err("at first nobody is blamed");
         cluster.sync().expect("in the end it is taken");
-        assert_eq!((cluster.engine.take_culprits(), cluster.engine.quarantined().len()), (Vec::new(), 0));
+        assert_eq!((cluster.engine.take_refused_services(), cluster.engine.quarantined().len()), (Vec::new(), 0));
         cluster.assert_converged(&[]);
     }
 }
@@ -276,7 +276,7 @@ fn what_others_do_to_the_tables_while_a_culprit_is_looked_for_is_nobodys_fault()
 fn a_culprit_is_tried_again_when_it_changes() {
     // A Service that was left out is tried again when it changes (G15).
     let mut cluster = with_a_culprit(true);
-    assert_eq!(cluster.engine.take_culprits().len(), 1);
+    assert_eq!(cluster.engine.take_refused_services().len(), 1);
     cluster.sync().expect("nothing changed");
     cluster.tried();
     // Still bad, and found at once.
@@ -284,7 +284,7 @@ fn a_culprit_is_tried_again_when_it_changes() {
     cluster.sync().expect("the others are not stopped");
     assert!(cluster.tried() > 1, "it was tried");
     assert_eq!(cluster.engine.quarantined().len(), 1);
-    assert_eq!(cluster.engine.take_culprits(), Vec::new(), "said once");
+    assert_eq!(cluster.engine.take_refused_services(), Vec::new(), "said once");
     // Good now.
     cluster.move_endpoints(7, 8);
     cluster.sync().expect("nothing is wrong any more");
@@ -305,6 +305,43 @@ fn what_a_culprit_had_before_stays() {
 }
 
 #[test]
+fn a_front_that_a_refused_service_gave_up_goes_to_the_service_that_claims_it_now() {
+    let external: IpAddr = "198.51.100.99".parse().expect("an address");
+    let claims = |n: u16, front: bool| {
+        let external_ips = if front { vec![external] } else { Vec::new() };
+        Event::ServiceApplied(Service { external_ips, ..service(n) })
+    };
+    let mut cluster = Cluster::synced(10);
+    cluster.apply(claims(7, true));
+    cluster.sync().expect("nothing is wrong yet");
+    let owner = |cluster: &Cluster| {
+        let key = Data::from(external);
+        let table = cluster.tables().swap_remove(0).expect("there is a table");
+        let elements =
+            table.sets["services"].1.iter().filter(|element| element.key.as_slice().starts_with(key.as_slice()));
+        elements.map(|element| element.comment.clone().expect("a comment")).collect::<Vec<_>>()
+    };
+    assert_eq!(owner(&cluster), ["shop/web-7:http".into()]);
+
+    cluster.kernel.orders.borrow_mut().poison = Some(is_bad);
+    cluster.apply(claims(7, false));
+    cluster.move_endpoints(7, 66);
+    cluster.apply(claims(3, true));
+    cluster.sync().expect_err("the first failure may be for outdated knowledge");
+    cluster.sync().expect("the others are programmed");
+    assert_eq!(cluster.engine.quarantined().collect::<Vec<_>>(), [&name(7)]);
+    assert_eq!(owner(&cluster), ["shop/web-3:http".into()]);
+    cluster.engine.compare_everything();
+    cluster.sync().expect("nothing is left to be done");
+    assert_eq!(owner(&cluster), ["shop/web-3:http".into()]);
+
+    cluster.move_endpoints(7, 8);
+    cluster.sync().expect("nothing is wrong any more");
+    assert_eq!(cluster.kernel.inner.log.borrow().refused, [], "a transaction that the kernel does not take");
+    cluster.assert_converged(&[]);
+}
+
+#[test]
 fn a_service_too_large_for_a_batch_does_not_stop_the_others() {
     let mut cluster = Cluster::new(40);
     cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
@@ -313,8 +350,8 @@ fn a_service_too_large_for_a_batch_does_not_stop_the_others() {
     assert!(cluster.sync().is_err(), "the first failure may be for outdated knowledge");
     cluster.sync().expect("the others are programmed");
     assert_eq!(cluster.engine.quarantined().collect::<Vec<_>>(), [&name(7)]);
-    let reason = &cluster.engine.take_culprits()[0].reason;
-    assert!(reason.starts_with("the kernel does not take a batch of ") && reason.contains("too long"), "{reason}");
+    let reason = &cluster.engine.take_refused_services()[0].reason;
+    assert!(reason.starts_with("the kernel does not accept a batch of ") && reason.contains("too long"), "{reason}");
     assert!(cluster.tried() <= MOST_TRIES);
     cluster.kernel.orders.borrow_mut().most_bytes = None;
     cluster.assert_converged(&[7]);
@@ -333,7 +370,7 @@ fn what_is_too_large_only_together_is_sent_in_parts() {
     cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
     assert!(cluster.sync().is_err());
     cluster.sync().expect("each part is taken");
-    assert_eq!(cluster.engine.take_culprits(), []);
+    assert_eq!(cluster.engine.take_refused_services(), []);
     cluster.assert_converged(&[]);
 }
 
@@ -345,7 +382,7 @@ fn several_culprits_are_found() {
     cluster.sync().expect_err("at first nobody is blamed");
     let rounds = (0..6).position(|_| cluster.sync().is_ok());
     assert!(rounds.is_some());
-    let mut found: Vec<_> = cluster.engine.take_culprits().into_iter().map(|culprit| culprit.service).collect();
+    let mut found: Vec<_> = cluster.engine.take_refused_services().into_iter().map(|culprit| culprit.service).collect();
     found.sort();
     let mut expected: Vec<_> = [5, 25, 45].map(name).into();
     expected.sort();
@@ -423,7 +460,7 @@ fn a_culprit_is_in_the_log_in_a_metric_in_the_health_details_and_told() {
     let (tell, told) = channel();
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
-    let sync = sync.telling(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
+    let sync = sync.on_refused_service(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
     let (sender, source) = channel();
     let end = thread::spawn(move || {
         let first = told.recv_timeout(Duration::from_secs(20)).expect("a culprit");

@@ -12,7 +12,7 @@ use crate::support::faulty::Faulty;
 use crate::support::kernel::{Expiry, Recorder};
 use kube_proxy::kernel::Kernel;
 use kube_proxy::model::{Event, Family, Protocol};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, Report};
 use nft::decode::DecodeError;
 use nft::{Command, Data, Element, Set, TableName, Value};
@@ -24,7 +24,7 @@ const MANY: u16 = 2_000;
 
 /// A Service with affinity and an engine that has synced it.
 struct Dns {
-    engine: Engine<Faulty<Recorder>, AnyLayout>,
+    engine: Engine<Faulty<Recorder>>,
     kernel: Faulty<Recorder>,
     map: Arc<Set>,
 }
@@ -52,7 +52,7 @@ impl Dns {
         dns.ports[0].protocol = Protocol::Udp;
         let kernel = Faulty::new(Recorder::default());
         kernel.inner.log.borrow_mut().is_old = is_old;
-        let mut engine = Engine::new(config(), AnyLayout::Maps, &Family::BOTH, kernel.clone());
+        let mut engine = Engine::new(config(), Layout::Maps, &Family::BOTH, kernel.clone());
         for event in [node(None), Event::ServiceApplied(dns), dns_slice(3), Event::InitialListDone] {
             engine.apply(event);
         }
@@ -97,9 +97,9 @@ impl Dns {
     fn look_until_the_end(&mut self) -> (Duration, Vec<Report>) {
         let (begun, mut reports) = (Instant::now(), Vec::new());
         let mut last = begun;
-        while let Some(look) = self.engine.next_look() {
+        while let Some(look) = self.engine.next_client_check() {
             last = look.max(last);
-            reports.extend(self.engine.look_again(last));
+            reports.extend(self.engine.check_clients(last));
         }
         (last - begun, reports)
     }
@@ -151,7 +151,7 @@ fn a_client_about_to_expire_is_left_to_that_by_an_old_kernel_and_deleted_if_a_pa
     assert_eq!(dns.remembered().len(), 2, "those with little time left stay");
     // One is renewed by a packet that was on its way; the other expires.
     let both = [2, 3].map(|n| Element::new(client(n))).to_vec();
-    let expire = Command::DeleteElements(table(), Arc::clone(&dns.map), both);
+    let expire = Command::DeleteElements(table(), Arc::clone(&dns.map), both.into());
     dns.kernel.inner.commit(&[expire]).expect("both are there");
     dns.remember_for([2], 2, Some(Duration::from_secs(300)));
     dns.assert_forgotten("renewed");
@@ -200,7 +200,7 @@ fn the_endpoint_is_taken_away_even_if_clients_cannot_be_forgotten() {
             let (_, endpoints) = &endpoints.sets["endpoints"];
             let gone = Value::Data(Data::from(address(Family::V4, 244, 2)).then(8080_u16));
             assert!(endpoints.iter().all(|element| element.value != gone), "the rules do not lead there any more");
-            assert!(dns.engine.next_look().is_some(), "it is tried again");
+            assert!(dns.engine.next_client_check().is_some(), "it is tried again");
             dns.kernel.orders.borrow_mut().no_forgetting = None;
             dns.assert_forgotten(&format!("old: {is_old}, error {errno}"));
         }
@@ -252,7 +252,7 @@ fn a_table_that_is_made_anew_has_nobody_to_forget() {
         dump.unreadable.push(DecodeError { object: "set", name: None, attribute: "something strange" });
         log.put(dump);
         drop(log);
-        dns.engine.distrust();
+        dns.engine.compare_everything();
         dns.engine.sync(false).expect("the table is made anew");
         assert!(dns.kernel.inner.log.borrow().refused.is_empty());
         dns.assert_forgotten(&format!("old: {is_old}"));

@@ -5,10 +5,10 @@ use crate::support::netns::{Namespace, run};
 use crate::support::nft::{list_ruleset, load, normalised};
 use kube_proxy::kernel::Netfilter;
 use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, Report};
 
-type Proxy = Engine<Netfilter, AnyLayout>;
+type Proxy = Engine<Netfilter>;
 
 /// Services with three addresses each: their fronts fill a map of 1,024.
 const FULL: u16 = 340;
@@ -22,7 +22,7 @@ fn sync(proxy: &mut Proxy, events: impl IntoIterator<Item = Event>) -> Report {
     proxy.sync(false).expect("the kernel takes it")
 }
 
-fn programmed(layout: AnyLayout, services: u16) -> (Proxy, Report) {
+fn programmed(layout: Layout, services: u16) -> (Proxy, Report) {
     let kernel = Netfilter::open().expect("a netlink socket");
     let mut proxy = Engine::new(config(), layout, &Family::BOTH, kernel);
     let cidr = service_cidr("kubernetes", &["10.96.0.0/16", "fd00:10:96::/112"]);
@@ -40,7 +40,7 @@ fn size_of(namespace: &Namespace, map: &str) -> (usize, usize) {
     (size, map["elem"].as_array().map_or(0, Vec::len))
 }
 
-fn grows(layout: AnyLayout, map: &str) {
+fn grows(layout: Layout, map: &str) {
     let namespace = Namespace::new("room");
     let size = || size_of(&namespace, map);
     namespace.enter(|| {
@@ -71,24 +71,24 @@ fn grows(layout: AnyLayout, map: &str) {
 
 #[test]
 fn a_map_that_is_full_is_made_anew_with_more_room() {
-    grows(AnyLayout::Maps, "services");
+    grows(Layout::Maps, "services");
 }
 
 #[test]
 fn a_map_that_is_full_is_made_anew_in_layout_chains_too() {
-    grows(AnyLayout::Chains, "KUBE-SERVICES");
+    grows(Layout::Chains, "KUBE-SERVICES");
 }
 
 #[test]
 fn tables_of_a_version_without_sizes_are_taken_over_in_one_transaction() {
     let namespace = Namespace::new("room");
-    namespace.enter(|| drop(programmed(AnyLayout::Maps, 2)));
+    namespace.enter(|| drop(programmed(Layout::Maps, 2)));
     let ours = list_ruleset(&namespace);
     let sizeless = ours.lines().filter(|line| !line.trim_start().starts_with("size "));
     load(&namespace, &sizeless.fold("flush ruleset\n".to_owned(), |text, line| text + line + "\n"));
     assert_ne!(normalised(&list_ruleset(&namespace)), normalised(&ours));
     namespace.enter(|| {
-        let (mut proxy, taken) = programmed(AnyLayout::Maps, 2);
+        let (mut proxy, taken) = programmed(Layout::Maps, 2);
         assert!(taken.added > 0 && taken.removed == 0, "sets are made anew: {taken:?}");
         assert_eq!(proxy.sync(false).expect("nothing to do").committed, None);
     });

@@ -92,7 +92,7 @@ fn flush_of_all_rules(dump: &TableDump) -> Vec<Command> {
 fn deleted_element(dump: &TableDump) -> Vec<Command> {
     let (set, elements) = dump.sets.values().max_by_key(|(_, elements)| elements.len()).expect("there are sets");
     let element = elements[elements.len() / 2].clone();
-    vec![Command::DeleteElements(ours(), set.clone().into(), vec![element])]
+    vec![Command::DeleteElements(ours(), set.clone().into(), vec![element].into())]
 }
 
 fn edited_rule(_: &TableDump) -> Vec<Command> {

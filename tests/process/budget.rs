@@ -13,7 +13,7 @@ use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::probe::Proto;
 use crate::support::proxy::{Proxy, config};
 use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Engine;
 use serde_json::{Value, json};
 
@@ -197,7 +197,7 @@ fn from_an_api_server(layout: &str) {
 }
 
 /// An engine with the limit `elements`, and Services 1 and 2.
-fn engine(layout: AnyLayout, elements: u64) -> (Engine<Recorder, AnyLayout>, Recorder) {
+fn engine(layout: Layout, elements: u64) -> (Engine<Recorder>, Recorder) {
     let kernel = Recorder::default();
     let mut config = cluster::config();
     config.service_elements_limit = elements;
@@ -218,7 +218,7 @@ fn large() -> Event {
 // A Service over the limit has no rules, and what it had goes (A18).
 #[test]
 fn the_rules_are_those_of_a_cluster_without_the_service() {
-    for layout in [AnyLayout::Maps, AnyLayout::Chains] {
+    for layout in [Layout::Maps, Layout::Chains] {
         let (mut engine, kernel) = self::engine(layout, 5000);
         engine.sync(false).expect("nothing is wrong");
         assert_eq!(engine.oversized().len(), 0);
@@ -246,7 +246,7 @@ fn the_rules_are_those_of_a_cluster_without_the_service() {
 
 #[test]
 fn a_service_of_too_many_fronts_keeps_none_from_others() {
-    let (mut engine, kernel) = self::engine(AnyLayout::Maps, 5000);
+    let (mut engine, kernel) = self::engine(Layout::Maps, 5000);
     let mut greedy = cluster::service(1);
     // Older than Service 2, with its external IPs.
     greedy.external_ips.extend(cluster::service(2).external_ips);
@@ -254,7 +254,7 @@ fn a_service_of_too_many_fronts_keeps_none_from_others() {
     engine.apply(Event::ServiceApplied(greedy));
     engine.sync(false).expect("nothing is wrong");
     assert_eq!(engine.oversized().collect::<Vec<_>>(), [&cluster::name(1)]);
-    let mut other = Engine::new(cluster::config(), AnyLayout::Maps, &Family::BOTH, kernel);
+    let mut other = Engine::new(cluster::config(), Layout::Maps, &Family::BOTH, kernel);
     let objects = [cluster::node(None)].into_iter().chain(cluster::served(2, 3)).chain([Event::InitialListDone]);
     objects.for_each(|event| {
         other.apply(event);

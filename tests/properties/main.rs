@@ -18,7 +18,7 @@ use std::sync::Arc;
 use kube_proxy::config::Config;
 use kube_proxy::kernel::{Kernel, Netfilter};
 use kube_proxy::model::{Event, Family, ObjectName};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, NoKernel};
 use nft::{TableDump, TableName};
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ use support::cluster::{config, config_from, endpoints, service, slice};
 use support::netns::{Namespace, run};
 use support::{nft as listing, proxy};
 
-const LAYOUTS: [AnyLayout; 2] = [AnyLayout::Maps, AnyLayout::Chains];
+const LAYOUTS: [Layout; 2] = [Layout::Maps, Layout::Chains];
 
 fn fixed(cases: u32, seed: u64) -> ProptestConfig {
     let rng_seed = RngSeed::Fixed(seed);
@@ -45,7 +45,7 @@ fn config_by_node() -> Config {
 }
 
 /// The wanted ruleset after these events, without what may differ between equal ones.
-fn wanted(layout: AnyLayout, events: impl IntoIterator<Item = Event>) -> BTreeMap<String, Vec<String>> {
+fn wanted(layout: Layout, events: impl IntoIterator<Item = Event>) -> BTreeMap<String, Vec<String>> {
     let mut engine = Engine::new(config_by_node(), layout, &Family::BOTH, NoKernel::default());
     events.into_iter().for_each(|event| {
         engine.apply(event);
@@ -160,13 +160,13 @@ fn failed(error: impl std::fmt::Display) -> TestCaseError {
     TestCaseError::fail(error.to_string())
 }
 
-fn engine(config: &Config, layout: AnyLayout) -> Engine<Netfilter, AnyLayout> {
+fn engine(config: &Config, layout: Layout) -> Engine<Netfilter> {
     let kernel = Netfilter::open().expect("a netlink socket can be opened");
     Engine::new(config.clone(), layout, &Family::BOTH, kernel)
 }
 
 /// Syncs after each change; then lets a new engine find nothing to do, and compares with a sync of the end from nothing.
-fn follow(config: &Config, layout: AnyLayout, changes: &[Vec<Event>], elements: &Cell<usize>) -> TestCaseResult {
+fn follow(config: &Config, layout: Layout, changes: &[Vec<Event>], elements: &Cell<usize>) -> TestCaseResult {
     let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
     remove_tables(&mut kernel);
     let mut follower = engine(config, layout);
@@ -205,7 +205,7 @@ fn remove_tables(kernel: &mut Netfilter) {
     }
 }
 
-fn assert_following_is_as_good(config: &Config, layout: AnyLayout, seed: u64) {
+fn assert_following_is_as_good(config: &Config, layout: Layout, seed: u64) {
     const CASES: u32 = 60;
     Namespace::new("follow").enter(|| {
         let elements = Cell::new(0);
@@ -223,25 +223,25 @@ fn assert_following_is_as_good(config: &Config, layout: AnyLayout, seed: u64) {
 // G7 G8
 #[test]
 fn a_kernel_that_followed_every_change_holds_what_one_holds_that_got_the_end() {
-    assert_following_is_as_good(&config(), AnyLayout::Maps, 2);
+    assert_following_is_as_good(&config(), Layout::Maps, 2);
 }
 
 // G7 H2 I2
 #[test]
 fn so_it_does_when_the_rules_themselves_depend_on_the_node() {
-    assert_following_is_as_good(&config_by_node(), AnyLayout::Maps, 3);
+    assert_following_is_as_good(&config_by_node(), Layout::Maps, 3);
 }
 
 // G7 G8
 #[test]
 fn so_it_does_with_chains_for_services() {
-    assert_following_is_as_good(&config(), AnyLayout::Chains, 4);
+    assert_following_is_as_good(&config(), Layout::Chains, 4);
 }
 
 // G7 H2 I2
 #[test]
 fn so_it_does_with_chains_for_services_that_depend_on_the_node() {
-    assert_following_is_as_good(&config_by_node(), AnyLayout::Chains, 5);
+    assert_following_is_as_good(&config_by_node(), Layout::Chains, 5);
 }
 
 // O7
@@ -298,8 +298,8 @@ fn switch(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> Te
         prop_assert_eq!(engine.sync(false).map_err(failed)?.committed, None, "one transaction was enough");
         Ok(held(&mut kernel))
     };
-    let fresh = [write(AnyLayout::Maps, true)?, write(AnyLayout::Chains, true)?];
-    let switched = [write(AnyLayout::Maps, false)?, write(AnyLayout::Chains, false)?];
+    let fresh = [write(Layout::Maps, true)?, write(Layout::Chains, true)?];
+    let switched = [write(Layout::Maps, false)?, write(Layout::Chains, false)?];
     prop_assert_eq!(fresh, switched);
     Ok(())
 }

@@ -7,13 +7,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube_proxy::diff::{
-    ChainContent, Choice, Collect, Desired, Fragment, LearnedMap, Program, Realised, Scope, SetName, Slots, transaction,
-};
+use kube_proxy::diff::{Collect, Records};
 use kube_proxy::kernel::{Kernel, Netfilter};
+use kube_proxy::table::{ChainContent, Choice, Fragment, LearnedMap, Program, SetName, Slots};
 use nft::{
-    BaseChain, Chain, ChainType, Data, DataType, Element, Family, Field, Hook, Operand, Rule, Set, SetFlags, Statement,
-    Table, TableName, Types, Value, ValueType, Verdict,
+    BaseChain, Chain, ChainType, Command, Data, DataType, Element, Family, Field, Hook, Operand, Rule, Set, SetFlags,
+    Statement, Table, TableDump, TableName, Types, Value, ValueType, Verdict,
 };
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -57,7 +56,8 @@ fn program(shape: Shape) -> Program {
     let services = Set::map("services", Types::Named(front), ValueType::Verdict);
     let endpoint = ValueType::Data(Types::Of(vec![Field::IpDaddr, Field::ThDport]));
     let endpoints = Set::map("endpoints", Types::Of(vec![Field::IpDaddr, SLOT]), endpoint);
-    let mut sets = vec![ranges, services, endpoints];
+    let shared = Set::new("shared", Types::Named(vec![DataType::Ipv4Addr]));
+    let mut sets = vec![ranges, services, endpoints, shared];
     if shape == Shape::MoreSets {
         sets.push(Set::new("more", Types::Named(vec![DataType::Mark])));
     }
@@ -77,6 +77,7 @@ fn program(shape: Shape) -> Program {
         owned: false,
         sets: sets.into_iter().map(Arc::new).collect(),
         slotted: vec![SetName::Borrowed("endpoints")],
+        shared: vec![SetName::Borrowed("shared")],
         chains: vec![top],
         on_demand: balancer,
         kinds: &[],
@@ -123,6 +124,12 @@ fn fronts(owner: u8, own: Vec<Arc<str>>) -> impl Strategy<Value = Vec<(SetName, 
         };
         fronts.into_iter().map(front).collect()
     })
+}
+
+/// Addresses of which other owners have some as well.
+fn shared() -> impl Strategy<Value = Vec<(SetName, Element)>> {
+    let element = |last: u8| (SetName::Borrowed("shared"), Element::new(Data::from(IpAddr::from([10, 1, 1, last]))));
+    subsequence((1..5_u8).collect::<Vec<_>>(), 0..=3).prop_map(move |list| list.into_iter().map(element).collect())
 }
 
 fn slots(owner: u8) -> impl Strategy<Value = Vec<Slots>> {
@@ -180,12 +187,22 @@ fn part(owner: u8) -> impl Strategy<Value = (u8, Fragment)> {
     chains(owner)
         .prop_flat_map(move |(chains, choices)| {
             let own = chains.iter().map(|content| Arc::clone(&content.chain.name)).collect();
-            (Just(chains), Just(choices), fronts(owner, own), ranges(owner), slots(owner), any::<bool>())
+            let elements = (fronts(owner, own), ranges(owner), shared());
+            (Just(chains), Just(choices), elements, slots(owner), any::<bool>())
         })
-        .prop_map(move |(chains, choices, fronts, ranges, slots, learns)| {
+        .prop_map(move |(chains, choices, (fronts, ranges, shared), slots, learns)| {
             let learned = if learns { vec![learned(owner)] } else { Vec::new() };
-            (owner, Fragment { elements: [fronts, ranges].concat(), slots, learned, choices, chains })
+            (owner, Fragment { elements: [fronts, ranges, shared].concat(), slots, learned, choices, chains })
         })
+}
+
+/// A part without sets and chains of its own.
+fn elements(owner: u8) -> impl Strategy<Value = (u8, Fragment)> {
+    (fronts(owner, Vec::new()), ranges(owner), shared(), slots(owner)).prop_map(
+        move |(fronts, ranges, shared, slots)| {
+            (owner, Fragment { elements: [fronts, ranges, shared].concat(), slots, ..Fragment::default() })
+        },
+    )
 }
 
 fn parts() -> impl Strategy<Value = BTreeMap<u8, Fragment>> {
@@ -203,38 +220,55 @@ fn content() -> impl Strategy<Value = Content> {
     (shape, parts()).prop_map(|(shape, parts)| Content { shape, parts })
 }
 
-fn desired(content: &Content) -> Desired<u8> {
-    let mut desired = Desired::new(program(content.shape));
+fn records(content: &Content) -> Records<u8> {
+    let mut records = Records::new(program(content.shape));
     for (owner, fragment) in &content.parts {
-        desired.replace(*owner, fragment.clone());
+        records.put(*owner, fragment.clone());
     }
-    desired
+    records
 }
 
-fn read(kernel: &mut Netfilter, desired: &Desired<u8>) -> Realised {
-    Realised::from_dump(kernel.read(&table()).expect("a table can be read"), desired.program())
+fn read(kernel: &mut Netfilter) -> Option<TableDump> {
+    kernel.read(&table()).expect("a table can be read")
 }
 
-/// Has the kernel carry out what makes the table the wanted one, and the model of it alike. Gives the number of commands.
-fn commit(
-    kernel: &mut Netfilter,
-    desired: &Desired<u8>,
-    realised: &mut Realised,
-    scope: Scope,
-) -> Result<usize, TestCaseError> {
-    let commands = transaction(desired, realised, scope, Collect::Nothing);
-    if !commands.is_empty() {
-        kernel.commit(&commands).map_err(failed)?;
-    }
-    commands.iter().for_each(|command| realised.apply(command, &table()));
+/// Has the kernel carry out what makes a table that was read the wanted one. Gives the number of commands.
+fn compare_and_commit(kernel: &mut Netfilter, records: &mut Records<u8>) -> Result<usize, TestCaseError> {
+    let dump = read(kernel);
+    let commands = records.comparison(dump.as_ref(), Collect::Nothing);
+    commit(kernel, records, &commands, Some(dump.as_ref()))?;
     Ok(commands.len())
 }
 
-/// Nothing is left to be done, neither by the model's word nor by the kernel's.
-fn settled(kernel: &mut Netfilter, desired: &Desired<u8>, realised: &Realised) -> TestCaseResult {
-    let left = |realised: &Realised| transaction(desired, realised, Scope::Everything, Collect::Nothing);
-    prop_assert_eq!(left(realised), vec![], "by what was done");
-    prop_assert_eq!(left(&read(kernel, desired)), vec![], "by what is there");
+/// The same for the difference of new and committed records.
+fn commit_changes(kernel: &mut Netfilter, records: &mut Records<u8>) -> Result<usize, TestCaseError> {
+    let commands = records.changes(Collect::Nothing);
+    commit(kernel, records, &commands, None)?;
+    Ok(commands.len())
+}
+
+fn commit(
+    kernel: &mut Netfilter,
+    records: &mut Records<u8>,
+    commands: &[Command],
+    compared: Option<Option<&TableDump>>,
+) -> Result<(), TestCaseError> {
+    if !commands.is_empty() {
+        kernel.commit(commands).map_err(failed)?;
+    }
+    records.committed(commands, compared);
+    Ok(())
+}
+
+/// Nothing is left to be done: neither by the records nor by what the kernel holds. The sums over the records are right.
+fn is_done(kernel: &mut Netfilter, records: &mut Records<u8>) -> TestCaseResult {
+    let dump = read(kernel);
+    prop_assert_eq!(records.changes(Collect::Nothing), vec![], "by what was done");
+    prop_assert_eq!(records.comparison(dump.as_ref(), Collect::Nothing), vec![], "by what is there");
+    let dump = dump.expect("there is a table");
+    for (set, len) in records.lens() {
+        prop_assert_eq!(dump.sets.get(set).map(|(_, elements)| elements.len()), Some(len), "elements of {}", set);
+    }
     Ok(())
 }
 
@@ -242,55 +276,73 @@ fn settled(kernel: &mut Netfilter, desired: &Desired<u8>, realised: &Realised) -
 fn follow(from: &Content, to: &Content, changes: &Cell<usize>) -> TestCaseResult {
     let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
     remove_tables(&mut kernel);
-    let (first, second) = (desired(from), desired(to));
-    let mut nothing = Realised::absent(first.program());
-    commit(&mut kernel, &first, &mut nothing, Scope::Everything)?;
-    settled(&mut kernel, &first, &nothing)?;
+    let (mut first, mut second) = (records(from), records(to));
+    compare_and_commit(&mut kernel, &mut first)?;
+    is_done(&mut kernel, &mut first)?;
 
-    let mut realised = read(&mut kernel, &second);
-    changes.set(changes.get() + commit(&mut kernel, &second, &mut realised, Scope::Everything)?);
-    settled(&mut kernel, &second, &realised)?;
+    changes.set(changes.get() + compare_and_commit(&mut kernel, &mut second)?);
+    is_done(&mut kernel, &mut second)?;
     let followed = held(&mut kernel);
 
     remove_tables(&mut kernel);
-    let mut nothing = Realised::absent(second.program());
-    commit(&mut kernel, &second, &mut nothing, Scope::Everything)?;
+    compare_and_commit(&mut kernel, &mut records(to))?;
     prop_assert_eq!(followed, held(&mut kernel));
     Ok(())
 }
 
-/// The same by touching the parts that change only.
-fn touch(from: &BTreeMap<u8, Fragment>, to: &BTreeMap<u8, Fragment>, changes: &Cell<usize>) -> TestCaseResult {
+/// Parts of which some are those of another owner.
+type Parts = BTreeMap<u8, Fragment>;
+
+/// The same by the difference of the records, in two transactions: the second one goes back and forth.
+fn difference(from: &Parts, to: &Parts, changes: &Cell<usize>) -> TestCaseResult {
     let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
     remove_tables(&mut kernel);
-    let content = |parts: &BTreeMap<u8, Fragment>| Content { shape: Shape::Plain, parts: parts.clone() };
-    let mut desired = desired(&content(from));
-    let mut realised = Realised::absent(desired.program());
-    commit(&mut kernel, &desired, &mut realised, Scope::Everything)?;
-    desired.settle();
+    let content = |parts: &Parts| Content { shape: Shape::Plain, parts: parts.clone() };
+    let mut records = records(&content(from));
+    compare_and_commit(&mut kernel, &mut records)?;
 
-    for owner in 0..4 {
-        desired.replace(owner, to.get(&owner).cloned().unwrap_or_default());
+    let put = |records: &mut Records<u8>, parts: &Parts, owners: &[u8]| {
+        let part = |owner: &u8| parts.get(owner).cloned().unwrap_or_default();
+        owners.iter().for_each(|owner| records.put(*owner, part(owner)));
+    };
+    for (parts, owners) in [(to, &[0, 1][..]), (from, &[1]), (to, &[3, 1, 2])] {
+        put(&mut records, parts, owners);
+        changes.set(changes.get() + commit_changes(&mut kernel, &mut records)?);
+        prop_assert_eq!(commit_changes(&mut kernel, &mut records)?, 0, "nothing is left");
+        is_done(&mut kernel, &mut records)?;
     }
-    changes.set(changes.get() + commit(&mut kernel, &desired, &mut realised, Scope::Touched)?);
-    desired.settle();
-    prop_assert_eq!(commit(&mut kernel, &desired, &mut realised, Scope::Touched)?, 0, "nothing is touched any more");
-    settled(&mut kernel, &desired, &realised)?;
     let followed = held(&mut kernel);
 
     remove_tables(&mut kernel);
-    let fresh = self::desired(&content(to));
-    commit(&mut kernel, &fresh, &mut Realised::absent(fresh.program()), Scope::Everything)?;
+    compare_and_commit(&mut kernel, &mut self::records(&content(to)))?;
     prop_assert_eq!(followed, held(&mut kernel));
     Ok(())
 }
 
-/// Runs a property that counts the commands it needed; few would mean that the tables are all but empty or equal.
+/// Two owners exchange what they have, and one gives its part to the other, in one transaction each.
+fn exchange(one: &Fragment, other: &Fragment, changes: &Cell<usize>) -> TestCaseResult {
+    let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
+    remove_tables(&mut kernel);
+    let parts = BTreeMap::from([(0, one.clone()), (1, other.clone())]);
+    let mut records = records(&Content { shape: Shape::Plain, parts });
+    compare_and_commit(&mut kernel, &mut records)?;
+    for (first, second) in [(other, one), (one, other), (&Fragment::default(), one)] {
+        records.put(0, first.clone());
+        records.put(1, second.clone());
+        let elements: usize = records.changes(Collect::Nothing).iter().map(Command::elements).sum();
+        changes.set(changes.get() + elements);
+        commit_changes(&mut kernel, &mut records)?;
+        is_done(&mut kernel, &mut records)?;
+    }
+    Ok(())
+}
+
+/// Runs a property that counts the commands or elements that it needed; few would mean that the tables are all but empty or equal.
 fn assert_property<S: Strategy>(seed: u64, strategy: &S, property: impl Fn(S::Value, &Cell<usize>) -> TestCaseResult) {
     let changes = Cell::new(0);
     let outcome = TestRunner::new(fixed(CASES, seed)).run(strategy, |value| property(value, &changes));
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(changes.get() > 5 * usize::try_from(CASES).expect("a few"), "only {} commands", changes.get());
+    assert!(changes.get() > 5 * usize::try_from(CASES).expect("a few"), "only {} changes", changes.get());
 }
 
 // G7
@@ -302,8 +354,15 @@ fn the_difference_of_two_tables_makes_the_first_the_second() {
 
 // G7
 #[test]
-fn so_does_touching_the_parts_that_differ() {
-    type Parts = BTreeMap<u8, Fragment>;
-    let property = |(from, to): (Parts, Parts), changes: &Cell<usize>| touch(&from, &to, changes);
-    Namespace::new("touched").enter(|| assert_property(8, &(parts(), parts()), property));
+fn so_does_the_difference_of_the_records_that_change() {
+    let property = |(from, to): (Parts, Parts), changes: &Cell<usize>| difference(&from, &to, changes);
+    Namespace::new("records").enter(|| assert_property(8, &(parts(), parts()), property));
+}
+
+// G7
+#[test]
+fn what_moves_from_one_owner_to_another_is_there_once_and_whole() {
+    let fragment = |owner| elements(owner).prop_map(|(_, fragment)| fragment);
+    let property = |(one, other): (Fragment, Fragment), changes: &Cell<usize>| exchange(&one, &other, changes);
+    Namespace::new("exchange").enter(|| assert_property(9, &(fragment(0), fragment(1)), property));
 }

@@ -89,7 +89,7 @@ impl<K> Faulty<K> {
         let poison = orders.poison?;
         commands.iter().enumerate().find_map(|(number, command)| {
             let Command::AddElements(_, set, elements) = command else { return None };
-            let at = elements.iter().position(poison)?;
+            let at = elements.iter().position(|element| poison(&element.element()))?;
             let object = format!("element of {}", set.name);
             let element = orders.tells_element.then_some(at);
             Some(Refusal { command: Some(number), element, object, errno: EINVAL, message: None })

@@ -15,8 +15,8 @@ use kube_proxy::conntrack::Flow;
 use kube_proxy::kernel::{ForeignWrites, Kernel};
 use kube_proxy::model::Family;
 use nft::{
-    Batch, Command, CommitError, Committed, Data, Element, Expr, Ownership, ReadError, Refusal, Set, TableDump,
-    TableName, Value, Verdict,
+    Batch, Command, CommitError, Committed, Data, Element, ElementRef, Elements, Expr, Ownership, ReadError, Refusal,
+    Set, TableDump, TableName, Value, Verdict,
 };
 
 /// The error numbers of refusals.
@@ -241,7 +241,7 @@ fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
         Command::AddElements(_, set, list) => return each(list, |element| add(table, &set.name, element)),
         Command::DeleteElements(_, set, list) => return each(list, |element| delete(table, &set.name, element)),
         Command::DestroyElements(_, set, list) => {
-            let keys: BTreeSet<Data> = list.iter().map(|element| element.key).collect();
+            let keys: BTreeSet<Data> = list.iter().map(|element| element.element().key).collect();
             elements(table, &set.name)?.1.retain(|present| !keys.contains(&present.key));
         }
     }
@@ -249,8 +249,9 @@ fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
 }
 
 /// Does something with each element up to the first with which it cannot be done.
-fn each(list: &[Element], mut work: impl FnMut(&Element) -> Result<(), i32>) -> Result<(), Fault> {
-    list.iter().enumerate().try_for_each(|(number, element)| work(element).map_err(|errno| (Some(number), errno)))
+fn each(list: &Elements, mut work: impl FnMut(&Element) -> Result<(), i32>) -> Result<(), Fault> {
+    let mut elements = list.iter().map(ElementRef::element).enumerate();
+    elements.try_for_each(|(number, element)| work(&element).map_err(|errno| (Some(number), errno)))
 }
 
 fn chain<'a>(table: &'a mut TableDump, name: &str) -> Result<&'a mut Vec<nft::RuleDump>, Fault> {

@@ -1,7 +1,7 @@
 //! An engine that has synced a cluster of a given size, with a kernel that only remembers: for tests of what a change costs.
 
 use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, Report};
 use nft::Command;
 
@@ -17,12 +17,12 @@ const SIZES: [u16; 2] = [10, 2000];
 
 /// The engine and its kernel.
 pub(crate) struct Cluster {
-    pub(crate) engine: Engine<Recorder, AnyLayout>,
+    pub(crate) engine: Engine<Recorder>,
     pub(crate) kernel: Recorder,
 }
 
 impl Cluster {
-    fn new(layout: AnyLayout, size: u16) -> Self {
+    fn new(layout: Layout, size: u16) -> Self {
         let kernel = Recorder::default();
         let engine = Engine::new(config(), layout, &Family::BOTH, kernel.clone());
         let mut cluster = Self { engine, kernel };
@@ -34,7 +34,7 @@ impl Cluster {
     }
 
     /// For clusters of both sizes.
-    pub(crate) fn each_size(layout: AnyLayout, mut test: impl FnMut(&mut Self)) {
+    pub(crate) fn each_size(layout: Layout, mut test: impl FnMut(&mut Self)) {
         SIZES.into_iter().for_each(|size| test(&mut Self::new(layout, size)));
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::batch::{Batch, EncodeError, Origin};
 use crate::command::Command;
 use crate::decode::{Ack, DecodeError};
-use crate::object::Element;
+use crate::packed::Elements;
 
 /// How often a table is read again that changed while it was read.
 pub(super) const DUMP_TRIES: usize = 10;
@@ -151,7 +151,7 @@ pub fn refusal(batch: &Batch, commands: &[Command], ack: Ack) -> Refusal {
 /// A command in nft syntax, with only the element that the refusal is about, or the first that it may be about.
 fn describe(command: &Command, origin: Origin, element: Option<usize>) -> String {
     let index = element.unwrap_or(origin.first_element);
-    let one = |list: &[Element]| list.get(index).cloned().into_iter().collect::<Vec<_>>();
+    let one = |list: &Elements| list.get(index).into_iter().collect::<Elements>();
     match command {
         Command::AddElements(table, set, list) => {
             Command::AddElements(table.clone(), Arc::clone(set), one(list)).to_string()

@@ -3,8 +3,8 @@
 //! A message holds as many elements as fit into one nested attribute, 64 KiB. A range of a single field is two elements: one with the
 //! first key and one, marked as an end, with the key behind the last. A range of a concatenation is one element with two keys.
 
-use crate::data::{Data, Value, Verdict};
-use crate::object::{Element, Set};
+use crate::object::Set;
+use crate::packed::{ElementRef, Elements, Parts, ValueRef};
 use crate::table::TableName;
 use crate::userdata;
 use crate::wire::{self, Writer, flag};
@@ -53,19 +53,47 @@ pub(super) enum Kind {
 }
 
 /// Hands over the messages for a list of elements, one after the other.
-pub(super) fn messages(table: &TableName, set: &Set, elements: &[Element], kind: Kind, sink: &mut dyn FnMut(Message)) {
-    let mut rest = elements;
-    while !rest.is_empty() {
-        let first_element = elements.len() - rest.len();
-        let (bytes, taken) = message(table, set, rest, kind);
+pub(super) fn messages(table: &TableName, set: &Set, elements: &Elements, kind: Kind, sink: &mut dyn FnMut(Message)) {
+    let shape = Shape::of(set);
+    let (mut rest, mut first_element) = (elements.iter().peekable(), 0);
+    while rest.peek().is_some() {
+        let left = elements.len() - first_element;
+        let (bytes, taken) = message(table, set, shape, &mut rest, left, kind);
         sink(Message { bytes, first_element });
-        rest = &rest[taken..];
+        first_element += taken;
     }
 }
 
-/// One message with as many of the elements as fit, and their number.
-fn message(table: &TableName, set: &Set, elements: &[Element], kind: Kind) -> (Vec<u8>, usize) {
-    let room = elements.len().saturating_mul(ROOM_PER_ELEMENT).min(usize::from(u16::MAX)) + HEADROOM;
+/// How the kernel wants the keys of a set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Single,
+    /// Ranges of a single field.
+    Ranges,
+    /// Ranges of a concatenation.
+    ConcatenatedRanges,
+}
+
+impl Shape {
+    fn of(set: &Set) -> Self {
+        match (set.is_concat_interval(), set.flags.interval) {
+            (true, _) => Self::ConcatenatedRanges,
+            (false, true) => Self::Ranges,
+            (false, false) => Self::Single,
+        }
+    }
+}
+
+/// One message with as many of the next elements, of which `left` are left, as fit; and their number.
+fn message<'a>(
+    table: &TableName,
+    set: &Set,
+    shape: Shape,
+    elements: &mut impl Iterator<Item = ElementRef<'a>>,
+    left: usize,
+    kind: Kind,
+) -> (Vec<u8>, usize) {
+    let room = left.saturating_mul(ROOM_PER_ELEMENT).min(usize::from(u16::MAX)) + HEADROOM;
     let mut writer = Writer::with_capacity(room);
     let (message, create) = match kind {
         Kind::Add => (wire::kind::NEW_ELEMENTS, flag::CREATE),
@@ -78,67 +106,55 @@ fn message(table: &TableName, set: &Set, elements: &[Element], kind: Kind) -> (V
     let list = writer.open(number::LIST_ELEMENTS);
     let limit = writer.bytes().len() + usize::from(u16::MAX) - HEADROOM;
     let mut taken = 0;
-    for item in elements {
-        match kind {
-            Kind::Add => add(&mut writer, set, item),
-            Kind::Delete | Kind::Destroy => delete(&mut writer, set, item),
-        }
+    while writer.bytes().len() < limit
+        && let Some(element) = elements.next()
+    {
+        write(&mut writer, shape, element.parts(), kind);
         taken += 1;
-        if writer.bytes().len() >= limit {
-            break;
-        }
     }
     writer.close(list);
     (writer.finish(), taken)
 }
 
-fn add(writer: &mut Writer, set: &Set, item: &Element) {
+/// Writes an element; only its keys, unless it is added.
+fn write(writer: &mut Writer, shape: Shape, element: Parts<'_>, kind: Kind) {
+    let Parts { key, key_end, value, timeout, comment } = element;
+    let last_key = key_end.unwrap_or(key);
     let nest = writer.open(number::ELEMENT);
-    keys(writer, set, item);
-    value(writer, &item.value);
-    if let Some(timeout) = item.timeout {
-        writer.u64(number::TIMEOUT, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+    data(writer, number::KEY, key);
+    if shape == Shape::ConcatenatedRanges {
+        data(writer, number::KEY_END, last_key);
     }
-    if let Some(text) = &item.comment {
-        writer.attr(number::USERDATA, &userdata::comment(userdata::COMMENT, text));
+    if matches!(kind, Kind::Add) {
+        match value {
+            ValueRef::None => {}
+            ValueRef::Data(bytes) => data(writer, number::DATA, bytes),
+            ValueRef::Verdict(number, chain) => verdict(writer, number, chain),
+        }
+        if let Some(timeout) = timeout {
+            writer.u64(number::TIMEOUT, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        }
+        if let Some(text) = comment {
+            writer.attr(number::USERDATA, &userdata::comment(userdata::COMMENT, text));
+        }
     }
     writer.close(nest);
-    range_end(writer, set, item);
-}
-
-fn delete(writer: &mut Writer, set: &Set, item: &Element) {
-    let nest = writer.open(number::ELEMENT);
-    keys(writer, set, item);
-    writer.close(nest);
-    range_end(writer, set, item);
-}
-
-fn keys(writer: &mut Writer, set: &Set, item: &Element) {
-    data(writer, number::KEY, &item.key);
-    if set.is_concat_interval() {
-        data(writer, number::KEY_END, item.key_end.as_deref().unwrap_or(&item.key));
+    if shape == Shape::Ranges {
+        range_end(writer, last_key);
     }
 }
 
-fn data(writer: &mut Writer, kind: u16, bytes: &Data) {
+fn data(writer: &mut Writer, kind: u16, bytes: &[u8]) {
     let nest = writer.open(kind);
-    writer.attr(number::VALUE, bytes.as_slice());
+    writer.attr(number::VALUE, bytes);
     writer.close(nest);
 }
 
-fn value(writer: &mut Writer, value: &Value) {
-    match value {
-        Value::None => {}
-        Value::Data(bytes) => data(writer, number::DATA, bytes),
-        Value::Verdict(verdict) => verdict_data(writer, verdict),
-    }
-}
-
-fn verdict_data(writer: &mut Writer, verdict: &Verdict) {
+fn verdict(writer: &mut Writer, number: u32, chain: Option<&str>) {
     let outer = writer.open(number::DATA);
     let inner = writer.open(number::VERDICT);
-    writer.u32(number::VERDICT_CODE, verdict.number());
-    if let Some(chain) = verdict.chain() {
+    writer.u32(number::VERDICT_CODE, number);
+    if let Some(chain) = chain {
         writer.str(number::VERDICT_CHAIN, chain);
     }
     writer.close(inner);
@@ -146,11 +162,8 @@ fn verdict_data(writer: &mut Writer, verdict: &Verdict) {
 }
 
 /// The second element of a range of a single field; a range that ends at the highest key has none.
-fn range_end(writer: &mut Writer, set: &Set, item: &Element) {
-    if !set.flags.interval || set.is_concat_interval() {
-        return;
-    }
-    let Some(behind) = successor(item.key_end.as_deref().unwrap_or(&item.key)) else { return };
+fn range_end(writer: &mut Writer, last_key: &[u8]) {
+    let Some(behind) = successor(last_key) else { return };
     let nest = writer.open(number::ELEMENT);
     data(writer, number::KEY, &behind);
     writer.u32(number::FLAGS, number::INTERVAL_END);
@@ -158,12 +171,12 @@ fn range_end(writer: &mut Writer, set: &Set, item: &Element) {
 }
 
 /// The next key, both taken as numbers in network order; `None` behind the highest.
-fn successor(key: &Data) -> Option<Data> {
-    let mut bytes = key.as_slice().to_vec();
+fn successor(key: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = key.to_vec();
     for byte in bytes.iter_mut().rev() {
         *byte = byte.wrapping_add(1);
         if *byte != 0 {
-            return Data::from_bytes(&bytes);
+            return Some(bytes);
         }
     }
     None
@@ -172,12 +185,14 @@ fn successor(key: &Data) -> Option<Data> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::{Data, Value};
+    use crate::object::Element;
 
     #[test]
     fn the_messages_that_destroy_and_delete_differ_only_in_their_type() {
         let table = TableName::new(crate::table::Family::Ip, "t");
         let set = Set::new("s", crate::object::Types::Named(vec![crate::datatype::DataType::Ipv4Addr]));
-        let elements = [Element::mapping(Data::from(7_u32), Value::Data(Data::from(8_u32)))];
+        let elements = Elements::from(vec![Element::mapping(Data::from(7_u32), Value::Data(Data::from(8_u32)))]);
         let [add, delete, destroy] = [Kind::Add, Kind::Delete, Kind::Destroy].map(|kind| {
             let mut bytes = Vec::new();
             messages(&table, &set, &elements, kind, &mut |message| bytes.push(message.bytes));
@@ -190,8 +205,7 @@ mod tests {
 
     #[test]
     fn the_key_behind_a_range() {
-        let key = |bytes: [u8; 4]| Data::from_bytes(&bytes).unwrap();
-        assert_eq!(successor(&key([10, 255, 255, 255])), Some(key([11, 0, 0, 0])));
-        assert_eq!(successor(&key([255; 4])), None);
+        assert_eq!(successor(&[10, 255, 255, 255]), Some(vec![11, 0, 0, 0]));
+        assert_eq!(successor(&[255; 4]), None);
     }
 }

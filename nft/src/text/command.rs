@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::command::Command;
 use crate::object::{Element, Set};
+use crate::packed::{ElementRef, Elements};
 use crate::table::{Table, TableName};
 use crate::text::element::ElementText;
 use crate::text::statement::Scope;
@@ -52,10 +53,10 @@ fn add_table(table: &Table, flags: Option<&str>) -> String {
 
 /// `add element ip kube-proxy services { 10.96.0.10 . tcp . 80 comment "x" : goto lb-2 }`; other verbs write the keys only. nft wants
 /// at least one element, and knows `destroy` since 1.0.7.
-fn elements(verb: &str, table: &TableName, set: &Set, elements: &[Element]) -> String {
+fn elements(verb: &str, table: &TableName, set: &Set, elements: &Elements) -> String {
     let text = ElementText::of(set);
-    let one = |element| if verb == "add" { text.element(element) } else { text.key(element) };
-    let elements: Vec<String> = elements.iter().map(one).collect();
+    let one = |element: Element| if verb == "add" { text.element(&element) } else { text.key(&element) };
+    let elements: Vec<String> = elements.iter().map(ElementRef::element).map(one).collect();
     format!("{verb} element {table} {} {{ {} }}", set.name, elements.join(", "))
 }
 

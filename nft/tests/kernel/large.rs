@@ -57,7 +57,7 @@ fn one_wrong_element_undoes_the_whole_transaction() {
     in_namespace(|| {
         let mut commands = fill();
         let missing = vec![element(ELEMENTS + 1)];
-        commands.push(Command::DeleteElements(table(), Arc::new(endpoints()), missing));
+        commands.push(Command::DeleteElements(table(), Arc::new(endpoints()), missing.into()));
         let refusals = refused(&commands);
         assert_eq!(refusals[0].command, Some(commands.len() - 1), "{refusals:?}");
         assert_eq!(connect().read_table(&table()).expect("readable"), None, "nothing of it stays");
@@ -75,14 +75,14 @@ fn repeated(megabytes: usize) -> Vec<Command> {
     let comment: Arc<str> = "c".repeat(Element::MAX_COMMENT).into();
     let commented = |n| Element { comment: Some(Arc::clone(&comment)), ..element(n) };
     let elements: Vec<Element> = (0..DISTINCT).map(commented).collect();
-    let add = Command::AddElements(table(), Arc::new(endpoints()), elements);
+    let add = Command::AddElements(table(), Arc::new(endpoints()), elements.into());
     let mut commands = vec![
         Command::AddTable(Table { name: table(), comment: None }),
         Command::AddSet(table(), Arc::new(endpoints())),
     ];
     let bytes = Batch::encode(std::slice::from_ref(&add)).expect("elements can be encoded").bytes();
     commands.extend(std::iter::repeat_n(add, (megabytes * 1_000_000).div_ceil(bytes)));
-    let last = Command::AddElements(table(), Arc::new(endpoints()), vec![element(DISTINCT)]);
+    let last = Command::AddElements(table(), Arc::new(endpoints()), vec![element(DISTINCT)].into());
     commands.push(last);
     commands
 }

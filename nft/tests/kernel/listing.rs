@@ -44,7 +44,7 @@ fn deletions(content: &TableContent) -> Vec<Command> {
     let name = |(chain, _): &(Chain, Vec<Rule>)| Arc::clone(&chain.name);
     let flush = content.chains.iter().map(|chain| Command::FlushChain(table(), name(chain)));
     let filled = content.sets.iter().filter(|(_, elements)| !elements.is_empty());
-    let empty = filled.map(|(set, list)| Command::DeleteElements(table(), Arc::clone(set), list.clone()));
+    let empty = filled.map(|(set, list)| Command::DeleteElements(table(), Arc::clone(set), list.clone().into()));
     let sets = content.sets.iter().map(|(set, _)| Command::DeleteSet(table(), Arc::clone(set)));
     let chains = content.chains.iter().map(|chain| Command::DeleteChain(table(), name(chain)));
     flush.chain(empty).chain(sets).chain(chains).collect()
@@ -88,7 +88,7 @@ fn a_command_is_one_line() {
     let (set, elements) = &content.sets[0];
     let (name, one) = (content.table.name, elements[..1].to_vec());
     let [add, delete, destroy] = [Command::AddElements, Command::DeleteElements, Command::DestroyElements]
-        .map(|command| command(name.clone(), Arc::clone(set), one.clone()).to_string());
+        .map(|command| command(name.clone(), Arc::clone(set), one.clone().into()).to_string());
     let key = "element ip kube-proxy services { 10.96.0.10 . tcp . 80";
     assert_eq!(add, format!(r#"add {key} comment "ns/web:http" : goto lb-2 }}"#));
     assert_eq!(delete, format!("delete {key} }}"));

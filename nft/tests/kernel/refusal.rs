@@ -31,7 +31,7 @@ fn set(set_name: &'static str, flags: SetFlags) -> Arc<Set> {
 }
 
 fn add(set: &Arc<Set>, elements: Vec<Element>) -> Command {
-    Command::AddElements(name(), Arc::clone(set), elements)
+    Command::AddElements(name(), Arc::clone(set), elements.into())
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn every_bad_command_of_a_batch_is_named() {
         commit(&[table()]);
         let batch = [
             Command::AddChain(name(), chain("fine", vec![]).0),
-            add(&missing, vec![address(1)]),
+            add(&missing, vec![address(1)].into()),
             Command::AddRule(name(), "nowhere".into(), Rule::new([Statement::Counter])),
             Command::DeleteChain(name(), "missing".into()),
         ];
@@ -142,14 +142,14 @@ fn elements_that_are_destroyed_need_not_exist() {
             add(&timed, vec![address(1), short, address(3)]),
         ]);
         sleep(Duration::from_millis(50));
-        let destroy = |list: Vec<Element>| Command::DestroyElements(name(), Arc::clone(&timed), list);
+        let destroy = |list: Vec<Element>| Command::DestroyElements(name(), Arc::clone(&timed), list.into());
         // One element that exists, one that expired, one that never existed, and the first again.
         commit(&[destroy(vec![address(1), address(2), address(4), address(1)])]);
         assert_eq!(read_set(&name(), &timed), [address(3)]);
         commit(&[destroy((0..5_000).map(address).collect())]);
         assert_eq!(read_set(&name(), &timed), []);
         let missing = set("missing", SetFlags::default());
-        let refusals = refused(&[Command::DestroyElements(name(), missing, vec![address(1)])]);
+        let refusals = refused(&[Command::DestroyElements(name(), missing, vec![address(1)].into())]);
         assert_eq!((refusals[0].command, refusals[0].errno), (Some(0), libc::ENOENT));
         assert_eq!(refusals[0].object, "destroy element ip refusals missing { 10.0.0.1 }");
     });
@@ -160,7 +160,7 @@ fn of_elements_that_are_deleted_one_by_one_each_missing_one_is_named() {
     in_namespace(|| {
         let plain = set("plain", SetFlags::default());
         commit(&[table(), Command::AddSet(name(), Arc::clone(&plain)), add(&plain, (0..1_000).map(address).collect())]);
-        let delete = |n| Command::DeleteElements(name(), Arc::clone(&plain), vec![address(n)]);
+        let delete = |n| Command::DeleteElements(name(), Arc::clone(&plain), vec![address(n)].into());
         let refusals = refused(&(0..1_010).chain([7]).map(delete).collect::<Vec<_>>());
         let named: Vec<_> = refusals.iter().map(|refusal| (refusal.command, refusal.element)).collect();
         assert_eq!(named, (1_000..1_011).map(|n| (Some(n), Some(0))).collect::<Vec<_>>());
@@ -201,7 +201,7 @@ fn edges_of_intervals_are_kept() {
             assert_eq!(read_set(&name(), set), sorted(elements.clone()), "{}", set.name);
         }
         let delete = |(set, elements): &(Arc<Set>, Vec<Element>)| {
-            Command::DeleteElements(name(), Arc::clone(set), elements[..1].to_vec())
+            Command::DeleteElements(name(), Arc::clone(set), elements[..1].into())
         };
         commit(&content.sets.iter().map(delete).collect::<Vec<_>>());
         let left = content.sets.iter().map(|(set, list)| (Arc::clone(set), list[1..].to_vec())).collect();

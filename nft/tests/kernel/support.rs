@@ -84,7 +84,7 @@ pub(crate) fn commands(content: &TableContent) -> Vec<Command> {
     for (set, elements) in &content.sets {
         commands.push(Command::AddSet(table.clone(), Arc::clone(set)));
         if !elements.is_empty() {
-            commands.push(Command::AddElements(table.clone(), Arc::clone(set), elements.clone()));
+            commands.push(Command::AddElements(table.clone(), Arc::clone(set), elements.clone().into()));
         }
     }
     for (chain, rules) in &content.chains {

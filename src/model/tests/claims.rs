@@ -178,7 +178,7 @@ fn a_conflict_is_told_when_it_arises_only() {
         ("alone", apply("default/b", 5, "10.96.0.2"), vec![]),
         ("a second", apply("default/c", 6, "10.96.0.3"), vec![conflict("default/b", "default/c")]),
         ("the second changes elsewhere", apply("default/c", 6, "10.96.0.9"), vec![]),
-        ("somebody else", Event::ServiceApplied(web()), vec![]),
+        ("another Service", Event::ServiceApplied(web()), vec![]),
         (
             "a new owner",
             apply("default/a", 1, "10.96.0.4"),
@@ -288,7 +288,7 @@ fn api_slice(address: &str, number: u16) -> Event {
 }
 
 #[test]
-fn an_endpoint_of_the_api_server_is_nobodys_external_ip_in_any_order_of_events() {
+fn an_endpoint_of_the_api_server_is_not_an_external_ip_in_any_order_of_events() {
     let [cluster, balanced, external, _] = every_kind();
     let at = |text: &str| Event::ApiServerAt(vec![text.parse().unwrap()]);
     let elsewhere = [api_slice("192.0.2.1", 81), at("192.0.2.2:80")];
@@ -318,7 +318,7 @@ fn an_endpoint_of_the_api_server_is_nobodys_external_ip_in_any_order_of_events()
 }
 
 #[test]
-fn an_address_of_a_service_cidr_is_nobodys_external_ip_in_any_order_of_events() {
+fn an_address_of_a_service_cidr_is_not_an_external_ip_in_any_order_of_events() {
     let [cluster, balanced, younger, older] = every_kind();
     let ranges = |texts: &[&str]| Event::ServiceCidrApplied("x".into(), crate::model::testing::ranges(texts));
     for order in permutations(&[applied(&younger), applied(&older), ranges(&["192.0.2.0/24", "2001:db8::/64"])]) {

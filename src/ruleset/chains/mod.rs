@@ -22,39 +22,25 @@ mod hash;
 mod port;
 mod program;
 
-use crate::diff::{Fragment, Program};
-use crate::model::Family;
-use crate::ruleset::{Layout, NodeFacts, Settings, shared};
-use crate::select::ServiceSelection;
-use crate::select::size::PortSize;
 use nft::Element;
 
-/// The layout `chains`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Chains;
+use crate::model::Family;
+use crate::ruleset::Settings;
+use crate::select::ServiceSelection;
+use crate::table::Fragment;
 
-impl Layout for Chains {
-    fn program(&self, settings: &Settings) -> Program {
-        program::program(settings)
-    }
+pub(super) use port::weight;
+pub(super) use program::program;
 
-    fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment {
-        shared::node(settings, facts)
+/// What stands in a table for a Service.
+pub(super) fn service(settings: &Settings, selection: &ServiceSelection) -> Fragment {
+    let mut fragment = Fragment::default();
+    let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == settings.family);
+    fragment.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
+    for port in selection.ports.iter().filter(|port| port.family == settings.family) {
+        port::write(settings, port, &mut fragment);
     }
-
-    fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment {
-        let mut fragment = Fragment::default();
-        let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == settings.family);
-        fragment.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
-        for port in selection.ports.iter().filter(|port| port.family == settings.family) {
-            port::write(settings, port, &mut fragment);
-        }
-        fragment
-    }
-
-    fn weight(&self, size: &PortSize) -> u64 {
-        port::weight(size)
-    }
+    fragment
 }
 
 /// Names of the sets and maps of the fixed program.

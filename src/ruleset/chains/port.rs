@@ -11,12 +11,12 @@ use nft::{Data, Element, Field, Operand, Rule, Set, SetFlags, Statement, Types, 
 
 use super::program::{FROM_HOST, from_local_pod, masqueraded_in_cluster, rule};
 use super::{chain, hash, set};
-use crate::diff::{Choice, Fragment, LearnedMap};
 use crate::model::{Destination, Front, FrontKind};
 use crate::ruleset::shared::{Fields, comment, goto, jump, regular};
 use crate::ruleset::{Settings, notes};
 use crate::select::size::PortSize;
 use crate::select::{Action, FrontSelection, PortSelection};
+use crate::table::{Choice, Fragment, LearnedMap};
 
 /// The largest number of clients that an endpoint's set remembers.
 const MAX_CLIENTS: u32 = 65_536;
@@ -26,7 +26,7 @@ const NUMBER_TYPE: Field = Field::NumgenRandom(1 << 16);
 /// What the chains, maps and sets of a service port count in elements. Measured: 10,000 chains of endpoints take as long as some
 /// 100,000 elements at the least, and half a second. The time for sets grows with the square of their number, so that their weight is
 /// about right for the largest Service that the usual limit admits.
-pub(super) fn weight(size: &PortSize) -> u64 {
+pub(in crate::ruleset) fn weight(size: &PortSize) -> u64 {
     const CHAIN: u64 = 10;
     const SET: u64 = 50;
     let PortSize { fronts, sources, endpoints, affinity, .. } = *size;
@@ -94,7 +94,7 @@ impl Writer<'_> {
         self.element(map, key, verdict);
     }
 
-    /// D2, D3: filter chains refuse what was not translated. Who may not connect at all is dropped before that.
+    /// Without endpoints: filter chains reject what was not translated (D2, D3). Sources that may not connect are dropped before that.
     fn reject(&mut self, selection: &FrontSelection) {
         if let Some(sources) = &selection.sources {
             let verdict = self.firewall(None, sources);
@@ -168,7 +168,7 @@ impl Writer<'_> {
         goto(&self.name(target))
     }
 
-    /// D3, D6, D7: pods and this host use all endpoints, everybody else the local ones or none.
+    /// External policy Local: pods and this host use all endpoints, other clients the local ones or none (D3, D6, D7).
     fn by_origin(&self) -> Vec<Rule> {
         let to_cluster = || self.goto(Target::Cluster);
         let mut rules = Vec::new();
@@ -183,7 +183,7 @@ impl Writer<'_> {
         rules
     }
 
-    /// D17: the chain that lets allowed sources go on, to the rejecting filter chains if there is no target.
+    /// The chain that lets allowed sources go on (D17), to the rejecting filter chains if there is no target.
     fn firewall(&mut self, target: Option<Target>, sources: &[IpNet]) -> Verdict {
         // An address may be both a cluster IP and a load balancer IP; what it is first decides where it leads.
         let kind = if matches!(target, Some(Target::Cluster | Target::Local)) { "FWI" } else { "FW" };
@@ -264,7 +264,7 @@ impl Writer<'_> {
     fn endpoint_rules(&self, endpoint: SocketAddr, name: &Arc<str>, is_local: bool) -> Vec<Rule> {
         let mut rules = Vec::new();
         if is_local {
-            // D10
+            // A pod that reaches itself has to be masqueraded, or it would answer itself directly (D10).
             let itself = Operand::Is(Data::from(endpoint.ip()));
             let from_itself = Statement::Match(vec![self.fields.source], itself);
             rules.push(self.rule([from_itself, jump(chain::MARK_MASQ)]));

@@ -7,23 +7,26 @@ use nft::statement::CtBit;
 use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Types, ValueType, Verdict};
 
 use super::{chain, set};
-use crate::diff::{ChainContent, Program};
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
 use crate::ruleset::{LocalTraffic, Settings};
+use crate::table::{ChainContent, Program};
 
 /// The chains of iptables' filter table that bear a name of its nat table: nftables has one namespace for both.
 const SERVICES_FILTER: &str = "KUBE-SERVICES-FILTER";
 const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
 
-pub(super) fn program(settings: &Settings) -> Program {
+/// The fixed part of a table.
+pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
     let name = TableName::new(settings.family.into(), "kube-proxy");
     Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
         slotted: Vec::new(),
+        // Two Services may claim one cluster IP.
+        shared: vec![set::CLUSTER_IPS.into()],
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
         on_demand: |_| None,
         kinds: &["KUBE-SVC", "KUBE-SVL"],
@@ -152,7 +155,7 @@ impl Rules<'_> {
         Statement::Match(vec![self.fields.destination], Operand::InSet(set.into()))
     }
 
-    /// D1, D3, D17, D19.
+    /// Fronts with an address by their map (D1, D3, D17), then node ports (D19).
     fn services(&self) -> Vec<Rule> {
         let node_ports = [to_node_port_address(self.settings), vec![goto("KUBE-NODEPORTS")]].concat();
         vec![
@@ -161,7 +164,7 @@ impl Rules<'_> {
         ]
     }
 
-    /// D9. The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    /// Masquerades what is marked (D9). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
     fn postrouting(&self) -> Vec<Rule> {
         let mask = self.settings.masquerade_mark;
         let masquerade = [
@@ -173,7 +176,7 @@ impl Rules<'_> {
         vec![rule(masquerade, "masquerade what is marked")]
     }
 
-    /// D13: node ports without endpoints are refused where packets for this host arrive, and only there.
+    /// Node ports without endpoints are rejected where packets for this host arrive, and only there (D13).
     fn input(&self) -> Vec<Rule> {
         let mut node_ports = to_node_port_address(self.settings);
         node_ports.push(self.node_ports(set::NO_ENDPOINTS_NODEPORTS));
@@ -184,7 +187,7 @@ impl Rules<'_> {
         ]
     }
 
-    /// D2, D3, D14, D15.
+    /// Rejects fronts without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
     fn services_filter(&self) -> Vec<Rule> {
         let unallocated = [self.to(set::SERVICE_CIDRS), Statement::Counter, Statement::Verdict(Verdict::Drop)];
         vec![

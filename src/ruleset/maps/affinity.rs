@@ -33,11 +33,11 @@ use nft::{
 
 use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
-use crate::diff::{ChainContent, Fragment, LearnedMap, SetName};
 use crate::model::{Destination, Family, Front, Protocol};
 use crate::ruleset::shared::{Fields, base, comment, jump, regular};
 use crate::select::PortSelection;
 use crate::select::size::PortSize;
+use crate::table::{ChainContent, Fragment, LearnedMap, SetName};
 
 /// The largest number of clients that a map remembers.
 const MAX_CLIENTS: u32 = 65_536;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use nft::{Field, Rule, Statement, Verdict};
 
 use super::{Side, chain};
-use crate::diff::ChainContent;
 use crate::model::Family;
 use crate::ruleset::shared::{Fields, regular};
+use crate::table::ChainContent;
 
 /// Which list of endpoints is picked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,13 +9,15 @@ use nft::{Data, Element, Value, Verdict};
 use super::affinity::Affinity;
 use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
-use crate::diff::{Fragment, Slots};
 use crate::model::{Destination, Family, Front, Protocol};
-use crate::ruleset::notes;
 use crate::ruleset::shared::comment;
+use crate::ruleset::{Settings, notes};
 use crate::select::{Action, PortSelection, ServiceSelection};
+use crate::table::{Fragment, Slots};
 
-pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment {
+/// What stands in a table for a Service.
+pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelection) -> Fragment {
+    let family = settings.family;
     let mut fragment = Fragment::default();
     let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == family);
     fragment.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
@@ -37,7 +39,7 @@ pub(super) fn service(family: Family, selection: &ServiceSelection) -> Fragment 
     fragment
 }
 
-/// D10: a local endpoint, as the packet looks that it sends to itself after DNAT.
+/// A local endpoint as source and destination: how a packet looks after the translation that the endpoint sends to itself (D10).
 fn hairpin(endpoint: SocketAddr, protocol: Protocol) -> Element {
     let address = Data::from(endpoint.ip());
     Element::new(address.then(address).then(protocol.number()).then(endpoint.port()))
@@ -87,7 +89,7 @@ impl Writer<'_> {
         }
     }
 
-    /// D17: an allowed source is a range of keys from the front with its first address to the front with its last.
+    /// Writes the allowed sources: each is a range of keys from the front with its first address to the front with its last (D17).
     fn restrict(&mut self, front: &Front, sources: &[IpNet]) {
         let (_, key) = key(front);
         self.fragment.extend(set::RESTRICTED, [Element::new(key)]);
@@ -98,7 +100,7 @@ impl Writer<'_> {
         self.fragment.extend(set::SOURCES, ranges);
     }
 
-    /// D6: pods and this host use all endpoints, everybody else the local ones or none.
+    /// External policy Local: pods and this host use all endpoints, other clients the local ones or none (D6).
     fn by_origin(&mut self, side: Side, key: Data) {
         self.verdict(side.dispatch(), key, Verdict::Goto(side.external_local().into()));
         let cluster = self.balance(side, key, List::Cluster, false);

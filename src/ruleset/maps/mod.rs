@@ -17,33 +17,16 @@ mod balancer;
 mod elements;
 mod program;
 
-use crate::diff::{Fragment, Program};
-use crate::ruleset::{Layout, NodeFacts, Settings, shared};
-use crate::select::ServiceSelection;
 use crate::select::size::PortSize;
 
-/// The layout `maps`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Maps;
+pub(super) use elements::service;
+pub(super) use program::program;
 
-impl Layout for Maps {
-    fn program(&self, settings: &Settings) -> Program {
-        program::program(settings)
-    }
-
-    fn node(&self, settings: &Settings, facts: &NodeFacts) -> Fragment {
-        shared::node(settings, facts)
-    }
-
-    fn service(&self, settings: &Settings, selection: &ServiceSelection) -> Fragment {
-        elements::service(settings.family, selection)
-    }
-
-    fn weight(&self, size: &PortSize) -> u64 {
-        let PortSize { fronts, sources, endpoints, .. } = *size;
-        let slots = fronts.saturating_mul(endpoints.saturating_add(1));
-        slots.saturating_add(sources).saturating_add(affinity::weight(size))
-    }
+/// What a service port of this size counts in elements.
+pub(super) fn weight(size: &PortSize) -> u64 {
+    let PortSize { fronts, sources, endpoints, .. } = *size;
+    let slots = fronts.saturating_mul(endpoints.saturating_add(1));
+    slots.saturating_add(sources).saturating_add(affinity::weight(size))
 }
 
 /// Names of the sets and maps.
@@ -88,7 +71,7 @@ impl Side {
         }
     }
 
-    /// Front : verdict, for everybody else behind an external policy Local.
+    /// Front : verdict, for other clients behind an external policy Local.
     const fn local_policy(self) -> &'static str {
         match self {
             Self::Address => "local-policy",

@@ -11,12 +11,12 @@ use nft::{
 
 use super::balancer::{Balancer, List};
 use super::{Side, affinity, chain, set};
-use crate::diff::{ChainContent, Program};
 use crate::model::Family;
 use crate::ruleset::Settings;
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
+use crate::table::{ChainContent, Program};
 
 /// What the filter chains for packets to elsewhere do.
 const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
@@ -24,7 +24,8 @@ const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of c
 /// Slot numbers are typed as what `numgen` gives below this number; it bounds nothing but the text of the type.
 const SLOT_TYPE: Field = Field::NumgenRandom(1 << 16);
 
-pub(super) fn program(settings: &Settings) -> Program {
+/// The fixed part of a table.
+pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
     let name = TableName::new(settings.family.into(), "kube-proxy");
     let family = settings.family;
     Program {
@@ -35,6 +36,8 @@ pub(super) fn program(settings: &Settings) -> Program {
             .into_iter()
             .flat_map(|side| [List::Cluster, List::Local].map(|l| l.map(side).into()))
             .collect(),
+        // Two Services may claim one cluster IP, and be served by the same endpoints.
+        shared: vec![set::CLUSTER_IPS.into(), set::HAIRPIN.into()],
         chains: Rules { settings, fields: Fields::of(family) }.chains(),
         on_demand: match family {
             Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
@@ -64,7 +67,7 @@ fn sets(family: Family) -> Vec<Set> {
     sets
 }
 
-/// Fronts that not everybody may use, and who may (D17).
+/// Fronts that only some sources may use, and these sources (D17).
 fn source_sets(fields: &Fields) -> [Set; 2] {
     let front = [fields.address, DataType::InetProto, DataType::InetService];
     let source = front.into_iter().chain([fields.address]).collect();
@@ -177,7 +180,8 @@ impl Rules<'_> {
         self.match_destination(Operand::InSet(set::CLUSTER_IPS.into()))
     }
 
-    /// D1, D3, D8, D17, D19.
+    /// Drops sources that may not connect (D17), marks what is to be masqueraded (D8), and looks the front up by address (D1, D3), then
+    /// by node port (D19).
     fn services(&self) -> Vec<Rule> {
         let front_and_source = self.fields.front().into_iter().chain([self.fields.source]).collect();
         let mut rules = vec![Rule::new([
@@ -196,7 +200,7 @@ impl Rules<'_> {
         rules
     }
 
-    /// D6, D7.
+    /// External policy Local: the list of endpoints by the packet's origin (D6, D7).
     fn external_local(&self, side: Side) -> Vec<Rule> {
         let mut rules = Vec::new();
         if let Some(local) = &self.settings.local_traffic {
@@ -212,7 +216,7 @@ impl Rules<'_> {
         vec![Rule::new([jump(chain::MARK_MASQ)]), self.vmap(side, side.cluster_policy())]
     }
 
-    /// D9, D10. The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    /// Masquerades what is marked (D9), and pods that reach themselves (D10). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
     fn postrouting(&self) -> Vec<Rule> {
         let mask = self.settings.masquerade_mark;
         let itself = vec![self.fields.source, self.fields.destination, Field::L4Proto, Field::ThDport];
@@ -230,14 +234,14 @@ impl Rules<'_> {
         ]
     }
 
-    /// D13: node ports without endpoints are refused where packets for this host arrive, and only there.
+    /// Node ports without endpoints are rejected where packets for this host arrive, and only there (D13).
     fn input(&self) -> Vec<Rule> {
         let mut node_ports = to_node_port_address(self.settings);
         node_ports.push(Statement::Vmap(self.fields.node_port(), set::NO_ENDPOINTS_NODEPORTS.into()));
         vec![Rule::new(node_ports), self.vmap(Side::Address, set::NO_ENDPOINTS)]
     }
 
-    /// D2, D3, D14, D15.
+    /// Rejects fronts without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
     fn forward(&self) -> Vec<Rule> {
         let unallocated = self.match_destination(Operand::InSet(set::SERVICE_CIDRS.into()));
         vec![

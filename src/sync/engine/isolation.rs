@@ -1,8 +1,8 @@
 //! Finds the Services that the kernel refuses, and programs the rest.
 //!
-//! All Services that may be at fault are held back: each keeps the part that it had at the last commit. If the rest is accepted,
-//! groups of them are let in again, halved when refused, until those at fault are alone. Every try is a whole transaction, so the
-//! tables are at no time a mixture of old and new parts of one Service.
+//! All Services that the refusal may be about are held back: the tables go on holding what was last committed for them. If the kernel
+//! accepts the rest, groups of them are let in again, and halved when refused, until the refused ones are alone. Each try is a whole
+//! transaction, so the tables are at no time a mixture of old and new rules of one Service.
 //!
 //! Bounded: [`TRIES`] transactions in one sync. What was not tried by then is left for the next sync, and what was accepted stays.
 
@@ -11,15 +11,13 @@ use std::time::Instant;
 
 use nft::{Command, CommitError, Committed};
 
-use super::{Engine, Refused, Report};
-use crate::diff::Scope;
+use super::{Engine, Failed, Report};
 use crate::kernel::Kernel;
 use crate::model::ObjectName;
-use crate::ruleset::Layout;
-use crate::sync::quarantine::Fault;
-use crate::sync::tables::Parts;
+use crate::sync::quarantine::Cause;
+use crate::sync::tables::{HeldBack, ServiceRecords};
 
-/// Transactions that one search may take: room for one culprit among 20,000 Services, or for several among hundreds.
+/// Transactions that one search may take: room for one refused Service among 20,000, or for several among hundreds.
 const TRIES: usize = 40;
 
 type Names = BTreeSet<ObjectName>;
@@ -30,36 +28,28 @@ struct Search {
     tries: usize,
     /// What was accepted so far.
     report: Report,
-    /// What those that are held back should contribute.
-    wanted: BTreeMap<ObjectName, Parts>,
-    culprits: Vec<(ObjectName, String)>,
+    /// The Services that are held back, how, and what the tables should hold for them.
+    held_back: BTreeMap<ObjectName, (HeldBack, ServiceRecords)>,
+    /// Services that were refused while they were let in alone, with the reason.
+    refused: Vec<(ObjectName, String)>,
 }
 
-/// What is left of a Service that is held back.
-#[derive(Clone, Copy)]
-enum Remains {
-    /// The part that the kernel accepted before.
-    Former,
-    /// Nothing, because the former part cannot stay either.
-    Nothing,
-}
-
-impl<K: Kernel, L: Layout> Engine<K, L> {
+impl<K: Kernel> Engine<K> {
     /// After a refusal, does as much as the kernel accepts. The failure comes back when it is not about single Services.
-    pub(super) fn isolate(&mut self, refused: Refused) -> Result<Report, Refused> {
-        let Refused::Commit(error, commands) = &refused else { return Err(refused) };
-        let fault = Fault::of(error);
-        if !self.quarantine.is_time(fault) {
-            return Err(refused);
+    pub(super) fn isolate(&mut self, failed: Failed) -> Result<Report, Failed> {
+        let Failed::Commit(error, commands) = &failed else { return Err(failed) };
+        let cause = Cause::of(error);
+        if !self.quarantine.is_time(cause) {
+            return Err(failed);
         }
         self.tables.read_back(&mut self.kernel)?;
         let mut search = Search::default();
-        let Some((suspects, remains)) = self.hold_back_suspects(&mut search, error, commands) else {
+        let Some((suspects, how)) = self.hold_back_suspects(&mut search, error, commands) else {
             self.tables.forget();
-            return Err(refused);
+            return Err(failed);
         };
-        let open = self.search(&mut search, suspects, remains);
-        self.conclude(search, fault, &open, refused)
+        let untried = self.search(&mut search, suspects, how);
+        self.conclude(search, cause, &untried, failed)
     }
 
     /// Holds back Services so that the kernel accepts the rest: those that it named, else all that the transaction is about.
@@ -68,20 +58,20 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         search: &mut Search,
         error: &CommitError,
         commands: &[Command],
-    ) -> Option<(Names, Remains)> {
+    ) -> Option<(Names, HeldBack)> {
         let named = match error {
             CommitError::Refused(refusals) => self.tables.refused(commands, refusals),
             _ => Names::new(),
         };
         let all = self.tables.contributors(commands);
         for suspects in [named, all] {
-            for remains in [Remains::Former, Remains::Nothing] {
+            for how in [HeldBack::AsCommitted, HeldBack::Removed] {
                 if suspects.is_empty() {
                     continue;
                 }
-                self.hold_back(search, &suspects, remains);
+                self.hold_back(search, &suspects, how);
                 if self.attempt(search).is_ok() {
-                    return Some((suspects, remains));
+                    return Some((suspects, how));
                 }
                 self.let_in(search, &suspects);
             }
@@ -89,9 +79,9 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         None
     }
 
-    /// Lets groups of the suspects in again until those at fault are alone. Gives those that were not tried.
-    fn search(&mut self, search: &mut Search, suspects: Names, remains: Remains) -> Names {
-        // All of them come first: what passed by itself is nobody's fault.
+    /// Lets groups of the suspects in again until the refused ones are alone. Gives those that were not tried.
+    fn search(&mut self, search: &mut Search, suspects: Names, how: HeldBack) -> Names {
+        // All of them come first: if they are accepted now, none of them is refused.
         let mut groups = vec![suspects];
         while let Some(group) = groups.pop() {
             if search.tries >= TRIES {
@@ -100,24 +90,24 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             self.let_in(search, &group);
             let reason = match self.attempt_twice(search, &group) {
                 Ok(()) => continue,
-                Err(Refused::Commit(error, _)) if Fault::of(&error) != Fault::Elsewhere => error.to_string(),
-                // Nothing can be learnt any more.
+                Err(Failed::Commit(error, _)) if Cause::of(&error) != Cause::Elsewhere => error.to_string(),
+                // Further tries would tell nothing.
                 Err(_) => return groups.into_iter().flatten().chain(group).collect(),
             };
-            self.hold_back(search, &group, remains);
+            self.hold_back(search, &group, how);
             match single(&group) {
-                Some(name) => search.culprits.push((name.clone(), reason)),
+                Some(name) => search.refused.push((name.clone(), reason)),
                 None => groups.extend(halves(group)),
             }
         }
         Names::new()
     }
 
-    /// Before a Service that is alone is held responsible for what is there or not there, the tables are read again: another
+    /// Before a Service that is alone counts as refused because of what is there or not there, the tables are read again: another
     /// program may have changed them since.
-    fn attempt_twice(&mut self, search: &mut Search, group: &Names) -> Result<(), Refused> {
+    fn attempt_twice(&mut self, search: &mut Search, group: &Names) -> Result<(), Failed> {
         match self.attempt(search) {
-            Err(Refused::Commit(error, _)) if single(group).is_some() && Fault::may_be_outdated(&error) => {
+            Err(Failed::Commit(error, _)) if single(group).is_some() && Cause::may_be_outdated(&error) => {
                 self.tables.forget();
                 self.attempt(search)
             }
@@ -125,55 +115,55 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
     }
 
-    /// Puts those at fault into quarantine, if it is their fault; lets the others in with the next sync.
-    fn conclude(&mut self, search: Search, fault: Fault, open: &Names, refused: Refused) -> Result<Report, Refused> {
-        let Search { report, culprits, mut wanted, .. } = search;
+    /// Puts the refused Services into quarantine, if the refusals are about them; lets the others in with the next sync.
+    fn conclude(&mut self, search: Search, cause: Cause, untried: &Names, failed: Failed) -> Result<Report, Failed> {
+        let Search { report, refused, mut held_back, .. } = search;
         // A kernel that accepts nothing at all, for a reason that may pass, says nothing about single Services.
-        let guilty = fault == Fault::Content || report.committed.is_some();
-        let free = culprits.iter().map(|(name, _)| name).filter(|_| !guilty).chain(open);
+        let is_about_services = cause == Cause::Content || report.committed.is_some();
+        let others = refused.iter().map(|(name, _)| name).filter(|_| !is_about_services).chain(untried);
         let mut is_done = true;
-        for name in free {
+        for name in others {
             is_done = false;
-            wanted.remove(name).into_iter().for_each(|parts| self.tables.put(name, parts));
+            held_back.remove(name).into_iter().for_each(|(_, wanted)| self.tables.put_records(name, wanted));
         }
-        if guilty {
+        if is_about_services {
             let now = Instant::now();
-            culprits.into_iter().for_each(|(name, reason)| self.quarantine.add(name, reason, now));
+            refused.into_iter().for_each(|(name, reason)| self.quarantine.add(name, reason, now));
         }
         if is_done && self.tables.known() {
             return Ok(report);
         }
         self.tables.forget();
-        Err(refused)
+        Err(failed)
     }
 
-    fn hold_back(&mut self, search: &mut Search, names: &Names, remains: Remains) {
+    fn hold_back(&mut self, search: &mut Search, names: &Names, how: HeldBack) {
         for name in names {
-            search.wanted.entry(name.clone()).or_insert_with(|| self.tables.parts(name));
-            let parts = match remains {
-                Remains::Former => self.tables.former(name),
-                Remains::Nothing => self.tables.nothing(),
-            };
-            self.tables.put(name, parts);
+            let wanted = self.tables.records(name);
+            search.held_back.entry(name.clone()).or_insert((how, wanted));
         }
+        self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
     }
 
     fn let_in(&mut self, search: &mut Search, names: &Names) {
         for name in names {
-            if let Some(parts) = search.wanted.remove(name) {
-                self.tables.put(name, parts);
+            if let Some((_, wanted)) = search.held_back.remove(name) {
+                self.tables.put_records(name, wanted);
             }
         }
     }
 
     /// Has the kernel do what is wanted now. A refusal changes nothing, so what it holds stays known.
-    fn attempt(&mut self, search: &mut Search) -> Result<(), Refused> {
+    fn attempt(&mut self, search: &mut Search) -> Result<(), Failed> {
         search.tries += 1;
         if !self.tables.known() {
             self.tables.read_back(&mut self.kernel)?;
         }
-        let report = self.carry_out(Scope::Everything, false);
-        if let Err(Refused::Commit(error, _)) = &report
+        // What they had to give way to may have been held back itself since.
+        self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
+        self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
+        let report = self.carry_out(false);
+        if let Err(Failed::Commit(error, _)) = &report
             && matches!(error, CommitError::Refused(_) | CommitError::Encode(_) | CommitError::TooLarge { .. })
         {
             self.tables.remember();

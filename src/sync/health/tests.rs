@@ -76,12 +76,12 @@ fn dump(comment: &str, node_port_address: &str) -> TableDump {
 fn what_a_former_process_wrote_counts_until_the_objects_are_known() {
     let mut checks = HealthChecks::default();
     let primary = config("primary");
-    checks.inherit(&primary, Family::V4, &dump("ns/web", "192.0.2.1"));
-    checks.inherit(&config("192.0.2.0/24"), Family::V4, &dump("other", "192.0.2.2"));
+    checks.adopt(&primary, Family::V4, &dump("ns/web", "192.0.2.1"));
+    checks.adopt(&config("192.0.2.0/24"), Family::V4, &dump("other", "192.0.2.2"));
     let web = CheckName { service: name("ns/web"), family: Family::V4 };
     assert_eq!(checks.snapshot().checks, [(web, Check { port: 30000, local_endpoints: 3 })].into());
     assert_eq!(checks.snapshot().listen, ["192.0.2.1".parse::<IpAddr>().unwrap()], "CIDRs name them without the Node");
-    checks.disinherit();
+    checks.clear();
     assert_eq!(checks.snapshot().checks, [].into());
 }
 
@@ -114,12 +114,16 @@ fn checks_come_change_and_go_with_their_service() {
 // L6
 #[test]
 fn a_deleted_node_stays_eligible() {
-    let mut engine =
-        crate::sync::Engine::new(config("primary"), crate::ruleset::maps::Maps, &[], crate::sync::NoKernel::default());
-    assert_eq!(engine.node_eligible(), None);
+    let mut engine = crate::sync::Engine::new(
+        config("primary"),
+        crate::ruleset::Layout::Maps,
+        &[],
+        crate::sync::NoKernel::default(),
+    );
+    assert_eq!(engine.state.node().map(|node| node.eligible), None);
     engine.apply(Event::NodeApplied(node(None)));
     engine.apply(Event::NodeDeleted("here".into()));
-    assert_eq!(engine.node_eligible(), Some(true));
+    assert_eq!(engine.state.node().map(|node| node.eligible), Some(true));
     engine.apply(Event::NodeApplied(Node { eligible: false, ..node(None) }));
-    assert_eq!(engine.node_eligible(), Some(false));
+    assert_eq!(engine.state.node().map(|node| node.eligible), Some(false));
 }

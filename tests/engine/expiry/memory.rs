@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kube_proxy::kernel::Kernel;
 use kube_proxy::model::{Endpoint, Event, Family};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Engine;
 use nft::{Command, Data, Element, Set, TableName, Value};
 
@@ -20,7 +20,7 @@ const FULL: u32 = 65_536;
 
 /// A synced Service with affinity and two endpoints, one of which changes.
 struct Remembering {
-    engine: Engine<Aged, AnyLayout>,
+    engine: Engine<Aged>,
     kernel: Aged,
     map: Arc<Set>,
     /// The endpoint that changes next is the one with this number.
@@ -42,7 +42,7 @@ fn endpoints(turn: u16) -> Event {
 impl Remembering {
     fn new(age: Age) -> Self {
         let kernel = Aged::open(age);
-        let mut engine = Engine::new(config(), AnyLayout::Maps, &Family::BOTH, kernel.clone());
+        let mut engine = Engine::new(config(), Layout::Maps, &Family::BOTH, kernel.clone());
         let mut web = service(0);
         web.affinity_seconds = Some(1);
         for event in [node(None), Event::ServiceApplied(web), endpoints(0), Event::InitialListDone] {
@@ -77,10 +77,10 @@ impl Remembering {
     }
 
     /// Looks again as often as the loop would.
-    fn look_again(&mut self) {
-        while let Some(look) = self.engine.next_look() {
+    fn check_clients(&mut self) {
+        while let Some(look) = self.engine.next_client_check() {
             sleep(look.saturating_duration_since(Instant::now()));
-            self.engine.look_again(Instant::now());
+            self.engine.check_clients(Instant::now());
         }
     }
 
@@ -119,7 +119,7 @@ fn a_full_map_whose_clients_expire_all_the_time_costs_no_sync() {
         for _ in 0..3 {
             remembering.remember(FULL, time);
             remembering.replace().unwrap_or_else(|error| panic!("{age:?}: {error}"));
-            remembering.look_again();
+            remembering.check_clients();
         }
         assert_eq!((remembering.misled(), remembering.engine.quarantined().len()), (0, 0), "{age:?}");
     });

@@ -17,8 +17,8 @@ use std::{env, fs};
 use kube_proxy::health;
 use kube_proxy::metrics::Metrics;
 use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::AnyLayout;
-use kube_proxy::sync::{Culprit, Engine, Schedule, Sync};
+use kube_proxy::ruleset::Layout;
+use kube_proxy::sync::{Engine, RefusedService, Schedule, Sync};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use socket2::{Domain, Socket, Type};
@@ -284,20 +284,20 @@ impl Cluster {
 /// What the proxy says of itself at the end.
 struct Outcome {
     metrics: Metrics,
-    culprits: Vec<Culprit>,
+    culprits: Vec<RefusedService>,
     tried: usize,
     refused: usize,
 }
 
 /// The proxy's loop until there are no more events; on a thread of the node.
-fn run_proxy(layout: AnyLayout, age: Age, events: Receiver<Event>) -> Outcome {
+fn run_proxy(layout: Layout, age: Age, events: Receiver<Event>) -> Outcome {
     let kernel = Aged::open(age);
     let engine = Engine::new(config(), layout, &[Family::V4], kernel.clone());
     let (metrics, (reporter, _servers)) = (Metrics::new(), health::new(Duration::from_secs(60)));
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(10));
     let (tell, told) = channel();
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
-    let sync = sync.telling(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
+    let sync = sync.on_refused_service(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
     sync.run(&events).expect("nothing is wrong with this node");
     let orders = kernel.orders.borrow();
     Outcome { metrics, culprits: told.try_iter().collect(), tried: orders.tried, refused: orders.refused }
@@ -315,7 +315,7 @@ fn duration(part: u32) -> Duration {
     SHORT.max(Duration::from_secs(seconds) / part)
 }
 
-fn clients_come_and_go(title: &str, layout: AnyLayout, age: Age, duration: Duration) {
+fn clients_come_and_go(title: &str, layout: Layout, age: Age, duration: Duration) {
     let (network, load) = (Network::new(), Load::default());
     // What is closed need not be tracked for ten seconds.
     network.node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_close", "1");
@@ -382,17 +382,17 @@ fn clients_come_and_go(title: &str, layout: AnyLayout, age: Age, duration: Durat
 #[test]
 fn clients_that_expire_cost_no_sync_and_lead_nobody_astray() {
     // E6
-    clients_come_and_go("layout maps", AnyLayout::Maps, Age::Present, duration(1));
+    clients_come_and_go("layout maps", Layout::Maps, Age::Present, duration(1));
 }
 
 #[test]
 fn clients_that_expire_cost_no_sync_on_an_old_kernel() {
     // E6
-    clients_come_and_go("layout maps, as before Linux 6.3", AnyLayout::Maps, Age::Old, duration(5));
+    clients_come_and_go("layout maps, as before Linux 6.3", Layout::Maps, Age::Old, duration(5));
 }
 
 #[test]
 fn clients_that_expire_cost_no_sync_in_the_chains() {
     // E6
-    clients_come_and_go("layout chains", AnyLayout::Chains, Age::Present, duration(5));
+    clients_come_and_go("layout chains", Layout::Chains, Age::Present, duration(5));
 }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use kube_proxy::config::{self, Config, Invocation};
 use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, NoKernel};
 
 /// A configuration by flags only.
@@ -23,7 +23,7 @@ pub(super) fn programmed(events: Vec<Event>) {
     if events.is_empty() {
         return;
     }
-    for layout in [AnyLayout::Maps, AnyLayout::Chains] {
+    for layout in [Layout::Maps, Layout::Chains] {
         let mut engine = Engine::new(config(), layout, &Family::BOTH, NoKernel::default());
         events.iter().cloned().for_each(|event| {
             engine.apply(event);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nft::decode::{self, Messages};
-use nft::{Batch, Command, Data, DataType, Element, Family, Set, Table, TableName, Types, connection};
+use nft::{Batch, Command, Data, DataType, Element, Elements, Family, Set, Table, TableName, Types, connection};
 
 thread_local! {
     static SENT: (Batch, [Command; 5]) = {
@@ -29,7 +29,7 @@ fn answers(bytes: &[u8], batch: &Batch, commands: &[Command]) {
 fn commands() -> [Command; 5] {
     let table = TableName::new(Family::Ip, "kube-proxy");
     let set = Arc::new(Set::new("cluster-ips", Types::Named(vec![DataType::Ipv4Addr])));
-    let elements = |count: u32| (0..count).map(|number| Element::new(Data::from(number))).collect::<Vec<_>>();
+    let elements = |count: u32| (0..count).map(|number| Element::new(Data::from(number))).collect::<Elements>();
     [
         Command::AddTable(Table { name: table.clone(), comment: None }),
         Command::AddSet(table.clone(), Arc::clone(&set)),

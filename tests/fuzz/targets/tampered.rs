@@ -9,7 +9,7 @@ use kube_proxy::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
     SlicePort, TrafficPolicy, TriggerTime,
 };
-use kube_proxy::ruleset::AnyLayout;
+use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Engine;
 use nft::decode::{self, Decoded, Messages, RawElement};
 use nft::{Element, Set, Table, TableDump, TableName};
@@ -34,7 +34,7 @@ pub(super) fn run(bytes: &[u8]) {
 /// Starts a proxy on the table; gives the number of its transactions.
 fn restart(recorder: &Recorder) -> usize {
     let before = recorder.log.borrow().sent.len();
-    let mut engine = Engine::new(config(), AnyLayout::Maps, &[Family::V4], recorder.clone());
+    let mut engine = Engine::new(config(), Layout::Maps, &[Family::V4], recorder.clone());
     for event in events() {
         engine.apply(event);
     }

@@ -1,10 +1,10 @@
-//! Another kube-proxy, of the Go program in mode nftables, that writes to the same tables while we do.
+//! Another kube-proxy, the Go program in mode nftables, that writes to the same tables while this one does.
 //!
 //! Takes what was read back after a foreign write; recognises that program by the names of its chains and sets (`proxier.go` in
-//! `pkg/proxy/nftables` of Kubernetes), and sets its objects aside: for as long as it runs they stay, and only what it did to ours is
-//! put back. It knows no lock, and writes what it misses again at the next change of any endpoint; were its objects removed each time,
-//! both programs would rewrite the tables again and again. Packets do not reach its objects, because the base chains are ours: what
-//! it does with them is put back. Its two base chains before the translation (source ranges of load balancers) are left to it.
+//! `pkg/proxy/nftables` of Kubernetes), and sets its objects aside: for as long as it runs they stay, and only what it changed of this
+//! proxy's objects is put back. It knows no lock, and writes what it misses again at the next change of any endpoint; were its objects
+//! removed each time, both programs would rewrite the tables again and again. Packets do not reach its objects, because this proxy's base
+//! chains lead elsewhere. Its two base chains before the translation (source ranges of load balancers) are left to it.
 //!
 //! Invariant: objects are set aside only after a write by another program, and for ten minutes after its last one. Then they go.
 
@@ -38,22 +38,22 @@ const SETS: [&str; 7] = [
 
 /// What is known of another kube-proxy.
 #[derive(Debug, Default)]
-pub(super) struct Company {
+pub(super) struct OtherProxy {
     /// Its last write.
     seen: Option<Instant>,
-    /// Others wrote since the tables were last read.
+    /// Another program wrote since the tables were last read.
     suspected: bool,
-    /// It has come and was not told of.
+    /// It has come, which was not reported yet.
     news: bool,
 }
 
-impl Company {
-    /// Another program wrote to our tables.
+impl OtherProxy {
+    /// Another program wrote to the tables.
     pub(super) fn suspect(&mut self) {
         self.suspected = true;
     }
 
-    /// Whether another kube-proxy is there, as far as we know.
+    /// Whether another kube-proxy is there, as far as is known.
     pub(super) fn is_present(&self, now: Instant) -> bool {
         self.seen.is_some_and(|seen| now.saturating_duration_since(seen) < PRESENT)
     }
@@ -69,7 +69,7 @@ impl Company {
     }
 
     /// All tables were read, and objects of it were found or not.
-    pub(super) fn looked(&mut self, found: bool, now: Instant) {
+    pub(super) fn tables_read(&mut self, found: bool, now: Instant) {
         if std::mem::take(&mut self.suspected) && found {
             self.news |= !self.is_present(now);
             self.seen = Some(now);
@@ -143,21 +143,21 @@ mod tests {
 
     #[test]
     fn its_objects_stay_for_ten_minutes_after_its_last_write_and_only_after_one() {
-        let (mut company, start) = (Company::default(), Instant::now());
-        let left = |company: &mut Company, now| {
+        let (mut other, start) = (OtherProxy::default(), Instant::now());
+        let left = |other: &mut OtherProxy, now| {
             let mut dump = dump(&["lb-1", "services"]);
-            let found = company.set_aside(&mut dump, now);
-            company.looked(found, now);
+            let found = other.set_aside(&mut dump, now);
+            other.tables_read(found, now);
             dump.chains.len()
         };
-        assert_eq!(left(&mut company, start), 2, "left by a process that has ended");
-        company.suspect();
-        assert_eq!(left(&mut company, start), 1);
-        assert!(company.take_news() && !company.take_news());
-        assert_eq!(left(&mut company, start + PRESENT / 2), 1);
-        assert_eq!(left(&mut company, start + PRESENT), 2, "it has not written for so long");
-        company.suspect();
-        assert_eq!(left(&mut company, start + PRESENT), 1);
-        assert!(company.take_news(), "it is back");
+        assert_eq!(left(&mut other, start), 2, "left by a process that has ended");
+        other.suspect();
+        assert_eq!(left(&mut other, start), 1);
+        assert!(other.take_news() && !other.take_news());
+        assert_eq!(left(&mut other, start + PRESENT / 2), 1);
+        assert_eq!(left(&mut other, start + PRESENT), 2, "it has not written for so long");
+        other.suspect();
+        assert_eq!(left(&mut other, start + PRESENT), 1);
+        assert!(other.take_news(), "it is back");
     }
 }

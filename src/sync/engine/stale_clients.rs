@@ -1,8 +1,8 @@
 //! Has the kernel forget clients that are remembered for an endpoint that is gone (E6).
 //!
-//! Rules remember clients, and the kernel forgets each when its time is over: at any moment, also between our look at a map and our
-//! transaction. So no transaction may fail for good because a client is not there any more, and none that does says anything about
-//! a Service. From Linux 6.3 on this is what `destroy element` is for. Older kernels refuse the whole transaction for a single client
+//! Rules remember clients, and the kernel forgets each when its time is over: at any moment, also between reading a map and the
+//! transaction. So no transaction may fail for good because a client is not there any more, and one that does says nothing about a
+//! Service. From Linux 6.3 on this is what `destroy element` is for. Older kernels refuse the whole transaction for a single client
 //! that is missing, so there it is sent again without those that the kernel names, and at last without any; these are then
 //! forgotten in small transactions of their own.
 //!
@@ -13,13 +13,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nft::{Command, CommitError, Committed, Element, Refusal};
+use nft::{Command, CommitError, Committed, Element, Elements, Refusal};
 use tracing::{debug, warn};
 
-use super::{Engine, Refused, Report};
+use super::{Engine, Failed, Report};
 use crate::kernel::Kernel;
-use crate::ruleset::Layout;
-use crate::sync::tables::Expulsion;
+use crate::sync::tables::StaleClients;
 
 /// Clients in one transaction of their own where each may be refused: few enough that hardly one expires meanwhile.
 const FEW: usize = 256;
@@ -28,30 +27,30 @@ const FEW: usize = 256;
 const TRIES: usize = 8;
 
 /// Without `destroy element`, a client with less time left than this is not deleted: it would often be missing by then, and a refused
-/// transaction costs a grace period of the kernel (RCU), some 10 to 100 ms. If a packet renews it, the next look deletes it.
+/// transaction costs a grace period of the kernel (RCU), some 10 to 100 ms. If a packet renews it, the next check deletes it.
 const ALMOST_EXPIRED: Duration = Duration::from_millis(200);
 
-/// How long maps are looked at in one go: a sync must not wait for thousands of them.
+/// How long maps are read in one go: a sync must not wait for thousands of them.
 const ENOUGH: Duration = Duration::from_millis(50);
 
 /// How clients are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// All at once; who is not there does not matter.
+    /// All at once; some may be missing.
     Destroy,
-    /// All at once; everybody must be there.
+    /// All at once; each must be there.
     Delete,
-    /// Everybody must be there, but the kernel names each who is not: it tells one error a message.
+    /// Each in a message of its own, and each must be there: the kernel gives one error a message, so it names all that are missing.
     OneByOne,
     /// Not in this transaction.
     Apart,
 }
 
-impl Expulsion {
+impl StaleClients {
     /// The commands that do it, and nothing for [`Manner::Apart`].
     fn commands(&self, manner: Manner) -> Vec<Command> {
         let command = |new: fn(_, _, _) -> Command, clients: &[_]| {
-            new(self.table.clone(), Arc::clone(&self.map), clients.to_vec())
+            new(self.table.clone(), Arc::clone(&self.map), Elements::from(clients))
         };
         match manner {
             Manner::Destroy => vec![command(Command::DestroyElements, &self.clients)],
@@ -63,22 +62,22 @@ impl Expulsion {
 }
 
 /// Takes the clients out that the kernel names in these refusals of `commands`, of which the first `own` are about something else.
-fn strike(expulsions: &mut Vec<Expulsion>, commands: &[Command], own: usize, refusals: &[Refusal]) {
+fn strike(stale: &mut Vec<StaleClients>, commands: &[Command], own: usize, refusals: &[Refusal]) {
     let named = refusals.iter().filter_map(|refusal| {
         let (at, element) = (refusal.command.filter(|command| *command >= own)?, refusal.element?);
         match commands.get(at)? {
             Command::DeleteElements(table, set, list) => {
-                Some((table.clone(), Arc::clone(&set.name), list.get(element)?.key))
+                Some((table.clone(), Arc::clone(&set.name), list.get(element)?.element().key))
             }
             _ => None,
         }
     });
     let named: BTreeSet<_> = named.collect();
-    for expulsion in &mut *expulsions {
-        let (table, map) = (&expulsion.table, &expulsion.map.name);
-        expulsion.clients.retain(|client| !named.contains(&(table.clone(), Arc::clone(map), client.key)));
+    for stale in &mut *stale {
+        let (table, map) = (&stale.table, &stale.map.name);
+        stale.clients.retain(|client| !named.contains(&(table.clone(), Arc::clone(map), client.key)));
     }
-    expulsions.retain(|expulsion| !expulsion.clients.is_empty());
+    stale.retain(|stale| !stale.clients.is_empty());
 }
 
 /// Whether a client will have expired before it could be deleted.
@@ -92,25 +91,25 @@ pub(super) struct Done {
     /// The commands that were carried out.
     pub(super) commands: Vec<Command>,
     /// Clients that are left to be forgotten.
-    pub(super) left: Vec<Expulsion>,
+    pub(super) left: Vec<StaleClients>,
 }
 
-impl<K: Kernel, L: Layout> Engine<K, L> {
+impl<K: Kernel> Engine<K> {
     /// Has the kernel carry out commands, and forget clients in the same transaction if that can be had.
-    pub(super) fn commit(&mut self, commands: Vec<Command>, mut expulsions: Vec<Expulsion>) -> Result<Done, Refused> {
+    pub(super) fn commit(&mut self, commands: Vec<Command>, mut stale: Vec<StaleClients>) -> Result<Done, Failed> {
         let (own, mut commands, mut manner) = (commands.len(), commands, self.manner());
         loop {
             if manner == Manner::Delete {
-                self.leave_almost_expired(&mut expulsions);
+                self.leave_almost_expired(&mut stale);
             }
             commands.truncate(own);
-            commands.extend(expulsions.iter().flat_map(|expulsion| expulsion.commands(manner)));
+            commands.extend(stale.iter().flat_map(|stale| stale.commands(manner)));
             if commands.is_empty() {
-                return Ok(Done { committed: None, commands, left: expulsions });
+                return Ok(Done { committed: None, commands, left: stale });
             }
             let refusals = match self.kernel.commit(&commands) {
                 Ok(committed) => {
-                    let left = if manner == Manner::Apart { expulsions } else { Vec::new() };
+                    let left = if manner == Manner::Apart { stale } else { Vec::new() };
                     return Ok(Done { committed: Some(committed), commands, left });
                 }
                 Err(CommitError::Refused(refusals)) => refusals,
@@ -124,27 +123,27 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
             }
             debug!(?manner, refused = ours.len(), "the kernel refused to forget clients; sending the rest again");
             if manner == Manner::Delete || manner == Manner::OneByOne {
-                strike(&mut expulsions, &commands, own, &ours);
+                strike(&mut stale, &commands, own, &ours);
             }
             manner = self.next_manner(manner, &ours);
         }
     }
 
-    /// Takes clients out that are about to expire, and has their maps looked at soon after.
-    fn leave_almost_expired(&mut self, expulsions: &mut Vec<Expulsion>) {
-        for expulsion in &mut *expulsions {
-            let before = expulsion.clients.len();
-            expulsion.clients.retain(|client| !is_almost_expired(client));
-            if expulsion.clients.len() < before {
-                self.tables.look_soon(expulsion, Instant::now());
+    /// Takes clients out that are about to expire, and has their maps read soon after.
+    fn leave_almost_expired(&mut self, stale: &mut Vec<StaleClients>) {
+        for stale in &mut *stale {
+            let before = stale.clients.len();
+            stale.clients.retain(|client| !is_almost_expired(client));
+            if stale.clients.len() < before {
+                self.tables.check_soon(stale, Instant::now());
             }
         }
-        expulsions.retain(|expulsion| !expulsion.clients.is_empty());
+        stale.retain(|stale| !stale.clients.is_empty());
     }
 
-    fn not_committed(&mut self, error: CommitError, commands: Vec<Command>) -> Refused {
+    fn not_committed(&mut self, error: CommitError, commands: Vec<Command>) -> Failed {
         self.tables.forget();
-        Refused::Commit(error, commands)
+        Failed::Commit(error, commands)
     }
 
     fn manner(&self) -> Manner {
@@ -164,21 +163,21 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
     }
 
     /// Deals with the clients that a transaction left: without them the endpoint is out of the rules already, so this cannot wait.
-    pub(super) fn finish(&mut self, left: &[Expulsion], report: &mut Report) {
+    pub(super) fn finish(&mut self, left: &[StaleClients], report: &mut Report) {
         if left.is_empty() {
             return;
         }
         let now = Instant::now();
-        left.iter().for_each(|expulsion| self.tables.look_again(expulsion, false, now));
-        self.look(now, report);
+        left.iter().for_each(|stale| self.tables.check_again(stale, false, now));
+        self.read_due_maps(now, report);
     }
 
-    /// Looks at the maps that are due, and has clients forgotten that are remembered there for an endpoint that is gone: because a
+    /// Reads the maps that are due, and has clients forgotten that are remembered there for an endpoint that is gone: because a
     /// packet was on its way when the endpoint was taken away, or because they could not be forgotten together with that. `None`
-    /// when there was nobody. What fails is logged and tried again; it is no failed sync, and no Service's fault.
-    pub fn look_again(&mut self, now: Instant) -> Option<Report> {
+    /// when there were none. What fails is logged and tried again; it is no failed sync, and says nothing about a Service.
+    pub fn check_clients(&mut self, now: Instant) -> Option<Report> {
         let mut report = Report::default();
-        self.look(now, &mut report);
+        self.read_due_maps(now, &mut report);
         if report.removed == 0 {
             return None;
         }
@@ -187,16 +186,16 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         Some(report)
     }
 
-    /// When [`Engine::look_again`] has something to look at, if ever.
-    pub fn next_look(&self) -> Option<Instant> {
-        self.tables.next_look()
+    /// When [`Engine::check_clients`] has a map to read, if ever.
+    pub fn next_client_check(&self) -> Option<Instant> {
+        self.tables.next_check()
     }
 
-    fn look(&mut self, now: Instant, report: &mut Report) {
+    fn read_due_maps(&mut self, now: Instant, report: &mut Report) {
         let begun = Instant::now();
-        while let Some(map) = self.tables.due(now).filter(|_| begun.elapsed() < ENOUGH) {
-            match self.tables.look(&mut self.kernel, &map, now) {
-                Ok(Some(expulsion)) => self.expel(&expulsion, now, report),
+        while let Some(map) = self.tables.due_check(now).filter(|_| begun.elapsed() < ENOUGH) {
+            match self.tables.check(&mut self.kernel, &map, now) {
+                Ok(Some(stale)) => self.forget_stale(&stale, now, report),
                 Ok(None) => {}
                 Err(error) => {
                     warn!(%error, map = %map.1, "cannot look for clients of endpoints that are gone; trying again")
@@ -209,28 +208,28 @@ impl<K: Kernel, L: Layout> Engine<K, L> {
         }
     }
 
-    fn expel(&mut self, expulsion: &Expulsion, now: Instant, report: &mut Report) {
+    fn forget_stale(&mut self, stale: &StaleClients, now: Instant, report: &mut Report) {
         let start = Instant::now();
-        let outcome = self.forget_clients(expulsion, report);
+        let outcome = self.forget_clients(stale, report);
         report.kernel_time += start.elapsed();
         if let Err(error) = outcome {
-            warn!(%error, map = %expulsion.map.name, "cannot forget clients of endpoints that are gone; trying again");
-            self.tables.look_again(expulsion, true, now);
+            warn!(%error, map = %stale.map.name, "cannot forget clients of endpoints that are gone; trying again");
+            self.tables.check_again(stale, true, now);
         }
     }
 
     /// Has clients forgotten apart from anything else. Those that are named as missing are forgotten already; the rest of a
     /// transaction that goes on failing is left for the next look.
-    fn forget_clients(&mut self, expulsion: &Expulsion, report: &mut Report) -> Result<(), CommitError> {
+    fn forget_clients(&mut self, stale: &StaleClients, report: &mut Report) -> Result<(), CommitError> {
         let few = if self.destroys { usize::MAX } else { FEW };
-        for clients in expulsion.clients.chunks(few) {
-            let mut rest = vec![Expulsion { clients: clients.to_vec(), ..expulsion.clone() }];
+        for clients in stale.clients.chunks(few) {
+            let mut rest = vec![StaleClients { clients: clients.to_vec(), ..stale.clone() }];
             if !self.destroys {
                 self.leave_almost_expired(&mut rest);
             }
             for _ in 0..TRIES {
                 let manner = if self.destroys { Manner::Destroy } else { Manner::OneByOne };
-                let commands: Vec<Command> = rest.iter().flat_map(|expulsion| expulsion.commands(manner)).collect();
+                let commands: Vec<Command> = rest.iter().flat_map(|stale| stale.commands(manner)).collect();
                 if commands.is_empty() {
                     break;
                 }

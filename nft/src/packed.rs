@@ -1,0 +1,392 @@
+//! Elements packed into bytes: a cluster has hundreds of thousands of them, and an [`Element`] has room for what few of them hold.
+//!
+//! Takes and gives [`Element`]s; the encoder reads the packed form. Invariants: equal elements have equal bytes, and nothing is lost,
+//! so packed elements are compared as bytes.
+//!
+//! An element is a byte of flags, the key, and what the flags say: the last key of a range, a value or the number of a verdict and its
+//! chain, a time-out in nanoseconds, a comment. Keys and values have a byte of length before them, texts have two.
+
+use std::time::Duration;
+
+use crate::data::{Data, Value, Verdict};
+use crate::object::Element;
+
+/// Flags of a packed element.
+const HAS_KEY_END: u8 = 1;
+const HAS_DATA: u8 = 2;
+const HAS_VERDICT: u8 = 4;
+const HAS_TIMEOUT: u8 = 8;
+const HAS_COMMENT: u8 = 16;
+const HAS_CHAIN: u8 = 32;
+
+/// Elements of one set or map.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Elements {
+    /// Each element behind its length.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+/// A packed element.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ElementRef<'a>(&'a [u8]);
+
+/// What a packed element holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts<'a> {
+    /// The key; the first of the range in an interval set.
+    pub key: &'a [u8],
+    /// The last key of the range in an interval set.
+    pub key_end: Option<&'a [u8]>,
+    /// What the map holds for the key.
+    pub value: ValueRef<'a>,
+    /// How long the element lives.
+    pub timeout: Option<Duration>,
+    /// A comment.
+    pub comment: Option<&'a str>,
+}
+
+/// What a packed element holds besides its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueRef<'a> {
+    /// Nothing: an element of a set.
+    None,
+    /// Data.
+    Data(&'a [u8]),
+    /// A verdict: its number on the wire, and the chain that it jumps or goes to.
+    Verdict(u32, Option<&'a str>),
+}
+
+/// Appends an element to packed bytes.
+pub fn pack(bytes: &mut Vec<u8>, element: &Element) {
+    let Element { key, key_end, value, timeout, comment } = element;
+    let of_value = match value {
+        Value::None => 0,
+        Value::Data(_) => HAS_DATA,
+        Value::Verdict(verdict) if verdict.chain().is_some() => HAS_VERDICT | HAS_CHAIN,
+        Value::Verdict(_) => HAS_VERDICT,
+    };
+    let flag = |flag, present| if present { flag } else { 0 };
+    let rest = flag(HAS_KEY_END, key_end.is_some()) | flag(HAS_TIMEOUT, timeout.is_some());
+    bytes.push(of_value | rest | flag(HAS_COMMENT, comment.is_some()));
+    data(bytes, key.as_slice());
+    if let Some(end) = key_end {
+        data(bytes, end.as_slice());
+    }
+    match value {
+        Value::None => {}
+        Value::Data(value) => data(bytes, value.as_slice()),
+        Value::Verdict(verdict) => {
+            bytes.extend_from_slice(&verdict.number().to_ne_bytes());
+            verdict.chain().into_iter().for_each(|chain| text(bytes, chain));
+        }
+    }
+    if let Some(timeout) = timeout {
+        let nanoseconds = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        bytes.extend_from_slice(&nanoseconds.to_ne_bytes());
+    }
+    if let Some(comment) = comment {
+        text(bytes, comment);
+    }
+}
+
+fn data(bytes: &mut Vec<u8>, value: &[u8]) {
+    bytes.push(u8::try_from(value.len()).expect("Data is short"));
+    bytes.extend_from_slice(value);
+}
+
+/// # Panics
+/// When the text has 64 KiB or more: a name or comment of that length fits into no message.
+fn text(bytes: &mut Vec<u8>, text: &str) {
+    let len = u16::try_from(text.len()).expect("names and comments are shorter than 64 KiB");
+    bytes.extend_from_slice(&len.to_ne_bytes());
+    bytes.extend_from_slice(text.as_bytes());
+}
+
+/// Takes packed bytes apart.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len);
+        self.0 = rest;
+        taken
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.take(1)[0]
+    }
+
+    fn data(&mut self) -> &'a [u8] {
+        let len = self.byte();
+        self.take(usize::from(len))
+    }
+
+    fn number<const N: usize>(&mut self) -> [u8; N] {
+        self.take(N).try_into().expect("as many bytes were taken")
+    }
+
+    fn text(&mut self) -> &'a str {
+        let len = u16::from_ne_bytes(self.number());
+        std::str::from_utf8(self.take(usize::from(len))).expect("packed from text")
+    }
+
+    fn value(&mut self, flags: u8) -> ValueRef<'a> {
+        if flags & HAS_DATA != 0 {
+            return ValueRef::Data(self.data());
+        }
+        if flags & HAS_VERDICT == 0 {
+            return ValueRef::None;
+        }
+        let number = u32::from_ne_bytes(self.number());
+        ValueRef::Verdict(number, (flags & HAS_CHAIN != 0).then(|| self.text()))
+    }
+}
+
+impl<'a> ElementRef<'a> {
+    /// The element that [`pack`] wrote as these bytes; other bytes make the other functions panic.
+    #[must_use]
+    pub const fn from_packed(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes that [`pack`] wrote.
+    #[must_use]
+    pub const fn packed(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The key; the first of the range in an interval set.
+    #[must_use]
+    #[inline]
+    pub fn key(self) -> &'a [u8] {
+        Reader(&self.0[1..]).data()
+    }
+
+    /// Everything that it holds.
+    #[must_use]
+    pub fn parts(self) -> Parts<'a> {
+        let mut reader = Reader(self.0);
+        let flags = reader.byte();
+        let key = reader.data();
+        let key_end = (flags & HAS_KEY_END != 0).then(|| reader.data());
+        let value = reader.value(flags);
+        let timeout = (flags & HAS_TIMEOUT != 0).then(|| Duration::from_nanos(u64::from_ne_bytes(reader.number())));
+        let comment = (flags & HAS_COMMENT != 0).then(|| reader.text());
+        Parts { key, key_end, value, timeout, comment }
+    }
+
+    /// The chain that it leads to.
+    #[must_use]
+    pub fn target(self) -> Option<&'a str> {
+        match self.parts().value {
+            ValueRef::Verdict(_, chain) => chain,
+            ValueRef::None | ValueRef::Data(_) => None,
+        }
+    }
+
+    /// The whole element.
+    #[must_use]
+    pub fn element(self) -> Element {
+        let Parts { key, key_end, value, timeout, comment } = self.parts();
+        let data = |bytes| Data::from_bytes(bytes).expect("packed from Data");
+        let value = match value {
+            ValueRef::None => Value::None,
+            ValueRef::Data(bytes) => Value::Data(data(bytes)),
+            ValueRef::Verdict(number, chain) => Value::Verdict(verdict(number, chain)),
+        };
+        let key_end = key_end.map(|end| Box::new(data(end)));
+        Element { key: data(key), key_end, value, timeout, comment: comment.map(Into::into) }
+    }
+}
+
+/// The verdict with a number on the wire.
+fn verdict(number: u32, chain: Option<&str>) -> Verdict {
+    let chains = chain.into_iter().flat_map(|chain| [Verdict::Jump(chain.into()), Verdict::Goto(chain.into())]);
+    let mut verdicts = [Verdict::Accept, Verdict::Drop, Verdict::Return].into_iter().chain(chains);
+    verdicts.find(|verdict| verdict.number() == number).expect("packed from a verdict")
+}
+
+impl Elements {
+    /// Number of elements.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Every element in order.
+    pub fn iter(&self) -> Iter<'_> {
+        Iter(Reader(&self.bytes))
+    }
+
+    /// An element by its number.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<ElementRef<'_>> {
+        self.iter().nth(index)
+    }
+
+    /// Appends an element.
+    pub fn push(&mut self, element: &Element) {
+        self.append(|bytes| pack(bytes, element));
+    }
+
+    /// Appends a packed element.
+    pub fn push_packed(&mut self, element: ElementRef<'_>) {
+        self.append(|bytes| bytes.extend_from_slice(element.0));
+    }
+
+    /// Appends an element whose key has two parts and that holds data, or nothing but its key.
+    pub fn push_joined(&mut self, key: [&[u8]; 2], value: Option<&[u8]>) {
+        self.append(|bytes| {
+            bytes.push(if value.is_some() { HAS_DATA } else { 0 });
+            let start = bytes.len();
+            data(bytes, key[0]);
+            bytes.extend_from_slice(key[1]);
+            bytes[start] = u8::try_from(key[0].len() + key[1].len()).expect("Data is short");
+            if let Some(value) = value {
+                data(bytes, value);
+            }
+        });
+    }
+
+    fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; LENGTH]);
+        write(&mut self.bytes);
+        let len = u32::try_from(self.bytes.len() - start - LENGTH).expect("an element is short");
+        self.bytes[start..start + LENGTH].copy_from_slice(&len.to_ne_bytes());
+        self.len += 1;
+    }
+
+    /// The same elements in the order of their keys.
+    #[must_use]
+    pub fn sorted(&self) -> Self {
+        let mut elements: Vec<ElementRef<'_>> = self.iter().collect();
+        elements.sort_by_key(|element| element.key());
+        elements.into_iter().collect()
+    }
+}
+
+/// Bytes of the length before each element of a list.
+const LENGTH: usize = 4;
+
+/// Goes through a list of packed elements.
+pub struct Iter<'a>(Reader<'a>);
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = ElementRef<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<ElementRef<'a>> {
+        if self.0.0.is_empty() {
+            return None;
+        }
+        let len = u32::from_ne_bytes(self.0.number());
+        Some(ElementRef(self.0.take(usize::try_from(len).expect("usize has at least 32 bits"))))
+    }
+}
+
+impl<'a> IntoIterator for &'a Elements {
+    type Item = ElementRef<'a>;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl<'a> FromIterator<ElementRef<'a>> for Elements {
+    fn from_iter<I: IntoIterator<Item = ElementRef<'a>>>(elements: I) -> Self {
+        let mut list = Self::default();
+        elements.into_iter().for_each(|element| list.push_packed(element));
+        list
+    }
+}
+
+impl FromIterator<Element> for Elements {
+    fn from_iter<I: IntoIterator<Item = Element>>(elements: I) -> Self {
+        let mut list = Self::default();
+        elements.into_iter().for_each(|element| list.push(&element));
+        list
+    }
+}
+
+impl From<Vec<Element>> for Elements {
+    fn from(elements: Vec<Element>) -> Self {
+        elements.into_iter().collect()
+    }
+}
+
+impl From<&[Element]> for Elements {
+    fn from(elements: &[Element]) -> Self {
+        let mut list = Self::default();
+        elements.iter().for_each(|element| list.push(element));
+        list
+    }
+}
+
+impl std::fmt::Debug for Elements {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self).finish()
+    }
+}
+
+impl std::fmt::Debug for ElementRef<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.parts().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elements() -> Vec<Element> {
+        let key = Data::from(7_u32);
+        let plain = Element::new(key);
+        let all = Element {
+            key_end: Some(Box::new(Data::from(9_u32))),
+            value: Value::Data(Data::from(8_u16)),
+            timeout: Some(Duration::from_millis(3)),
+            comment: Some("a/b".into()),
+            ..plain.clone()
+        };
+        let verdicts =
+            [Verdict::Accept, Verdict::Drop, Verdict::Return, Verdict::Jump("a".into()), Verdict::Goto("lb-3".into())];
+        let verdicts = verdicts.map(|verdict| Element::mapping(Data::from(5_u32), Value::Verdict(verdict)));
+        [plain, all].into_iter().chain(verdicts).collect()
+    }
+
+    #[test]
+    fn nothing_is_lost_by_packing() {
+        let packed: Elements = elements().into();
+        let unpacked: Vec<Element> = packed.iter().map(ElementRef::element).collect();
+        assert_eq!((unpacked, packed.len()), (elements(), 7));
+        assert_eq!(packed.get(6).and_then(ElementRef::target), Some("lb-3"));
+        assert_eq!((packed.get(1).and_then(ElementRef::target), packed.get(7)), (None, None));
+    }
+
+    #[test]
+    fn lists_are_sorted_by_their_keys() {
+        let sorted = Elements::from(elements()).sorted();
+        let keys: Vec<&[u8]> = sorted.iter().map(ElementRef::key).collect();
+        assert!(keys.is_sorted() && keys.len() == 7, "{sorted:?}");
+        assert_eq!(sorted.get(5).map(ElementRef::element), Some(Element::new(Data::from(7_u32))));
+    }
+
+    #[test]
+    fn a_key_in_two_parts_is_one_key() {
+        let mut joined = Elements::default();
+        joined.push_joined([&[1, 2, 3, 4], &[5, 0, 0, 0]], Some(&[9]));
+        joined.push_joined([&[1, 2, 3, 4], &[5, 0, 0, 0]], None);
+        let key = Data::from_bytes(&[1, 2, 3, 4, 5, 0, 0, 0]).unwrap();
+        let mapping = Element::mapping(key, Value::Data(Data::from(9_u8)));
+        assert_eq!(joined, Elements::from(vec![mapping, Element::new(key)]));
+    }
+}

@@ -1,0 +1,394 @@
+//! What stands in a table for one Service, packed: there is a record for each Service, so each is small.
+//!
+//! Takes a [`Fragment`], gives its entries in the order of set and key. An entry is an element, or a group of slots with its values in
+//! the order of their slots. Invariant: a record has one entry for a key of a set, and one object of a name; of several in a fragment
+//! the last counts.
+
+use std::sync::Arc;
+
+use nft::packed::pack;
+use nft::{ElementRef, Set, Verdict};
+
+use super::slot_key;
+use super::slots::arranged;
+use crate::table::{ChainContent, Choice, Fragment, LearnedMap};
+
+/// What stands in a table for one Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Entries one behind the other: a head ([`HEAD`]), and an element as [`pack`] writes it or a group of slots.
+    entries: Box<[u8]>,
+    own: Option<Box<Own>>,
+}
+
+/// Sets and chains that belong to one Service, each list in the order of names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) learned: Vec<LearnedMap>,
+    pub(super) choices: Vec<Choice>,
+    pub(super) chains: Vec<ChainContent>,
+}
+
+/// An entry of a record with its set, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry<'a> {
+    pub(super) set: u16,
+    pub(super) content: Content<'a>,
+}
+
+/// What an entry says of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content<'a> {
+    Element(ElementRef<'a>),
+    Group(Group<'a>),
+}
+
+/// The values of a group of slots: the first is in slot 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Group<'a> {
+    pub(super) prefix: &'a [u8],
+    width: usize,
+    values: &'a [u8],
+}
+
+/// Two bytes for the set and four for the length of what follows. The highest bit of the set marks a group of slots.
+const HEAD: usize = 6;
+const IS_GROUP: u16 = 1 << 15;
+/// About the bytes of an entry, and of the values of a group: a buffer with this room seldom grows.
+const ROOM_PER_ENTRY: usize = 64;
+const ROOM_PER_GROUP: usize = 96;
+/// Bytes of the number of a slot, at the end of its key.
+const SLOT_NUMBER: usize = 4;
+
+impl<'a> Group<'a> {
+    pub(super) fn values(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        self.values.chunks_exact(self.width)
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.values.len() / self.width
+    }
+
+    fn read(body: &'a [u8]) -> Self {
+        let (len, rest) = (usize::from(body[0]), &body[1..]);
+        let (prefix, rest) = rest.split_at(len);
+        Self { prefix, width: usize::from(rest[0]), values: &rest[1..] }
+    }
+}
+
+impl<'a> Entry<'a> {
+    pub(super) fn element(self) -> Option<ElementRef<'a>> {
+        match self.content {
+            Content::Element(element) => Some(element),
+            Content::Group(_) => None,
+        }
+    }
+
+    pub(super) fn group(self) -> Option<Group<'a>> {
+        match self.content {
+            Content::Group(group) => Some(group),
+            Content::Element(_) => None,
+        }
+    }
+
+    /// The key of the element, or what the keys of the group begin with.
+    pub(super) fn key(self) -> &'a [u8] {
+        match self.content {
+            Content::Element(element) => element.key(),
+            Content::Group(group) => group.prefix,
+        }
+    }
+
+    /// Number of elements.
+    pub(super) fn len(self) -> usize {
+        match self.content {
+            Content::Element(_) => 1,
+            Content::Group(group) => group.len(),
+        }
+    }
+
+    /// What orders entries, and tells them apart.
+    pub(super) fn place(self) -> (u16, &'a [u8]) {
+        (self.set, self.key())
+    }
+}
+
+/// Writes the entries of a record.
+struct Writer {
+    bytes: Vec<u8>,
+    /// Where each entry begins.
+    starts: Vec<usize>,
+}
+
+impl Writer {
+    fn entry(&mut self, set: u16, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        self.starts.push(start);
+        self.bytes.extend_from_slice(&set.to_ne_bytes());
+        self.bytes.extend_from_slice(&[0; HEAD - 2]);
+        write(&mut self.bytes);
+        let len = u32::try_from(self.bytes.len() - start - HEAD).expect("the entries of a Service are far below 4 GiB");
+        self.bytes[start + 2..start + HEAD].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    fn group<'a>(&mut self, set: u16, prefix: &[u8], width: usize, values: impl Iterator<Item = &'a [u8]>) {
+        self.entry(set | IS_GROUP, |bytes| {
+            for (len, part) in [(prefix.len(), prefix), (width, &[][..])] {
+                bytes.push(u8::try_from(len).expect("Data is short"));
+                bytes.extend_from_slice(part);
+            }
+            values.for_each(|value| bytes.extend_from_slice(value));
+        });
+    }
+
+    /// The entries in the order of set and key; of those with one key the last.
+    fn finish(self) -> Box<[u8]> {
+        let place = |start: &usize| Entries(&self.bytes[*start..]).next().map(Entry::place);
+        let starts = &self.starts;
+        if starts.is_sorted_by(|a, b| place(a) < place(b)) {
+            return self.bytes.into();
+        }
+        let mut order = starts.clone();
+        order.sort_by(|a, b| place(a).cmp(&place(b)).then(b.cmp(a)));
+        order.dedup_by(|later, first| place(later) == place(first));
+        let whole = |start: usize| &self.bytes[start..start + HEAD + body_len(&self.bytes[start..])];
+        order.into_iter().flat_map(whole).copied().collect()
+    }
+}
+
+fn body_len(entry: &[u8]) -> usize {
+    let len = u32::from_ne_bytes([entry[2], entry[3], entry[4], entry[5]]);
+    usize::try_from(len).expect("usize has at least 32 bits")
+}
+
+/// Goes through packed entries.
+pub(super) struct Entries<'a>(&'a [u8]);
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Entry<'a>;
+
+    fn next(&mut self) -> Option<Entry<'a>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (head, rest) = self.0.split_at(HEAD);
+        let (body, rest) = rest.split_at(body_len(head));
+        self.0 = rest;
+        let set = u16::from_ne_bytes([head[0], head[1]]);
+        let content = if set & IS_GROUP == 0 {
+            Content::Element(ElementRef::from_packed(body))
+        } else {
+            Content::Group(Group::read(body))
+        };
+        Some(Entry { set: set & !IS_GROUP, content })
+    }
+}
+
+impl Record {
+    /// Packs what a layout made. The values of a group take the slots in their own order.
+    pub(super) fn new(fragment: Fragment, set_number: impl Fn(&str) -> u16) -> Self {
+        let count = fragment.elements.len() + fragment.slots.len();
+        let bytes = Vec::with_capacity(count * ROOM_PER_ENTRY + fragment.slots.len() * ROOM_PER_GROUP);
+        let mut writer = Writer { bytes, starts: Vec::with_capacity(count) };
+        for (set, element) in &fragment.elements {
+            writer.entry(set_number(set), |bytes| pack(bytes, element));
+        }
+        for group in &fragment.slots {
+            // A group without values is no entry: it is nothing in the table.
+            if !group.values.is_empty() {
+                let (first, values) = (slot_key(&group.prefix, 0), &group.values);
+                let prefix = &first.as_slice()[..first.len() - SLOT_NUMBER];
+                writer.group(set_number(&group.set), prefix, values.width(), values.iter());
+            }
+        }
+        let Fragment { mut learned, mut choices, mut chains, .. } = fragment;
+        by_name(&mut learned, |map| &map.set.name);
+        by_name(&mut choices, |choice| &choice.set.name);
+        by_name(&mut chains, |content| &content.chain.name);
+        let own = Own { learned, choices, chains };
+        Self { entries: writer.finish(), own: (own != Own::default()).then(|| Box::new(own)) }
+    }
+
+    /// Whether nothing stands in the table.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.own.is_none()
+    }
+
+    /// The entries in the order of set and key.
+    pub(super) fn entries(&self) -> Entries<'_> {
+        Entries(&self.entries)
+    }
+
+    pub(super) fn learned(&self) -> &[LearnedMap] {
+        self.own.as_ref().map_or(&[], |own| &own.learned)
+    }
+
+    pub(super) fn choices(&self) -> &[Choice] {
+        self.own.as_ref().map_or(&[], |own| &own.choices)
+    }
+
+    pub(super) fn chains(&self) -> &[ChainContent] {
+        self.own.as_ref().map_or(&[], |own| &own.chains)
+    }
+
+    /// The same with the numbers of slots and choices that values have in another record, as far as they can keep them.
+    pub(super) fn arranged_like(self, other: &Self) -> Self {
+        let mut groups = other.entries().filter_map(|entry| Some((entry.set, entry.group()?))).peekable();
+        let slots = |set: u16, wanted: Group<'_>| {
+            let prefix = wanted.prefix;
+            while groups.next_if(|(other, group)| (*other, group.prefix) < (set, prefix)).is_some() {}
+            let (_, now) = groups.peek().filter(|(other, group)| (*other, group.prefix) == (set, prefix))?;
+            (now.values != wanted.values).then(|| now.values().map(Some).collect())
+        };
+        let choice = |name: &str| Some(other.choice(name)?.verdicts.iter().map(Some).collect());
+        self.arranged(slots, choice).unwrap_or(self)
+    }
+
+    /// The same with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group,
+    /// `choice` the verdicts of a choice by number; `None` when nothing is there, or all is as it should be. `None` when it is the same
+    /// without that.
+    pub(super) fn arranged<'a>(
+        &self,
+        mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,
+        choice: impl Fn(&str) -> Option<Vec<Option<&'a Verdict>>>,
+    ) -> Option<Self> {
+        let mut arranged = self.clone();
+        let mut changes = false;
+        let mut entries = self.entries();
+        while let Some(entry) = entries.next() {
+            let Some(group) = entry.group() else { continue };
+            if let Some(now) = slots(entry.set, group) {
+                let wanted: Vec<&[u8]> = group.values().collect();
+                let values = self::arranged(now.into_iter(), &wanted);
+                changes |= values != wanted;
+                // The values are the end of the entry.
+                let end = self.entries.len() - entries.0.len();
+                let places = arranged.entries[end - group.values.len()..end].chunks_exact_mut(group.width);
+                places.zip(values).for_each(|(place, value)| place.copy_from_slice(value));
+            }
+        }
+        for choice_of_own in arranged.own.iter_mut().flat_map(|own| &mut own.choices) {
+            if let Some(now) = choice(&choice_of_own.set.name) {
+                let wanted: Vec<&Verdict> = choice_of_own.verdicts.iter().collect();
+                let verdicts: Vec<Verdict> = self::arranged(now.into_iter(), &wanted).into_iter().cloned().collect();
+                changes |= verdicts != choice_of_own.verdicts;
+                choice_of_own.verdicts = verdicts;
+            }
+        }
+        changes.then_some(arranged)
+    }
+
+    /// A chain of its own.
+    pub(super) fn chain(&self, name: &str) -> Option<&ChainContent> {
+        find(self.chains(), name, |content| &content.chain.name)
+    }
+
+    /// A choice of its own.
+    pub(super) fn choice(&self, name: &str) -> Option<&Choice> {
+        find(self.choices(), name, |choice| &choice.set.name)
+    }
+
+    /// A map or set of its own that rules fill.
+    pub(super) fn learned_map(&self, name: &str) -> Option<&LearnedMap> {
+        find(self.learned(), name, |map| &map.set.name)
+    }
+
+    /// Whether it has a set or map of its own of this name.
+    pub(super) fn has_own_set(&self, name: &str) -> bool {
+        self.learned_map(name).is_some() || self.choice(name).is_some()
+    }
+
+    /// Sets and maps of its own.
+    pub(super) fn own_sets(&self) -> impl Iterator<Item = &Arc<Set>> {
+        let learned = self.learned().iter().map(|map| &map.set);
+        learned.chain(self.choices().iter().map(|choice| &choice.set))
+    }
+
+    /// The same without some entries.
+    pub(super) fn without(&self, is_left_out: impl Fn(Entry<'_>) -> bool) -> Self {
+        let mut entries = Vec::new();
+        let mut rest = self.entries();
+        while let (before, Some(entry)) = (rest.0, rest.next()) {
+            if !is_left_out(entry) {
+                entries.extend_from_slice(&before[..before.len() - rest.0.len()]);
+            }
+        }
+        Self { entries: entries.into(), own: self.own.clone() }
+    }
+}
+
+/// The object of a name in a list in the order of names.
+fn find<'a, T>(objects: &'a [T], name: &str, name_of: impl Fn(&T) -> &Arc<str>) -> Option<&'a T> {
+    objects.binary_search_by(|object| (**name_of(object)).cmp(name)).ok().map(|index| &objects[index])
+}
+
+/// Sorts objects by name; of those with one name the last stays.
+fn by_name<T>(objects: &mut Vec<T>, name: impl Fn(&T) -> &Arc<str>) {
+    objects.reverse();
+    objects.sort_by(|a, b| name(a).cmp(name(b)));
+    objects.dedup_by(|later, first| name(later) == name(first));
+    objects.shrink_to_fit();
+}
+
+#[cfg(test)]
+mod tests {
+    use nft::{Data, Element, Types, Value};
+
+    use super::*;
+    use crate::table::{SetName, Slots};
+
+    const SETS: [&str; 2] = ["plain", "slotted"];
+
+    fn record(fragment: Fragment) -> Record {
+        Record::new(fragment, |name| SETS.iter().position(|set| *set == name).unwrap().try_into().unwrap())
+    }
+
+    fn element(key: u32, value: u16) -> (SetName, Element) {
+        (SETS[0].into(), Element::mapping(Data::from(key), Value::Data(Data::from(value))))
+    }
+
+    fn group(prefix: u8, values: &[u16]) -> Slots {
+        let values = values.iter().map(|value| Data::from(*value)).collect();
+        Slots { set: SETS[1].into(), prefix: Data::from(prefix), values }
+    }
+
+    fn values(record: &Record) -> Vec<Vec<u16>> {
+        let value = |bytes: &[u8]| u16::from_be_bytes(bytes.try_into().unwrap());
+        record.entries().filter_map(Entry::group).map(|group| group.values().map(value).collect()).collect()
+    }
+
+    #[test]
+    fn entries_are_in_order_and_of_two_with_one_key_the_last_counts() {
+        let elements = vec![element(9, 1), element(7, 2), element(9, 3)];
+        let slots = vec![group(5, &[1, 2]), group(4, &[]), group(3, &[4])];
+        let record = record(Fragment { elements, slots, ..Fragment::default() });
+        let found: Vec<_> = record.entries().filter_map(Entry::element).map(ElementRef::element).collect();
+        assert_eq!(found, [element(7, 2).1, element(9, 3).1]);
+        let prefixes: Vec<&[u8]> = record.entries().filter_map(Entry::group).map(|group| group.prefix).collect();
+        assert_eq!(prefixes, [[3, 0, 0, 0], [5, 0, 0, 0]], "padded, as in a key with a slot behind it");
+        assert_eq!((values(&record), record.entries().map(Entry::len).sum::<usize>()), (vec![vec![4], vec![1, 2]], 5));
+    }
+
+    #[test]
+    fn values_keep_their_slots_and_verdicts_their_numbers() {
+        let choice = |verdicts: &[&str]| {
+            let verdicts = verdicts.iter().map(|name| Verdict::Jump((*name).into())).collect();
+            Choice { set: Arc::new(Set::new("choice", Types::Named(Vec::new()))), verdicts }
+        };
+        let with = |slots, verdicts| record(Fragment { slots, choices: vec![choice(verdicts)], ..Fragment::default() });
+        let before = with(vec![group(3, &[7, 8, 9]), group(5, &[1])], &["a", "b", "c"]);
+        let now = with(vec![group(3, &[6, 7, 9]), group(4, &[2, 1])], &["b", "c", "d"]).arranged_like(&before);
+        assert_eq!(values(&now), [vec![7, 6, 9], vec![2, 1]]);
+        assert_eq!(now.choices(), [choice(&["d", "b", "c"])]);
+    }
+
+    #[test]
+    fn entries_can_be_left_out() {
+        let elements = vec![element(7, 2), element(9, 3)];
+        let whole = record(Fragment { elements, slots: vec![group(5, &[1])], ..Fragment::default() });
+        let rest = record(Fragment { elements: vec![element(9, 3)], ..Fragment::default() });
+        let is_left_out = |entry: Entry<'_>| entry.set == 1 || entry.key() == 7_u32.to_ne_bytes();
+        assert_eq!(whole.without(is_left_out), rest);
+        assert!(rest.without(|_| true).is_empty() && whole.without(|_| false) == whole);
+    }
+}

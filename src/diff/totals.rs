@@ -1,0 +1,96 @@
+//! Sums over the committed records of a table: numbers of elements, and of owners where owners share something.
+//!
+//! Takes the record that an owner had and the one that it has now. Invariant: each sum is that over all records that were put in and
+//! not taken out.
+
+use foldhash::HashMap;
+
+use super::record::{Entry, Record};
+use super::records::{Place, place};
+use crate::table::Program;
+
+#[derive(Clone, Debug)]
+pub(super) struct Totals {
+    /// By number of a set, its elements.
+    lens: Vec<usize>,
+    /// By number of a set, whether several owners may have the same key in it.
+    shared: Vec<bool>,
+    /// How many owners have a key of a shared set.
+    owners: HashMap<Place, u32>,
+    /// For each beginning of names, the elements of choices.
+    kinds: Vec<(&'static str, usize)>,
+}
+
+impl Totals {
+    pub(super) fn new(program: &Program) -> Self {
+        let is_shared = |name: &str| program.shared.iter().any(|shared| shared == name);
+        Self {
+            lens: vec![0; program.sets.len()],
+            shared: program.sets.iter().map(|set| is_shared(&set.name)).collect(),
+            owners: HashMap::default(),
+            kinds: program.kinds.iter().map(|kind| (*kind, 0)).collect(),
+        }
+    }
+
+    /// Whether several owners may have the same key in a set.
+    pub(super) fn is_shared(&self, set: u16) -> bool {
+        self.shared[usize::from(set)]
+    }
+
+    /// How many owners have a key of a shared set.
+    pub(super) fn owners(&self, place: &Place) -> u32 {
+        self.owners.get(place).copied().unwrap_or(0)
+    }
+
+    /// Number of elements of a set.
+    pub(super) fn len(&self, set: u16) -> usize {
+        self.lens[usize::from(set)]
+    }
+
+    /// Every set of the program and every kind of sets of owners, with its number of elements.
+    pub(super) fn lens<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = (&'a str, usize)> {
+        let of_program = program.sets.iter().zip(&self.lens).map(|(set, len)| (&*set.name, *len));
+        of_program.chain(self.kinds.iter().copied())
+    }
+
+    /// Puts an owner's record in the place of the one before.
+    pub(super) fn replace(&mut self, before: Option<&Record>, now: &Record) {
+        now.entries().for_each(|entry| self.add(entry));
+        self.add_choices(now, |sum, len| sum + len);
+        if let Some(before) = before {
+            before.entries().for_each(|entry| self.remove(entry));
+            self.add_choices(before, |sum, len| sum - len);
+        }
+    }
+
+    fn add(&mut self, entry: Entry<'_>) {
+        if self.is_shared(entry.set) {
+            let owners = self.owners.entry(place(entry)).or_default();
+            *owners += 1;
+            if *owners > 1 {
+                return;
+            }
+        }
+        self.lens[usize::from(entry.set)] += entry.len();
+    }
+
+    fn remove(&mut self, entry: Entry<'_>) {
+        if self.is_shared(entry.set) {
+            let place = place(entry);
+            let owners = self.owners.get_mut(&place).expect("an owner was counted when it came");
+            *owners -= 1;
+            if *owners > 0 {
+                return;
+            }
+            self.owners.remove(&place);
+        }
+        self.lens[usize::from(entry.set)] -= entry.len();
+    }
+
+    fn add_choices(&mut self, record: &Record, add: impl Fn(usize, usize) -> usize) {
+        for choice in record.choices() {
+            let kind = self.kinds.iter_mut().find(|(kind, _)| choice.set.name.starts_with(kind));
+            kind.into_iter().for_each(|(_, sum)| *sum = add(*sum, choice.verdicts.len()));
+        }
+    }
+}
