@@ -15,7 +15,7 @@ use crate::{Count, count, turn};
 const SLICES: usize = 1000;
 const ENDPOINTS: usize = 10;
 
-/// A slice as an API server sends it, with the fields that nobody here reads.
+/// A slice as an API server sends it, with fields that the proxy does not read.
 fn slice(index: usize) -> String {
     let mut endpoints = String::new();
     for endpoint in 0..ENDPOINTS {

@@ -82,7 +82,7 @@ impl Cluster {
         std::mem::take(&mut self.kernel.orders.borrow_mut().tried)
     }
 
-    /// The kernel holds what another process, told of all but these Services, would write.
+    /// The kernel holds what another process would write that knows all but these Services.
     fn assert_converged(&self, without: &[u16]) {
         let mut other = Engine::new(config(), Layout::Maps, &Family::BOTH, self.kernel.inner.clone());
         let left_out =
@@ -102,7 +102,7 @@ fn is_bad(element: &Element) -> bool {
 
 #[test]
 fn each_error_in_each_position_leaves_the_old_rules_and_passes() {
-    // G5 G8
+    // A transaction is all or nothing, and a failed sync is tried again (G5, G8).
     let mut cluster = Cluster::synced(3);
     let mut block = 0;
     let mut change = |cluster: &mut Cluster| {
@@ -464,7 +464,7 @@ fn a_culprit_is_in_the_log_in_a_metric_in_the_health_details_and_told() {
     let (sender, source) = channel();
     let end = thread::spawn(move || {
         let first = told.recv_timeout(Duration::from_secs(20)).expect("a culprit");
-        // Time for it to be told again, if that were so.
+        // Time for a second line in the log, if there were one.
         thread::sleep(Duration::from_millis(1500));
         let details = ["/livez", "/healthz"].map(|path| get(address, path));
         drop::<std::sync::mpsc::Sender<Event>>(sender);

@@ -32,7 +32,7 @@ fn list(kernel: &mut Netfilter, family: Family) -> Vec<Flow> {
 
 #[test]
 fn only_udp_flows_of_the_family_are_listed_and_those_named_deleted() {
-    // J1 J2 J9
+    // Flows of UDP are listed once a family and deleted; those of TCP and SCTP are left alone (J1, J2, J9).
     let node = Namespace::new("flows");
     let mut lines = String::new();
     for protocol in ["udp", "tcp"] {
@@ -68,7 +68,7 @@ fn only_udp_flows_of_the_family_are_listed_and_those_named_deleted() {
 #[test]
 #[ignore = "measures: cargo test --release --test engine flows:: -- --ignored --nocapture"]
 fn listing_few_udp_flows_among_many() {
-    // J1
+    // The UDP flows of a family are listed once after a sync (J1).
     let node = Namespace::new("many");
     let tcp = (0..99_900).map(|n| line("tcp", false, n % 30_000, 1000 + n / 30_000));
     load(&node, &tcp.chain((0..100).map(|n| line("udp", false, n, 1000))).collect::<String>());

@@ -121,7 +121,7 @@ fn assert_fine(report: &Report) {
 
 #[test]
 fn everything_of_kube_proxy_goes_and_nothing_else() {
-    // O1
+    // A clean-up removes the tables and the chains of kube-proxy (O1).
     let (node, before) = node_of_others();
     restore(&node, PROXY);
     assert!(listing(&node).contains("-A KUBE-SEP-"), "the tree is there");
@@ -139,7 +139,7 @@ fn everything_of_kube_proxy_goes_and_nothing_else() {
 
 #[test]
 fn a_start_takes_away_the_other_modes_but_not_our_table() {
-    // O2
+    // What mode iptables left goes after the first sync (O2).
     let (node, before) = node_of_others();
     restore(&node, PROXY);
     nft::load(&node, "add table ip kube-proxy\nadd table inet kube-proxy-flowtable\n");
@@ -183,7 +183,7 @@ fn what_failed_and_only_that_is_tried_again() {
 
 #[test]
 fn what_somebody_else_uses_stays_and_is_told() {
-    // O1
+    // A clean-up leaves the chain that other rules use (O1).
     let (node, _) = node_of_others();
     restore(&node, PROXY);
     restore(&node, "*nat\n-A DOCKER -j KUBE-SVC-5CCXP4CXUKOBJLPF\n-A DOCKER -j KUBE-MARK-MASQ\nCOMMIT\n");
@@ -208,7 +208,7 @@ fn what_somebody_else_uses_stays_and_is_told() {
 
 #[test]
 fn an_empty_node_is_clean() {
-    // O1
+    // A clean-up of a node without rules succeeds (O1).
     let node = Namespace::new("bare");
     assert_eq!(node.enter(remove_all), Report::default());
     assert_eq!(nft::list_ruleset(&node), "");
@@ -216,7 +216,7 @@ fn an_empty_node_is_clean() {
 
 #[test]
 fn the_probe_leaves_nothing_behind() {
-    // O3
+    // The check of the kernel changes nothing (O3).
     let node = Namespace::new("probe");
     for family in Family::BOTH {
         node.enter(|| probe(family)).unwrap_or_else(|error| panic!("{error}"));
@@ -226,7 +226,7 @@ fn the_probe_leaves_nothing_behind() {
 
 #[test]
 fn the_probe_names_the_missing_capability() {
-    // O3
+    // The check of the privilege names what is missing (O3).
     let node = Namespace::new("probe");
     let outcome = node.enter(|| {
         drop_capabilities();
@@ -237,7 +237,7 @@ fn the_probe_names_the_missing_capability() {
 
 #[test]
 fn time_outs_reach_the_kernel() {
-    // N3 N4
+    // Time-outs of flows are written in seconds, and only where they differ (N3, N4).
     let node = Namespace::new("sysctl");
     let settings = Conntrack {
         tcp_established: Some(Duration::from_secs(86_400)),

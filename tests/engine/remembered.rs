@@ -1,5 +1,5 @@
 //! Clients that are remembered for an endpoint that is gone (session affinity), with a kernel that forgets whom it likes at any
-//! moment, as the real one does when a client's time is over: no sync may fail for that, no Service be held responsible, and nobody
+//! moment, as the real one does when a client's time is over: no sync may fail for that, no Service be held responsible, and no client
 //! stay with an endpoint that is gone.
 //!
 //! Drives the engine with a kernel that only remembers; needs no root. `tests/engine/expiry` does the same with the real one.
@@ -104,7 +104,7 @@ impl Dns {
         (last - begun, reports)
     }
 
-    /// Asserts that all is as it should be, and that nobody was held responsible.
+    /// Asserts that the tables are as wanted, and that no Service was held responsible.
     fn assert_forgotten(&mut self, context: &str) {
         self.look_until_the_end();
         let gone = Value::Data(Data::from(address(Family::V4, 244, 2)));
@@ -122,7 +122,7 @@ fn with_each_kernel(test: impl Fn(bool)) {
 
 #[test]
 fn clients_that_expire_at_any_moment_of_the_transaction_cost_no_sync() {
-    // E6
+    // Clients that expire do not make the sync fail that forgets them (E6).
     with_each_kernel(|is_old| {
         for before in 0..12 {
             // One of them, some, or all.
@@ -160,11 +160,11 @@ fn a_client_about_to_expire_is_left_to_that_by_an_old_kernel_and_deleted_if_a_pa
 
 #[test]
 fn clients_that_go_on_expiring_cost_no_sync() {
-    // E6
+    // Nor do those that expire before each further attempt (E6).
     with_each_kernel(|is_old| {
         let mut dns = Dns::new(is_old);
         dns.remember(0..600, 2);
-        // In whatever way it is tried again, somebody else is gone: at first one by one, in the end many at once.
+        // At each new attempt further clients are gone: at first one by one, in the end many at once.
         (0..50).for_each(|n| dns.expire(usize::from(n) % 3, [n]));
         (50..60).for_each(|n| dns.expire(0, (n * 10 - 450)..(n * 10 - 440)));
         dns.take_away();
@@ -261,7 +261,7 @@ fn a_table_that_is_made_anew_has_nobody_to_forget() {
 
 #[test]
 fn who_is_remembered_late_is_forgotten_within_a_second_whatever_else_is_synced() {
-    // E6
+    // A client whose packet was on its way is forgotten as well (E6).
     with_each_kernel(|is_old| {
         let mut dns = Dns::new(is_old);
         dns.take_away();
@@ -282,7 +282,7 @@ fn who_is_remembered_late_is_forgotten_within_a_second_whatever_else_is_synced()
 
 #[test]
 fn flows_are_looked_through_again_when_a_client_is_expelled_late() {
-    // E6 J1
+    // Its UDP flow to the removed endpoint is deleted then (E6, J1).
     with_each_kernel(|is_old| {
         let mut dns = Dns::new(is_old);
         let report = dns.take_away();

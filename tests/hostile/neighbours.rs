@@ -110,7 +110,7 @@ const TAMPERINGS: [(&str, Tampering); 3] = [
 test_in_each_layout!(what_others_change_is_put_right_at_once_whatever_the_time_between_syncs);
 fn what_others_change_is_put_right_at_once_whatever_the_time_between_syncs(layout: Layout) {
     let _turn = turns::beside_others();
-    // G10
+    // A change by another program is repaired without waiting for `minSyncPeriod` (G10).
     let node = Namespace::new("node");
     let mut proxy = Proxy::start(&node, &paced(layout), &cluster(services(layout)));
     proxy.wait_until_quiet();
@@ -137,7 +137,7 @@ fn what_others_change_is_put_right_at_once_whatever_the_time_between_syncs(layou
 test_in_each_layout!(a_program_that_goes_on_changing_our_tables_is_answered_ten_times_a_second_and_named_now_and_then);
 fn a_program_that_goes_on_changing_our_tables_is_answered_ten_times_a_second_and_named_now_and_then(layout: Layout) {
     let _turn = turns::beside_others();
-    // G10
+    // A program that goes on is answered in turn and logged with its name (G10).
     const SECONDS: u32 = 5;
     let node = Namespace::new("node");
     let mut proxy = Proxy::start(&node, &paced(layout), &cluster(10));
@@ -174,7 +174,7 @@ fn a_program_that_goes_on_changing_our_tables_is_answered_ten_times_a_second_and
 test_in_each_layout!(a_program_that_commits_to_its_own_tables_all_the_time_causes_no_sync_and_delays_no_repair);
 fn a_program_that_commits_to_its_own_tables_all_the_time_causes_no_sync_and_delays_no_repair(layout: Layout) {
     let _turn = turns::beside_others();
-    // G10
+    // What another program changes elsewhere asks for no sync (G10).
     let node = Namespace::new("node");
     let mut proxy = Proxy::start(&node, &paced(layout), &cluster(100));
     proxy.wait_until_quiet();
@@ -202,7 +202,7 @@ fn a_program_that_commits_to_its_own_tables_all_the_time_causes_no_sync_and_dela
     assert!(is_slow() || took <= Duration::from_millis(500), "{took:?}");
 }
 
-/// Commits to a table of its own fifty times a second until told to stop.
+/// Commits to a table of its own fifty times a second until it is stopped.
 fn be_busy(stop: &AtomicBool) {
     let mut connection = connect();
     let table = Table { name: theirs(), comment: None };
@@ -265,7 +265,7 @@ fn cpu_seconds(pid: u32) -> f64 {
 test_in_each_layout!(a_clean_up_delays_no_change_that_comes_after_it);
 fn a_clean_up_delays_no_change_that_comes_after_it(layout: Layout) {
     let _turn = turns::beside_others();
-    // F8 G3
+    // Empty chains are deleted by a later transaction, and changes keep their distance from the last change only (F8, G3).
     let node = Namespace::new("node");
     let proxy = Proxy::start(&node, &paced(layout), &cluster(100));
     let change = |name: &str, endpoints: u32| {

@@ -86,7 +86,7 @@ fn make_dormant(flags: u32) {
     assert_eq!(nft::decode::ack(answer).map(|ack| ack.errno), Some(0));
 }
 
-/// Waits until the log says this, after what it said before.
+/// Waits until the log has this text behind what it had before.
 fn wait_for_line(proxy: &Proxy<'_>, before: &str, text: &str) {
     let start = Instant::now();
     while !proxy.log()[before.len()..].contains(text) {

@@ -26,7 +26,7 @@ fn nft(world: &World, command: &str) {
 #[test]
 fn what_others_change_is_put_back() {
     let _turn = turns::beside_others();
-    // G10
+    // Elements, rules and chains that another program changes are repaired (G10).
     let world = World::new();
     let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
     let rules = || normalised(&list_ruleset(&world.node));
@@ -61,7 +61,7 @@ fn what_others_change_is_put_back() {
 #[test]
 fn what_was_destroyed_while_nothing_led_to_it_is_whole_when_something_does() {
     let _turn = turns::beside_others();
-    // F8 G10
+    // Chains that nothing leads to are repaired too before they are used again (F8, G10).
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
     let rules = || without_unused_chains(normalised(&list_ruleset(&world.node)));
@@ -82,7 +82,7 @@ fn what_was_destroyed_while_nothing_led_to_it_is_whole_when_something_does() {
     assert_eq!(rules(), ours);
 }
 
-/// Who answers, if somebody does.
+/// The endpoint that answers, if one does.
 fn ask(socket: &UdpSocket) -> Option<String> {
     let mut text = [0; 256];
     socket.send(b"?").ok()?;
@@ -93,7 +93,7 @@ fn ask(socket: &UdpSocket) -> Option<String> {
 #[test]
 fn a_udp_flow_that_began_without_rules_finds_an_endpoint_after_the_repair() {
     let _turn = turns::beside_others();
-    // J7 G10
+    // A flow that was not translated while the rules were missing is deleted after the repair (G10, J7).
     let world = World::new();
     let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
     for family in Family::ALL {

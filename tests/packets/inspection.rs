@@ -12,7 +12,7 @@ use serde_json::json;
 
 test_in_each_layout!(the_hosts_nft_lists_the_rules_and_loads_its_own_listing);
 fn the_hosts_nft_lists_the_rules_and_loads_its_own_listing(layout: Layout) {
-    // F1
+    // The tables have their names and can be listed (F1).
     let world = World::new();
     let _proxy = Proxy::start(&world.node, &config_in(layout), &mixed::cluster());
     let listing = nft::list_ruleset(&world.node);
@@ -52,7 +52,7 @@ table ip nat {
 
 test_in_each_layout!(the_hosts_nft_watches_a_sync_beside_foreign_rules);
 fn the_hosts_nft_watches_a_sync_beside_foreign_rules(layout: Layout) {
-    // F1
+    // The tables of others stay as they are (F1).
     let world = World::new();
     nft::load(&world.node, FOREIGN);
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &mixed::cluster());

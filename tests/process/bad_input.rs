@@ -173,7 +173,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn a_flaw_costs_itself_and_one_line_that_names_it() {
-    // A7 B3 B6
+    // External IPs, address types and addresses that are wrong are left out and logged (A7, B3, B6).
     let world = World::new();
     let mut proxy = start(&world);
     while_good_answers(&world, || {
@@ -248,7 +248,7 @@ fn of_two_services_with_one_front_the_older_gets_it_and_the_other_inherits() {
 
 #[test]
 fn names_of_full_length_work_and_their_comments_are_cut() {
-    // F1
+    // Tables with the longest names can be listed (F1).
     let world = World::new();
     let mut proxy = start(&world);
     let (namespace, name, port) = ("n".repeat(63), "s".repeat(253), "p".repeat(15));

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 const SERVICES: u8 = 8;
 const ENDPOINTS: u16 = 3;
-/// States are told apart by the third byte of the endpoints' addresses.
+/// States differ in the third byte of the endpoints' addresses.
 const STATES: u16 = 200;
 
 fn service(n: u8) -> Value {
@@ -142,7 +142,7 @@ fn churn(path: &std::path::Path, newest: &AtomicU16, stop: &AtomicBool) {
 
 #[test]
 fn whenever_the_process_is_killed_the_tables_are_those_of_a_moment() {
-    // G8 O7
+    // A sync is all or nothing, and its rules outlive the process (G8, O7).
     let kills: u32 = env::var("KUBE_PROXY_KILLS").map_or(20, |text| text.parse().expect("a number of kills"));
     let world = World::new();
     let mut objects = vec![node(), service_cidr(), all(0)];
@@ -224,7 +224,7 @@ fn wait_for_health(world: &World, proxy: &mut Proxy<'_>, path: &str, status: &st
 
 #[test]
 fn without_an_api_server_a_restart_touches_no_rule_and_serves_health() {
-    // O7 G1 L5
+    // The rules stay, nothing is written before everything is listed, and the node stays eligible (G1, L5, O7).
     let world = World::new();
     let mut objects = vec![node(), service_cidr(), all(3)];
     objects.extend((0..SERVICES).map(service));
@@ -246,7 +246,7 @@ fn without_an_api_server_a_restart_touches_no_rule_and_serves_health() {
 
 #[test]
 fn without_an_api_server_load_balancers_are_told_what_the_rules_say() {
-    // K1 K2 O7
+    // Health-check node ports answer from the rules that are there (K1, K2, O7).
     let web = objects::service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30_080);
     let web = web.load_balancer_ip(Family::V4.load_balancer_ip(1)).spec("externalTrafficPolicy", json!("Local"));
     let cluster = |endpoints: &[u8]| {
@@ -283,7 +283,7 @@ fn without_an_api_server_load_balancers_are_told_what_the_rules_say() {
 
 #[test]
 fn without_an_api_server_and_without_rules_the_node_is_not_eligible() {
-    // L5
+    // A node whose Node is unknown and that has no rules is not eligible (L5).
     let world = World::new();
     let (_directory, kubeconfig) = kubeconfig_of_nobody();
     let mut proxy = Proxy::with_api(&world.node, &config(), &kubeconfig);

@@ -1,4 +1,4 @@
-//! The log of the binary: it keeps nothing from going on, whoever reads it, and each of its lines is one record, whatever objects hold.
+//! The log of the binary: a slow reader, or none, stops nothing, and each line is one record, whatever text objects hold.
 //!
 //! Runs the binary in a node's namespace (root).
 
@@ -77,7 +77,7 @@ fn fill(pipe: &PipeWriter) {
     }
 }
 
-/// A manifest that is complained about with some 8 MiB of log: more than is kept of one that nobody reads.
+/// A manifest that makes some 8 MiB of log: more than waits for a reader.
 fn much_to_say(proxy: &Proxy<'_>) -> PathBuf {
     let path = proxy.manifests().path().join("bad.yaml");
     let bad = service("shop", &"x".repeat(40_000)).json().to_string();

@@ -52,7 +52,7 @@ fn sysctl(node: &Namespace, name: &str) -> String {
 
 #[test]
 fn clean_up_removes_our_tables_whatever_the_mode_and_nothing_else() {
-    // O1
+    // A clean-up removes the tables of kube-proxy (O1).
     let node = Namespace::new("cleanup");
     let tables =
         "add table ip kube-proxy\nadd chain ip kube-proxy services\nadd table ip6 kube-proxy\nadd table inet mine\n";
@@ -67,7 +67,7 @@ fn clean_up_removes_our_tables_whatever_the_mode_and_nothing_else() {
 
 #[test]
 fn clean_up_without_the_privilege_says_so_and_ends_with_1() {
-    // O1
+    // A clean-up that is not permitted is an error (O1).
     let node = Namespace::new("cleanup");
     load(&node, "add table ip kube-proxy\n");
     let mut command = node.command("setpriv");
@@ -80,7 +80,7 @@ fn clean_up_without_the_privilege_says_so_and_ends_with_1() {
 
 #[test]
 fn init_only_sets_what_is_privileged_and_writes_no_rule() {
-    // O3 N3
+    // `--init-only` writes the sysctls and ends (N3, O3).
     let node = Namespace::new("init");
     let mut config = config();
     config["conntrack"]["tcpCloseWaitTimeout"] = "61s".into();
@@ -95,7 +95,7 @@ fn init_only_sets_what_is_privileged_and_writes_no_rule() {
 
 #[test]
 fn a_setting_that_cannot_be_made_ends_init_only() {
-    // N2
+    // The limit of flows has to be written where it differs (N2).
     let node = Namespace::new("init");
     let mut config = config();
     config["conntrack"]["udpTimeout"] = "59s".into();
@@ -112,7 +112,7 @@ fn a_setting_that_cannot_be_made_ends_init_only() {
 
 #[test]
 fn the_machines_limit_is_left_alone_in_a_container_that_plays_a_node() {
-    // N1 N2
+    // The limit of flows is not written where it may not be (N1, N2).
     let node = Namespace::new("init");
     let before = sysctl(&node, "nf_conntrack_max");
     let mut config = config();
@@ -125,7 +125,7 @@ fn the_machines_limit_is_left_alone_in_a_container_that_plays_a_node() {
     assert_eq!(sysctl(&node, "nf_conntrack_max"), before);
 }
 
-/// What a start said, but for what went well.
+/// The log lines of a start that are no information.
 fn complaints(output: &Output) -> Vec<String> {
     text(output).lines().filter(|line| !line.contains(" INFO ")).map(str::to_owned).collect()
 }
@@ -160,7 +160,7 @@ fn without_the_capability_it_says_what_it_needs() {
 
 #[test]
 fn a_sysctl_that_cannot_be_written_is_one_line_and_no_other_is_written() {
-    // N2
+    // A limit that cannot be written ends the start (N2).
     let node = Namespace::new("start");
     let before = sysctl(&node, "nf_conntrack_tcp_timeout_close_wait");
     let mut config = config();
@@ -203,7 +203,7 @@ fn a_kernel_that_does_not_take_our_rules_is_one_line_before_anything_is_changed(
 
 #[test]
 fn a_port_in_use_is_one_line_and_ends_the_process_only_if_that_is_asked_for() {
-    // O8
+    // A port in use ends the process with `bindAddressHardFail`, else it is tried again (O8).
     let world = World::new();
     for (field, port, name) in [("metricsBindAddress", 10249, "metrics"), ("healthzBindAddress", 10256, "healthz")] {
         let address = format!("127.0.0.1:{port}");
@@ -336,7 +336,7 @@ fn what_a_running_proxy_has_given_up_is_refused_to_each_of_its_threads() {
     assert!(proxy.stop().success());
 }
 
-/// Answers questions for the IPv4 address of a name with 127.0.0.1, and every other one with nothing, until nobody asks any more.
+/// Answers questions for the IPv4 address of a name with 127.0.0.1, and every other one with nothing, until the socket is closed.
 fn answer_names(dns: &UdpSocket) {
     let mut question = [0; 512];
     while let Ok((len, client)) = dns.recv_from(&mut question) {
@@ -386,7 +386,7 @@ fn a_running_proxy_finds_its_api_server_by_name() {
 
 #[test]
 fn a_new_configuration_ends_the_process_and_a_broken_one_does_not() {
-    // O5
+    // New content of the configuration file ends the process (O5).
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
     fs::write(proxy.config_path(), "kind: Nonsense\n").unwrap();
@@ -407,7 +407,8 @@ fn a_new_configuration_ends_the_process_and_a_broken_one_does_not() {
 
 #[test]
 fn an_old_kernel_is_refused_unless_told_otherwise() {
-    // O4: the version that a process sees can be chosen, for programs that look at it.
+    // A kernel before 5.13 ends the start unless a variable is set (O4). The version that a process sees can be chosen, for
+    // programs that look at it.
     let node = Namespace::new("old");
     let (_directory, config) = file(&config());
     let osrelease = TempDir::new().unwrap();

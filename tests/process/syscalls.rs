@@ -43,7 +43,7 @@ fn a_sync_is_one_message_and_no_other_program_runs() {
     proxy.delete(&two[1..]);
     assert_eq!(batches(&trace), BEFORE + 4, "a slice went");
 
-    // A6: nothing of this reaches the rules.
+    // A change of metadata reaches no rule (A6).
     let with_label = mixed::web().external_ip(Family::V4.external_ip(2)).label("team", "blue").json();
     let mut annotated = two[0].clone();
     annotated["metadata"]["annotations"] = serde_json::json!({ "note": "hello" });

@@ -91,7 +91,7 @@ fn names_in(directory: &Path) -> Vec<String> {
 
 #[test]
 fn each_cluster_renders_its_ruleset() {
-    // F3 F4
+    // Services are elements of the sets and maps, in the chains of the layout (F3, F4).
     let mut wrong = String::new();
     for case in cases() {
         let text = render(case);
@@ -150,7 +150,7 @@ fn rendering_is_repeatable() {
 
 #[test]
 fn the_hosts_nft_loads_each_ruleset_and_lists_the_same() {
-    // F1
+    // Each ruleset has the tables with their names, and can be loaded (F1).
     for case in cases() {
         let text = expected(case);
         let namespace = Namespace::new("golden");

@@ -85,7 +85,7 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // It may have ended on its own; then there is nobody to kill.
+        // It may have ended on its own; then there is nothing to kill.
         let _ended = self.0.kill().and_then(|()| self.0.wait());
     }
 }
@@ -192,7 +192,7 @@ fn kubeadms_daemon_set() -> Value {
     })
 }
 
-/// The fields by which entries of a list are told apart when they are merged; other lists are replaced as a whole.
+/// The fields that identify the entries of a list when they are merged; other lists are replaced as a whole.
 fn merge_keys(list: &str) -> Option<&'static [&'static str]> {
     match list {
         "containers" | "initContainers" | "volumes" | "env" => Some(&["name"]),

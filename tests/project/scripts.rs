@@ -151,7 +151,7 @@ fn with_its_programs_a_script_begins_its_work() {
     for script in CASES.iter().map(|case| case.script).collect::<BTreeSet<_>>() {
         let folder = [elsewhere.to_str().expect("a temporary path is text")];
         let (_, message) = programs.run(script, if script == "deploy/reproduce" { &folder } else { &[] });
-        // The keys of Debian's archive are no program; a machine without them is told of those, after all programs.
+        // The keys of Debian's archive are no program; a machine without them gets a message about those, after the one about programs.
         let began = !programs.calls().is_empty() || message.contains("debian-archive-keyring");
         assert!(began && !message.contains("not on this machine"), "{script} did not begin its work: {message}");
     }

@@ -74,7 +74,7 @@ impl Log {
 pub(crate) enum Failure {
     /// Nothing is changed.
     Refused,
-    /// All is changed, but nobody hears of it.
+    /// The change is made, and its acknowledgement is lost.
     Unconfirmed,
 }
 
@@ -289,7 +289,7 @@ fn add(table: &mut TableDump, set: &str, element: &Element) -> Result<(), i32> {
         return Err(ENOENT);
     }
     let (set, elements) = elements(table, set).map_err(|(_, errno)| errno)?;
-    // Sorted, so that looking is fast in large sets. nf_tables does not look at comments, but nobody should count on that.
+    // Sorted, so that looking is fast in large sets. nf_tables does not compare comments, but tests must not rely on that.
     match elements.binary_search_by_key(&element.key, |present| present.key) {
         Ok(at) if elements[at] == *element => Ok(()),
         Ok(_) => Err(EEXIST),

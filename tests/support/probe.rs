@@ -84,7 +84,7 @@ pub(crate) enum Outcome {
     Dropped,
     /// The kernel forbade the sending (`EPERM`): a rule on the output hook refused or dropped it.
     NotPermitted,
-    /// A TCP reset: the packet arrived at a host where nobody listens.
+    /// A TCP reset: the packet arrived at a host where no program listens.
     Reset,
     /// Anything else.
     Other(String),

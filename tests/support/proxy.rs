@@ -292,12 +292,12 @@ impl<'world> Proxy<'world> {
         fs::read_to_string(self.log_path()).expect("the log can be read")
     }
 
-    /// When each family was last synced, as `/metrics` tells; empty when nobody answers.
+    /// When each family was last synced, as `/metrics` shows; empty without an answer.
     pub(crate) fn sync_times(&self) -> Vec<f64> {
         self.series(LAST_SYNC)
     }
 
-    /// The values of a metric's series, as `/metrics` tells; empty when nobody answers or there is none.
+    /// The values of a metric's series, as `/metrics` shows; empty without an answer, or without such a series.
     pub(crate) fn series(&self, name: &str) -> Vec<f64> {
         let text = self.node.enter(|| http_get(METRICS, "/metrics")).unwrap_or_default();
         let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
@@ -357,7 +357,7 @@ impl<'world> Proxy<'world> {
 impl Drop for Proxy<'_> {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended on its own; then there is nobody to kill.
+            // It may have ended on its own; then there is nothing to kill.
             let _ended = child.kill().and_then(|()| child.wait());
         }
         if thread::panicking() {

@@ -1,6 +1,6 @@
 //! A node, and namespaces that reach everything through it, each over a veth of its own.
 //!
-//! Takes names and addresses, gives namespaces; whoever takes a namespace's address from outside is routed to it. A world needs few
+//! Takes names and addresses, gives namespaces; packets to an address of a namespace are routed to it. A world needs few
 //! runs of `ip`, since these are most of the time that a packet test takes in a virtual machine.
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ struct Spoke<'a> {
     addresses: &'a [IpAddr],
 }
 
-/// What a node must be told to forward.
+/// The sysctls with which a node forwards.
 const FORWARDING: [(&str, &str); 4] = [
     ("ipv4/ip_forward", "1"),
     ("ipv6/conf/all/forwarding", "1"),
@@ -54,7 +54,7 @@ pub(crate) fn attach(node: &Namespace, first: u8, places: &[Place]) -> Vec<Names
     spaces
 }
 
-/// Routes whatever nobody owns to the place with this number, with these addresses of the node as sources.
+/// Routes all other addresses to the place with this number, with these addresses of the node as sources.
 pub(crate) fn route_the_rest(node: &Namespace, number: u8, name: &str, sources: [Option<IpAddr>; 2]) {
     let [v4, v6] = sources.map(|source| source.map_or_else(String::new, |source| format!("src {source}")));
     node.ip(&[

@@ -1,7 +1,7 @@
 //! A cluster as one node sees it: the node, pods on it, another node's pods, a client outside, and the rest of the internet.
 //!
 //! Takes nothing, gives the namespaces wired to the node as [`super::plan`] says, with a server on every endpoint. The node
-//! forwards; it holds no rule. Whatever nobody owns goes to `inet`, where it is dropped in silence.
+//! forwards; it holds no rule. Packets to other addresses go to `inet`, where they are dropped in silence.
 
 use std::net::IpAddr;
 

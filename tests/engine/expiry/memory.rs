@@ -100,7 +100,7 @@ fn in_a_namespace(test: impl Fn(Age) + Sync) {
 
 #[test]
 fn clients_that_all_expire_before_the_commit_cost_no_sync() {
-    // E6
+    // Clients that the kernel forgets meanwhile do not make the transaction fail that forgets them (E6).
     in_a_namespace(|age| {
         let mut remembering = Remembering::new(age);
         remembering.remember(FULL, |_| Duration::from_millis(1500));
@@ -112,7 +112,7 @@ fn clients_that_all_expire_before_the_commit_cost_no_sync() {
 
 #[test]
 fn a_full_map_whose_clients_expire_all_the_time_costs_no_sync() {
-    // E6 E7
+    // A map with as many clients as it may have forgets those of a removed endpoint while others expire (E6, E7).
     in_a_namespace(|age| {
         let mut remembering = Remembering::new(age);
         let time = |n| Duration::from_millis(if n % 2 == 0 { 60_000 } else { 300 + u64::from(n % 1_000) });

@@ -1,6 +1,6 @@
 //! 5,000 clients connect to Services that remember them for 1, 3 and 10 seconds, while ten times a second an endpoint is replaced.
 //!
-//! No sync may be refused, no Service left out, and nobody sent to an endpoint that has been gone for more than a second. Every
+//! No sync may be refused, no Service left out, and no client sent to an endpoint that has been gone for more than a second. Every
 //! address of the endpoints' network is served at all times and no endpoint comes back, so that the address that answers shows where
 //! a connection was sent.
 
@@ -164,7 +164,7 @@ impl Load {
     fn serve(&self, listener: &Socket) {
         give_way();
         while !self.stop.load(Ordering::Relaxed) {
-            // Nobody for a while is an error too.
+            // No answer for a while is an error too.
             let Ok((stream, _)) = listener.accept() else { continue };
             let here = stream.local_addr().ok().and_then(|here| here.as_socket_ipv4());
             let _client_is_gone = here.map(|here| (&stream).write_all(&here.ip().octets()));
@@ -381,18 +381,18 @@ fn clients_come_and_go(title: &str, layout: Layout, age: Age, duration: Duration
 
 #[test]
 fn clients_that_expire_cost_no_sync_and_lead_nobody_astray() {
-    // E6
+    // Clients of a removed endpoint are forgotten with the same sync, while others expire (E6).
     clients_come_and_go("layout maps", Layout::Maps, Age::Present, duration(1));
 }
 
 #[test]
 fn clients_that_expire_cost_no_sync_on_an_old_kernel() {
-    // E6
+    // The same without the message that deletes an element only if it is there (E6).
     clients_come_and_go("layout maps, as before Linux 6.3", Layout::Maps, Age::Old, duration(5));
 }
 
 #[test]
 fn clients_that_expire_cost_no_sync_in_the_chains() {
-    // E6
+    // The same with a set of clients for each endpoint (E6).
     clients_come_and_go("layout chains", Layout::Chains, Age::Present, duration(5));
 }

@@ -1,4 +1,4 @@
-//! Dumps of tables that somebody else may have written: the proxy brings them to what they should be, with commands that can be
+//! Dumps of tables that another program may have written: the proxy brings them to what they should be, with commands that can be
 //! written down and carried out, and then finds nothing more to do.
 
 use std::collections::BTreeMap;

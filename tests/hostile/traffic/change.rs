@@ -41,9 +41,9 @@ pub(crate) enum Change {
     Upgrade,
     /// SIGTERM, and the same program with the other layout.
     SwitchLayout,
-    /// Somebody changes our rules.
+    /// Another program changes our rules.
     Tamper,
-    /// Somebody changes our rules while no proxy runs.
+    /// Another program changes our rules while no proxy runs.
     TamperWithTheDead,
 }
 
@@ -236,7 +236,7 @@ fn kill(cluster: &mut Cluster<'_>) {
     cluster.proxy.launch();
 }
 
-/// What somebody else does to our tables. The chains with hooks stay, because without these the kernel translates nothing any more,
+/// What another program does to our tables. The chains with hooks stay, because without these the kernel translates nothing any more,
 /// not even what it tracks.
 fn tampering(layout: &str, number: usize) -> String {
     let family = Family::ALL[number / 2 % 2];

@@ -1,5 +1,5 @@
 //! The Services under load, and endpoints that come and go as Kubernetes has them: a new one is ready before an old one ends, and
-//! one that ends is terminating and serves on until nobody is sent to it any more.
+//! one that ends is terminating and serves on until no client is sent to it any more.
 //!
 //! `rolling` has servers of its own on the four endpoints' addresses, which stop and start; `steady` uses those of the world, which
 //! never stop.
@@ -26,7 +26,7 @@ const ROLLING: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, PORT), ("dns", Pr
 const STEADY: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
 /// How long an endpoint that gets no new connections has for those it has.
 pub(crate) const DRAIN: Duration = Duration::from_millis(300);
-/// How long a pod has to end: nobody may be sent to it for longer.
+/// How long a pod has to end: no client may be sent to it for longer.
 const GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -132,7 +132,7 @@ impl<'world> Cluster<'world> {
     }
 
     /// Replaces a pod: it terminates, gets no connections any more, is gone, ends, and another one with its address is ready.
-    /// `meanwhile` happens when the proxy has been told that it terminates, and may not know it yet.
+    /// `meanwhile` happens when the manifests have it terminating, and the proxy may not have read them yet.
     /// After `drain` it has no connections any more.
     pub(crate) fn roll(&mut self, n: u8, drain: Duration, meanwhile: impl FnOnce(&mut Self)) {
         self.tell(n, Phase::Terminating);

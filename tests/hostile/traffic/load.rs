@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(8);
 /// Source ports: each thread has so many, from here on; all are below those that the kernel gives out.
 const PORTS: u16 = 3_800;
 const FIRST_PORT: u16 = 2_000;
-/// So many losses are told in full.
+/// So many losses are printed in full.
 const TOLD: usize = 20;
 
 /// A connection that failed.
@@ -39,7 +39,7 @@ struct Loss {
     why: String,
 }
 
-/// The losses, told apart.
+/// The losses, by kind.
 #[derive(Debug)]
 pub(crate) struct Losses {
     /// At no time at which anybody tampered with the rules; the first of them in words.

@@ -1,7 +1,7 @@
 //! Traffic under change: TCP and UDP load all the time, while endpoints roll, Services are rewritten, the process is restarted,
 //! killed and upgraded, the layout is switched, and others tamper with our tables.
 //!
-//! No connection may fail that a serving endpoint could have taken, and no long-lived one may break. What fails between somebody's
+//! No connection may fail that a serving endpoint could have taken, and no long-lived one may break. What fails between another program's
 //! tampering and its repair is counted apart; how long repairs take is bounded. The test goes through every kind of change once;
 //! `KUBE_PROXY_SOAK_SECONDS` has it go on for so long (`make soak`). Needs root, iproute2 and nft (`make deps`).
 
@@ -34,7 +34,7 @@ fn duration() -> Duration {
 #[test]
 fn no_connection_is_lost_whatever_changes() {
     let _turn = turns::alone();
-    // J1 J3 O7
+    // UDP flows follow their endpoints, and an end of the process leaves the rules in place (J1, J3, O7).
     let world = World::new();
     let load = Load::default();
     let mut changes = Changes::new(Cluster::start(&world), &load);
@@ -79,7 +79,7 @@ fn a_lost_connection_is_noticed() {
         cluster.stop_server(2);
         thread::sleep(Duration::from_millis(500));
         cluster.start_server(2);
-        // Somebody who forgets all connections.
+        // Another program makes the kernel forget all connections.
         crate::support::netns::run(world.node.command("conntrack").args(["-F"]));
         load.disturbed(|| thread::sleep(Duration::from_millis(500)));
     });

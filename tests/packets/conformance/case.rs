@@ -151,7 +151,7 @@ impl Case {
         (first.filter_map(|text| text.parse().ok()).collect(), ports.collect())
     }
 
-    /// What health checks on the node have to answer: address, port and status, none where nobody may listen.
+    /// What health checks on the node have to answer: address, port and status, none where nothing may listen.
     pub(crate) fn health(&self) -> Vec<(SocketAddr, Option<u16>)> {
         let check = |value: &Value| {
             let status = value["status"].as_u64().and_then(|status| status.try_into().ok());

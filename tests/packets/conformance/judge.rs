@@ -23,7 +23,7 @@ const STICKY: u32 = 12;
 /// Which endpoint a client was sent to, by what has to stay together and the client's address.
 type Memory = BTreeMap<(String, IpAddr), SocketAddr>;
 
-/// Whether the machine is said to be slow.
+/// Whether the environment declares the machine slow.
 pub(crate) fn is_slow() -> bool {
     std::env::var_os("TEST_PATIENCE_SECONDS").is_some()
 }
@@ -143,7 +143,7 @@ fn judge_source(
     match (masqueraded, changed) {
         (false, true) => Err(format!("{at} saw {} and not the source", answer.seen_source)),
         (true, false) if !may_be_same => Err(format!("{at} saw the source {}", answer.seen_source)),
-        // SCTP's own answer names what the server saw, too; whoever it is must be the node.
+        // SCTP's own answer names the source that the server saw, too; it must be the node.
         (true, true) if probe.proto != Proto::Ping && !is_nodes(network, answer.seen_source) => {
             Err(format!("{at} saw {}, which is not the node", answer.seen_source))
         }
@@ -160,7 +160,7 @@ fn is_nodes(network: &Network, address: IpAddr) -> bool {
     network.own.contains(&address) || link_local || address.is_loopback()
 }
 
-/// The status of a GET; `None` when nobody listens.
+/// The status of a GET; `None` when nothing listens.
 fn http_status(node: &Namespace, address: SocketAddr) -> Option<u16> {
     node.enter(|| {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;

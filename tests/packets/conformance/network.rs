@@ -34,7 +34,7 @@ impl Network {
         let wanted: Vec<Place> =
             places.iter().map(|(name, addresses)| (name.clone(), addresses.iter().copied().collect())).collect();
         let spaces = places.keys().cloned().zip(attach(&node, 1, &wanted)).collect();
-        // What nobody has goes to `inet`.
+        // Addresses that no place has go to `inet`.
         let (number, _) = (1..).zip(places.keys()).find(|(_, name)| *name == "inet").expect("there always is one");
         let primary = |v4: bool| case.node_addresses().into_iter().find(|ip| ip.is_ipv4() == v4);
         route_the_rest(&node, number, "inet", [primary(true), primary(false)]);
@@ -95,7 +95,7 @@ fn passing(case: &Case) -> impl Iterator<Item = (IpAddr, u16)> {
 }
 
 /// Who is where: a namespace for each client that is a pod, one for the other local pods, one for endpoints elsewhere, one for clients
-/// outside, and `inet` for what nobody else has.
+/// outside, and `inet` for the other addresses.
 fn places(case: &Case, own: &BTreeSet<IpAddr>) -> Places {
     let clients = |origin: Origin| {
         let probes = case.probes.iter().filter(move |probe| probe.origin == origin);

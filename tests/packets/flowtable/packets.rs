@@ -82,7 +82,7 @@ fn established_connections_pass_by_the_forward_hook() {
 #[test]
 #[ignore = "needs a kernel with flowtables; vm-tests runs them"]
 fn a_udp_flow_leaves_an_endpoint_that_is_removed() {
-    // J1 J5
+    // A flow to an endpoint that is gone is deleted, also when a flowtable carries it (J1, J5).
     let world = World::new();
     let mut proxy = Proxy::start_with(&["--flowtable=auto"], &world.node, &config(), &cluster());
     watch(&world.node);

@@ -17,7 +17,7 @@ const PORTS: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
 const CHECK: u16 = 32_123;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The status of `/healthz` on the health check port, seen by the client; 0 when nobody answers.
+/// The status of `/healthz` on the health check port, seen by the client; 0 without an answer.
 fn check(nodes: &Nodes, address: IpAddr) -> u16 {
     let answer = nodes.client.enter(|| -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, CHECK), Duration::from_secs(2))?;
@@ -39,7 +39,7 @@ fn wait_for(nodes: &Nodes, address: IpAddr, status: u16) {
 
 #[test]
 fn the_node_with_the_pod_is_healthy_and_keeps_the_clients_address() {
-    // D3 K1
+    // The health-check node port follows the local endpoints (D3, K1).
     let nodes = Nodes::new();
     let serve = |pod, n| Server::start(pod, &Family::ALL.map(|family| family.endpoint(n)), &SERVED_PORTS);
     let _servers = [serve(&nodes.pod, 0), serve(&nodes.remote, 2)];

@@ -36,7 +36,7 @@ fn elements(node: &Namespace, map: &str) -> usize {
 #[test]
 #[ignore = "takes minutes in an unoptimised build; vm-tests/run has it"]
 fn five_thousand_services_and_one_change() {
-    // F1 F9
+    // A start writes all tables, and a change only what differs (F1, F9).
     let host = Namespace::new("node");
     let list = (0..SERVICES).map(|n| {
         service("shop", &format!("web-{n}")).cluster_ip(address(96, 256 + n)).port("http", Proto::Tcp, 80).json()

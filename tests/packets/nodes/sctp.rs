@@ -62,7 +62,7 @@ fn converse(nodes: &Nodes, family: Family, listener: &Socket, outside: bool, fro
 #[test]
 #[ignore = "needs the kernel's sctp module; vm-tests/run has it"]
 fn sctp_sockets_talk_through_a_service() {
-    // A1 D9
+    // A Service of the API reaches SCTP sockets, masqueraded where it must be (A1, D9).
     let nodes = Nodes::new();
     let signalling = service("shop", "sctp").cluster_ips(1).port("signalling", Proto::Sctp, 3868).node_port(30868);
     let mut objects = vec![node(), service_cidr(), signalling.json()];

@@ -62,7 +62,7 @@ fn counter(namespace: &Namespace, name: &str) -> u64 {
 
 #[test]
 fn pods_on_another_node_are_reached_through_the_overlay() {
-    // A1 D1
+    // A Service of the API reaches endpoints on both nodes (A1, D1).
     let nodes = Nodes::new();
     let _running = start(&nodes);
     for family in Family::ALL {
@@ -77,7 +77,7 @@ fn pods_on_another_node_are_reached_through_the_overlay() {
 
 #[test]
 fn the_mark_does_not_go_through_the_tunnel() {
-    // D9
+    // The mark for masquerading is taken off a packet that is masqueraded (D9).
     let nodes = Nodes::new();
     let _running = start(&nodes);
     nft::load(&nodes.a, COUNTERS);
@@ -94,7 +94,7 @@ fn the_mark_does_not_go_through_the_tunnel() {
 
 #[test]
 fn full_packets_find_the_mtu_of_the_overlay() {
-    // D9
+    // Masquerading leaves the discovery of the MTU intact (D9).
     const SENT: usize = 128 * 1024;
     /// What the server reads at once, and answers with a line.
     const PIECE: usize = 256;

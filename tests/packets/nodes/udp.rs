@@ -34,7 +34,7 @@ fn ask(socket: &UdpSocket) -> IpAddr {
 
 #[test]
 fn udp_flows_follow_an_endpoint_to_another_node() {
-    // J1 J5 J6
+    // Flows to a cluster IP and to a node port leave an endpoint that is gone (J1, J5, J6).
     let nodes = Nodes::new();
     let serve = |pod, n| Server::start(pod, &Family::ALL.map(|family| family.endpoint(n)), &SERVED_PORTS);
     // Both answer all the time: only the flow decides who is asked.

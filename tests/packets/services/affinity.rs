@@ -163,7 +163,7 @@ fn memories(layout: Layout) -> usize {
     if layout == Layout::Maps { 1 } else { ALL.len() }
 }
 
-// E1 E2
+// The endpoint of a client is remembered, and its new connections go there (E1, E2).
 test_in_each_layout!(a_client_stays_with_its_endpoint_and_clients_are_spread);
 fn a_client_stays_with_its_endpoint_and_clients_are_spread(layout: Layout) {
     let world = world_of_clients();
@@ -182,7 +182,7 @@ fn a_client_stays_with_its_endpoint_and_clients_are_spread(layout: Layout) {
     }
 }
 
-// E3
+// Each new connection renews the time for which a client is remembered (E3).
 test_in_each_layout!(each_new_connection_renews_the_time_and_afterwards_a_client_is_balanced_anew);
 fn each_new_connection_renews_the_time_and_afterwards_a_client_is_balanced_anew(layout: Layout) {
     // A third of it must be enough for a connection.
@@ -210,7 +210,7 @@ fn each_new_connection_renews_the_time_and_afterwards_a_client_is_balanced_anew(
     }
 }
 
-// E4
+// A client is its address, whichever address of the Service it uses (E4).
 test_in_each_layout!(fronts_of_a_port_share_the_memory_and_ports_do_not);
 fn fronts_of_a_port_share_the_memory_and_ports_do_not(layout: Layout) {
     let world = world_of_clients();
@@ -235,7 +235,7 @@ fn fronts_of_a_port_share_the_memory_and_ports_do_not(layout: Layout) {
     }
 }
 
-// E5
+// With policy Local a client stays with its endpoint only if that is on this node (E5).
 test_in_each_layout!(the_local_list_keeps_to_what_was_learnt_when_that_is_local);
 fn the_local_list_keeps_to_what_was_learnt_when_that_is_local(layout: Layout) {
     let world = world_of_clients();
@@ -253,7 +253,7 @@ fn the_local_list_keeps_to_what_was_learnt_when_that_is_local(layout: Layout) {
     }
 }
 
-// E6
+// Clients of an endpoint that is gone are forgotten with the same sync (E6).
 test_in_each_layout!(clients_of_a_removed_endpoint_move_and_the_others_stay);
 fn clients_of_a_removed_endpoint_move_and_the_others_stay(layout: Layout) {
     let world = world_of_clients();
@@ -274,7 +274,7 @@ fn clients_of_a_removed_endpoint_move_and_the_others_stay(layout: Layout) {
     assert_eq!(connect_everywhere(&world), moved, "an endpoint that came back was remembered");
 }
 
-// E6
+// Clients of endpoints that stay are remembered across a restart (E6).
 test_in_each_layout!(a_restart_forgets_nobody_and_writes_nothing);
 fn a_restart_forgets_nobody_and_writes_nothing(layout: Layout) {
     let world = world_of_clients();
@@ -289,7 +289,7 @@ fn a_restart_forgets_nobody_and_writes_nothing(layout: Layout) {
     assert_eq!(connect_everywhere(&world), memories, "after the restart");
 }
 
-// E7
+// A map or set that is full remembers no further client, and these are balanced (E7).
 test_in_each_layout!(a_full_map_balances_new_clients);
 fn a_full_map_balances_new_clients(layout: Layout) {
     let world = world_of_clients();
@@ -335,7 +335,7 @@ fn assert_spread_without_memory(world: &World, family: Family) {
     assert_reaches(&world.client, flow, &endpoints(family, &ALL, 8080), Source::Masqueraded, 80);
 }
 
-// E8
+// A new time-out holds for new connections (E8).
 test_in_each_layout!(a_new_time_out_holds_for_new_connections_and_forgets_nobody);
 fn a_new_time_out_holds_for_new_connections_and_forgets_nobody(layout: Layout) {
     let world = world_of_clients();
@@ -355,7 +355,7 @@ fn a_new_time_out_holds_for_new_connections_and_forgets_nobody(layout: Layout) {
     assert_eq!(connect_everywhere(&world), memories);
 }
 
-// E1 E2
+// Only a port with session affinity remembers clients (E1, E2).
 test_in_each_layout!(affinity_that_is_switched_off_leaves_nothing);
 fn affinity_that_is_switched_off_leaves_nothing(layout: Layout) {
     let world = world_of_clients();

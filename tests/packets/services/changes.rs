@@ -17,7 +17,7 @@ fn flows(family: Family) -> [(Flow, u16); 2] {
 
 test_in_each_layout!(traffic_follows_the_endpoints);
 fn traffic_follows_the_endpoints(layout: Layout) {
-    // B4 B14 D1 D2 D11
+    // Changes of slices are merged and taken over at once; the choice is even over the new list (B4, B14, D1, D2, D11).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).port("dns", Proto::Udp, 53).json();
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &[node(), service_cidr(), web]);
@@ -38,7 +38,7 @@ fn traffic_follows_the_endpoints(layout: Layout) {
 
 test_in_each_layout!(a_connection_outlives_its_endpoints_removal_and_new_ones_go_elsewhere);
 fn a_connection_outlives_its_endpoints_removal_and_new_ones_go_elsewhere(layout: Layout) {
-    // D12
+    // Changes concern new connections only (D12).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).port("dns", Proto::Udp, 53).json();
     let mut objects = vec![node(), service_cidr(), web.clone()];
@@ -62,7 +62,7 @@ fn a_connection_outlives_its_endpoints_removal_and_new_ones_go_elsewhere(layout:
 
 test_in_each_layout!(services_come_and_go_and_their_endpoints_may_come_first);
 fn services_come_and_go_and_their_endpoints_may_come_first(layout: Layout) {
-    // A1 A6 B13
+    // A Service is served once it and its slices are there, in any order (A1, A6, B13).
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &[node(), service_cidr()]);
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).port("dns", Proto::Udp, 53);

@@ -67,7 +67,7 @@ fn an_external_ip_never_takes_the_traffic_of_a_cluster_ip(layout: Layout) {
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
     assert_web_serves(&world, cluster_ip, 80, Source::Kept);
 
-    // While no Service has the address, it is one of the ServiceCIDR that nobody has.
+    // While no Service has the address, it is a free address of the ServiceCIDR.
     proxy.delete(&[web().json()]);
     for family in Family::ALL {
         assert_outcome(&world.shell, from_shell(family, cluster_ip(family), 80), &Outcome::Dropped);
@@ -172,7 +172,7 @@ fn addresses_that_are_not_for_others_are_no_external_or_load_balancer_ips(layout
     balanced["status"]["loadBalancer"]["ingress"] = ingress.into();
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &[surroundings(), vec![web().json()]].concat());
     for object in [taker(80, special()), balanced] {
-        // Nobody listens on port 80: a reset says that the packet came where it was sent.
+        // No program listens on port 80: a reset shows that the packet arrived where it was sent.
         proxy.apply(&[object]);
         for family in Family::ALL {
             let own = Flow::new(Proto::Tcp, family.loopback(), family.loopback(), 80);

@@ -55,7 +55,8 @@ fn check(from: &Namespace, source: fn(Family) -> IpAddr, count: u32, seen: impl 
 
 test_in_each_layout!(every_front_reaches_all_endpoints_of_its_family_evenly);
 fn every_front_reaches_all_endpoints_of_its_family_evenly(layout: Layout) {
-    // D1 D3 D5 D8 D9 D11 D23 D24
+    // Every address of a Service leads to all its endpoints of the family, evenly, for TCP, UDP and SCTP; traffic from outside is
+    // masqueraded (D1, D3, D5, D8, D9, D11, D23, D24).
     let world = World::new();
     let _proxy = Proxy::start(&world.node, &config_in(layout), &objects());
     check(&world.client, Family::client, 400, |_| Source::Masqueraded);
@@ -70,7 +71,7 @@ fn every_front_reaches_all_endpoints_of_its_family_evenly(layout: Layout) {
 
 test_in_each_layout!(masquerade_all_hides_pods_from_cluster_ips);
 fn masquerade_all_hides_pods_from_cluster_ips(layout: Layout) {
-    // D8
+    // With `masqueradeAll` connections of pods to a cluster IP are masqueraded too (D8).
     let world = World::new();
     let mut config = config_in(layout);
     config["nftables"]["masqueradeAll"] = true.into();
@@ -80,7 +81,7 @@ fn masquerade_all_hides_pods_from_cluster_ips(layout: Layout) {
 
 test_in_each_layout!(a_pod_reaches_itself_through_its_service);
 fn a_pod_reaches_itself_through_its_service(layout: Layout) {
-    // D10
+    // A connection of an endpoint to itself is masqueraded (D10).
     let world = World::new();
     let mut objects = vec![
         node(),
@@ -100,7 +101,7 @@ fn a_pod_reaches_itself_through_its_service(layout: Layout) {
 
 test_in_each_layout!(ports_stay_apart_and_slices_come_together);
 fn ports_stay_apart_and_slices_come_together(layout: Layout) {
-    // A5 B4
+    // Ports differ by name, and all slices of a Service are merged (A5, B4).
     let world = World::new();
     let ports = [("http", Proto::Tcp, 8080), ("admin", Proto::Tcp, 9090)];
     let web = service("shop", "web").cluster_ips(3).port("http", Proto::Tcp, 80).port("admin", Proto::Tcp, 81);

@@ -58,7 +58,7 @@ fn assert_used(layout: Layout, change: impl Fn(usize, &mut Value), which: &[u8])
     Family::ALL.iter().for_each(|family| assert_serves(&world, *family, 1, which));
 }
 
-// A1
+// A Service with the label of another proxy is not served (A1).
 test_in_each_layout!(a_label_for_another_proxy_takes_the_service_away_and_its_removal_brings_it_back);
 fn a_label_for_another_proxy_takes_the_service_away_and_its_removal_brings_it_back(layout: Layout) {
     let world = World::new();
@@ -77,7 +77,7 @@ fn a_label_for_another_proxy_takes_the_service_away_and_its_removal_brings_it_ba
     }
 }
 
-// A3
+// Services of type ExternalName, and those without a cluster IP, are left out (A3).
 test_in_each_layout!(external_names_and_services_without_address_are_not_served);
 fn external_names_and_services_without_address_are_not_served(layout: Layout) {
     let world = World::new();
@@ -96,7 +96,7 @@ fn external_names_and_services_without_address_are_not_served(layout: Layout) {
     }
 }
 
-// A4
+// A Service has a cluster IP in the families that it names only (A4).
 test_in_each_layout!(a_service_of_one_family_does_not_exist_in_the_other);
 fn a_service_of_one_family_does_not_exist_in_the_other(layout: Layout) {
     for family in Family::ALL {
@@ -119,7 +119,7 @@ fn a_service_of_one_family_does_not_exist_in_the_other(layout: Layout) {
     }
 }
 
-// A5
+// The protocol is a part of what identifies a port (A5).
 test_in_each_layout!(ports_of_one_name_and_two_protocols_are_two_ports);
 fn ports_of_one_name_and_two_protocols_are_two_ports(layout: Layout) {
     let world = World::new();
@@ -141,7 +141,7 @@ fn ports_of_one_name_and_two_protocols_are_two_ports(layout: Layout) {
     }
 }
 
-// A7
+// External IPs that cannot be read are left out one by one (A7).
 test_in_each_layout!(blank_and_unreadable_external_ips_do_not_hide_the_others);
 fn blank_and_unreadable_external_ips_do_not_hide_the_others(layout: Layout) {
     let world = World::new();
@@ -157,7 +157,7 @@ fn blank_and_unreadable_external_ips_do_not_hide_the_others(layout: Layout) {
     }
 }
 
-// A8 D17
+// Load balancer IPs with `ipMode: Proxy` are not served, and source ranges do not guard them (A8, D17).
 test_in_each_layout!(load_balancer_ips_of_mode_proxy_are_left_alone);
 fn load_balancer_ips_of_mode_proxy_are_left_alone(layout: Layout) {
     let world = World::new();
@@ -175,7 +175,7 @@ fn load_balancer_ips_of_mode_proxy_are_left_alone(layout: Layout) {
     };
     let objects = cluster([list(json!([]))].into_iter().chain(slices("shop", "web", &ALL, &PORTS)));
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
-    // Somebody else owns the address of mode Proxy; nobody listens there, so a reset tells that the packet came through.
+    // Another host has the address of mode Proxy and does not listen, so a reset shows that the packet arrived.
     Family::ALL.iter().for_each(|family| own(&world, family.load_balancer_ip(3)));
     let assert_left_alone =
         |family: Family| assert_outcome(&world.shell, to(family.load_balancer_ip(3), 80), &Outcome::Reset);
@@ -205,7 +205,7 @@ fn own(world: &World, address: IpAddr) {
     world.node.ip(&[format!("route add {prefix} via {gateway} dev to-client")]);
 }
 
-// A10
+// Addresses with leading zeros are accepted (A10).
 test_in_each_layout!(leading_zeros_are_read_as_decimal_numbers);
 fn leading_zeros_are_read_as_decimal_numbers(layout: Layout) {
     let world = World::new();
@@ -228,7 +228,7 @@ fn leading_zeros_are_read_as_decimal_numbers(layout: Layout) {
     assert_outcome(&world.shell, to(balancer, 80), &Outcome::Dropped);
 }
 
-// B3 B5
+// The address type is the family of a slice, and its ports need a name and a number (B3, B5).
 test_in_each_layout!(slices_of_the_wrong_kind_and_ports_without_name_or_number_give_no_endpoint);
 fn slices_of_the_wrong_kind_and_ports_without_name_or_number_give_no_endpoint(layout: Layout) {
     let world = World::new();
@@ -250,7 +250,7 @@ fn slices_of_the_wrong_kind_and_ports_without_name_or_number_give_no_endpoint(la
     Family::ALL.iter().for_each(|family| assert_serves(&world, *family, 1, &[0]));
 }
 
-// B5
+// The empty name is a name (B5).
 test_in_each_layout!(a_port_with_the_empty_name_is_a_port);
 fn a_port_with_the_empty_name_is_a_port(layout: Layout) {
     let world = World::new();
@@ -260,7 +260,7 @@ fn a_port_with_the_empty_name_is_a_port(layout: Layout) {
     Family::ALL.iter().for_each(|family| assert_serves(&world, *family, 1, &[1, 3]));
 }
 
-// B6
+// Further addresses of an endpoint are ignored (B6).
 test_in_each_layout!(only_the_first_address_of_an_endpoint_is_used);
 fn only_the_first_address_of_an_endpoint_is_used(layout: Layout) {
     let addresses = |n: usize, endpoint: &mut Value| match n {
@@ -275,7 +275,7 @@ fn only_the_first_address_of_an_endpoint_is_used(layout: Layout) {
     assert_used(layout, addresses, &[0, 1]);
 }
 
-// B7 C8
+// Conditions that are absent have their defaults; endpoints that are neither ready nor ending are not used (B7, C8).
 test_in_each_layout!(missing_conditions_mean_ready_and_unready_endpoints_are_unused);
 fn missing_conditions_mean_ready_and_unready_endpoints_are_unused(layout: Layout) {
     let conditions = |n: usize, endpoint: &mut Value| {
@@ -289,7 +289,7 @@ fn missing_conditions_mean_ready_and_unready_endpoints_are_unused(layout: Layout
     assert_used(layout, conditions, &[0, 1]);
 }
 
-// B7 C3
+// Endpoints that serve and end step in when no other is ready (B7, C3).
 test_in_each_layout!(without_a_ready_endpoint_those_that_end_serve_unless_they_say_no);
 fn without_a_ready_endpoint_those_that_end_serve_unless_they_say_no(layout: Layout) {
     let conditions = |n: usize, endpoint: &mut Value| {
@@ -304,7 +304,7 @@ fn without_a_ready_endpoint_those_that_end_serve_unless_they_say_no(layout: Layo
     assert_used(layout, conditions, &[0, 1]);
 }
 
-// B8
+// The name of the node decides what is local, not the address (B8).
 test_in_each_layout!(an_endpoint_is_local_by_the_name_of_its_node_alone);
 fn an_endpoint_is_local_by_the_name_of_its_node_alone(layout: Layout) {
     let world = World::new();
@@ -316,7 +316,7 @@ fn an_endpoint_is_local_by_the_name_of_its_node_alone(layout: Layout) {
     Family::ALL.iter().for_each(|family| assert_serves(&world, *family, 1, &[2]));
 }
 
-// B10
+// Of two endpoints with one address the running one is used (B10).
 test_in_each_layout!(of_two_entries_for_one_address_the_running_one_counts);
 fn of_two_entries_for_one_address_the_running_one_counts(layout: Layout) {
     let ending = json!({ "ready": false, "serving": true, "terminating": true });
@@ -337,7 +337,7 @@ fn of_two_entries_for_one_address_the_running_one_counts(layout: Layout) {
     }
 }
 
-// B13
+// Endpoints that come before their Service are used when it comes (B13).
 test_in_each_layout!(slices_wait_for_their_service);
 fn slices_wait_for_their_service(layout: Layout) {
     let world = World::new();
@@ -359,7 +359,7 @@ fn hint(kind: &str, names: [&str; 4]) -> impl Fn(usize, &mut Value) {
     }
 }
 
-// C2 B9
+// Hints for the zone or the node narrow the choice if every endpoint has one (B9, C2).
 test_in_each_layout!(hints_for_this_zone_or_node_narrow_the_choice_when_all_have_one);
 fn hints_for_this_zone_or_node_narrow_the_choice_when_all_have_one(layout: Layout) {
     let world = World::new();
@@ -385,7 +385,7 @@ fn hints_for_this_zone_or_node_narrow_the_choice_when_all_have_one(layout: Layou
     Family::ALL.iter().for_each(|family| assert_serves(&world, *family, 1, &[1, 2]));
 }
 
-// C2
+// Only ready endpoints need a hint (C2).
 test_in_each_layout!(an_unready_endpoint_without_hint_does_not_stop_the_narrowing);
 fn an_unready_endpoint_without_hint_does_not_stop_the_narrowing(layout: Layout) {
     let world = World::new();

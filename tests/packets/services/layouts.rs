@@ -40,7 +40,7 @@ fn assert_serving(world: &World, held: &[(Connection, Answer)]) {
 
 test_in_each_layout!(a_change_of_layout_breaks_no_connection);
 fn a_change_of_layout_breaks_no_connection(layout: Layout) {
-    // D12 O7
+    // Connections outlive a restart with other rules (D12, O7).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1);
     let web = web.port("http", Proto::Tcp, 80).node_port(30080).port("dns", Proto::Udp, 53).node_port(30053);

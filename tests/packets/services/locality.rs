@@ -49,7 +49,7 @@ fn assert_detects(world: &World) {
     }
 }
 
-// I1
+// `ClusterCIDR`: a source in the range is a local pod (I1).
 test_in_each_layout!(pods_are_told_by_the_cluster_cidr);
 fn pods_are_told_by_the_cluster_cidr(layout: Layout) {
     let world = World::new();
@@ -57,7 +57,7 @@ fn pods_are_told_by_the_cluster_cidr(layout: Layout) {
     assert_detects(&world);
 }
 
-// I2
+// `NodeCIDR`: a source in the Node's ranges is a local pod (I2).
 test_in_each_layout!(pods_are_told_by_the_pod_cidrs_of_the_node);
 fn pods_are_told_by_the_pod_cidrs_of_the_node(layout: Layout) {
     let world = World::new();
@@ -70,7 +70,7 @@ fn pods_are_told_by_the_pod_cidrs_of_the_node(layout: Layout) {
     assert_detects(&world);
 }
 
-// I3
+// `BridgeInterface`: what comes through the interface is from a local pod (I3).
 test_in_each_layout!(pods_are_told_by_the_interface);
 fn pods_are_told_by_the_interface(layout: Layout) {
     let world = World::new();
@@ -83,7 +83,7 @@ fn pods_are_told_by_the_interface(layout: Layout) {
     assert_detects(&world);
 }
 
-// I3
+// `InterfaceNamePrefix`: what comes through such an interface is from a local pod (I3).
 test_in_each_layout!(pods_are_told_by_the_start_of_the_interfaces_name);
 fn pods_are_told_by_the_start_of_the_interfaces_name(layout: Layout) {
     let world = World::new();
@@ -109,7 +109,7 @@ fn wait_for(world: &World, flow: Flow, wanted: impl Fn(&Outcome) -> bool) {
     }
 }
 
-// G11 H5
+// Addresses that come and go on the node's interfaces accept node ports, or no more, within seconds (G11, H5).
 test_in_each_layout!(node_ports_follow_the_addresses_of_the_node);
 fn node_ports_follow_the_addresses_of_the_node(layout: Layout) {
     let world = World::new();
@@ -126,7 +126,7 @@ fn node_ports_follow_the_addresses_of_the_node(layout: Layout) {
     wait_for(&world, flow, |outcome| !reached(outcome));
 }
 
-// D16
+// A change of the ServiceCIDRs asks for a sync (D16).
 test_in_each_layout!(a_change_of_the_service_cidrs_takes_effect_at_once);
 fn a_change_of_the_service_cidrs_takes_effect_at_once(layout: Layout) {
     let world = World::new();
@@ -145,7 +145,7 @@ fn a_change_of_the_service_cidrs_takes_effect_at_once(layout: Layout) {
     }
 }
 
-// C2 C9
+// A new zone of the Node narrows the choice anew (C2, C9).
 test_in_each_layout!(a_zone_label_moves_traffic_at_once);
 fn a_zone_label_moves_traffic_at_once(layout: Layout) {
     let world = World::new();

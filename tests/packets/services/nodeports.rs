@@ -49,7 +49,7 @@ fn check(world: &World, family: Family, answering: [bool; 2]) {
 
 test_in_each_layout!(node_ports_answer_on_the_configured_addresses_only);
 fn node_ports_answer_on_the_configured_addresses_only(layout: Layout) {
-    // D19 D20 H1 H2 H3 H4 H5
+    // Node ports are served on the addresses of `nodePortAddresses`, and never on loopback (D19, D20, H1 to H5).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
     let mut objects = vec![node(), web.port("dns", Proto::Udp, 80).node_port(30080).json()];
@@ -84,7 +84,7 @@ fn node_with(addresses: &[std::net::IpAddr]) -> Value {
 
 test_in_each_layout!(primary_follows_the_node_object);
 fn primary_follows_the_node_object(layout: Layout) {
-    // M7 M8: upstream keeps the addresses of its start.
+    // New addresses of the Node take effect with the next sync; upstream keeps those of its start (M7, M8).
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects_with(&Family::ALL.map(Family::node)));
     Family::ALL.into_iter().for_each(|family| check(&world, family, PRIMARY));
@@ -94,7 +94,7 @@ fn primary_follows_the_node_object(layout: Layout) {
 
 test_in_each_layout!(the_bind_address_stands_for_the_nodes_ip_of_its_family);
 fn the_bind_address_stands_for_the_nodes_ip_of_its_family(layout: Layout) {
-    // M6
+    // `bindAddress` takes the place of the Node's IP of its family (M6).
     let world = World::new();
     let mut config = config_in(layout);
     config["bindAddress"] = json!(Family::V6.node_second());

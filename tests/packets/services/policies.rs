@@ -39,7 +39,7 @@ fn external(family: Family, source: std::net::IpAddr) -> [Flow; 3] {
     [to(family.node(), 30080), to(family.external_ip(1), 80), to(family.load_balancer_ip(1), 80)]
 }
 
-// D3 D6
+// With external policy Local the origin decides which endpoints are used and whether the source is kept (D3, D6).
 test_in_each_layout!(external_policy_local_keeps_outsiders_on_this_node_with_their_address);
 fn external_policy_local_keeps_outsiders_on_this_node_with_their_address(layout: Layout) {
     let world = World::new();
@@ -73,7 +73,7 @@ fn external_policy_local_keeps_outsiders_on_this_node_with_their_address(layout:
     }
 }
 
-// D7
+// Where local pods cannot be recognised, they count as others (D7).
 test_in_each_layout!(without_a_detector_pods_are_outsiders);
 fn without_a_detector_pods_are_outsiders(layout: Layout) {
     let world = World::new();
@@ -89,7 +89,7 @@ fn without_a_detector_pods_are_outsiders(layout: Layout) {
     }
 }
 
-// D1 D2
+// With internal policy Local a cluster IP leads to local endpoints, or drops (D1, D2).
 test_in_each_layout!(internal_policy_local_keeps_cluster_ip_traffic_on_this_node);
 fn internal_policy_local_keeps_cluster_ip_traffic_on_this_node(layout: Layout) {
     let world = World::new();
@@ -107,7 +107,7 @@ fn internal_policy_local_keeps_cluster_ip_traffic_on_this_node(layout: Layout) {
     Family::ALL.into_iter().for_each(|family| assert_outcome(&world.shell, flow(family), &Outcome::Refused));
 }
 
-// C3 C4 C5
+// The cluster list and the local list fall back independently of each other (C3, C4, C5).
 test_in_each_layout!(serving_terminating_endpoints_step_in_for_each_list_on_its_own);
 fn serving_terminating_endpoints_step_in_for_each_list_on_its_own(layout: Layout) {
     let world = World::new();
@@ -131,7 +131,7 @@ fn still_answers(connection: &Connection) {
     connection.ask();
 }
 
-// D12
+// Changes concern new connections only (D12).
 test_in_each_layout!(an_established_connection_survives_every_change_of_its_service);
 fn an_established_connection_survives_every_change_of_its_service(layout: Layout) {
     let world = World::new();
@@ -155,7 +155,7 @@ fn an_established_connection_survives_every_change_of_its_service(layout: Layout
     held.iter().for_each(still_answers);
 }
 
-// A9 D17
+// Source ranges that can be read guard load balancer IPs and nothing else (A9, D17).
 test_in_each_layout!(source_ranges_guard_the_load_balancer_ips_only);
 fn source_ranges_guard_the_load_balancer_ips_only(layout: Layout) {
     let world = World::new();
@@ -179,7 +179,7 @@ fn source_ranges_guard_the_load_balancer_ips_only(layout: Layout) {
     assert_reaches(&world.client, open, &endpoints(Family::V6, &ALL, 8080), Source::Masqueraded, FEW);
 }
 
-// D18
+// If a range contains the node, the Service's own load balancer IPs may connect (D18).
 test_in_each_layout!(a_range_with_the_node_admits_the_load_balancer_ip_as_source);
 fn a_range_with_the_node_admits_the_load_balancer_ip_as_source(layout: Layout) {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! What nobody serves: refused with ICMP, or dropped in silence.
+//! What no endpoint serves: refused with ICMP, or dropped in silence.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ fn assert_everywhere(world: &World, proto: Proto, address: IpAddr, port: u16, ex
 
 test_in_each_layout!(a_service_without_endpoints_refuses_on_every_front);
 fn a_service_without_endpoints_refuses_on_every_front(layout: Layout) {
-    // D2 D3 D4 D13
+    // Without an endpoint every address of a Service answers with ICMP port unreachable (D2, D3, D4, D13).
     let world = World::new();
     let ports = [("tcp", Proto::Tcp), ("udp", Proto::Udp), ("sctp", Proto::Sctp)];
     let empty = service("shop", "empty").cluster_ips(1);
@@ -40,7 +40,7 @@ fn a_service_without_endpoints_refuses_on_every_front(layout: Layout) {
 
 test_in_each_layout!(cluster_ips_refuse_what_no_port_serves_and_free_ones_swallow_everything);
 fn cluster_ips_refuse_what_no_port_serves_and_free_ones_swallow_everything(layout: Layout) {
-    // D14 D15
+    // A cluster IP refuses other ports, and free addresses of a ServiceCIDR drop (D14, D15).
     let world = World::new();
     let mut objects =
         vec![node(), service_cidr(), service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json()];
@@ -60,7 +60,7 @@ fn cluster_ips_refuse_what_no_port_serves_and_free_ones_swallow_everything(layou
 
 test_in_each_layout!(endpoints_of_one_family_never_serve_the_other);
 fn endpoints_of_one_family_never_serve_the_other(layout: Layout) {
-    // A4 B3 D24
+    // The families never mix (A4, B3, D24).
     let world = World::new();
     let ports = [("http", Proto::Tcp, 8080)];
     let both = service("shop", "both").cluster_ips(1).port("http", Proto::Tcp, 80);
@@ -75,6 +75,6 @@ fn endpoints_of_one_family_never_serve_the_other(layout: Layout) {
     assert_reaches(&world.client, to(v4, v4.cluster_ip(1), 80), &endpoints(v4, &[0, 1], 8080), Source::Masqueraded, 40);
     assert_outcome(&world.client, to(v6, v6.cluster_ip(1), 80), &Outcome::Refused);
     assert_reaches(&world.client, to(v4, v4.node(), 30090), &endpoints(v4, &[2, 3], 8080), Source::Masqueraded, 40);
-    // Nobody listens on that port of the node itself.
+    // No program of the node listens on that port.
     assert_outcome(&world.client, to(v6, v6.node(), 30090), &Outcome::Reset);
 }

@@ -32,7 +32,7 @@ fn assert_serving(world: &World, held: &[Connection]) {
 
 test_in_each_layout!(rules_and_connections_outlive_the_process);
 fn rules_and_connections_outlive_the_process(layout: Layout) {
-    // O7
+    // The end of the process leaves all rules in place (O7).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
     let empty = service("shop", "empty").cluster_ips(2).port("http", Proto::Tcp, 80);
@@ -57,7 +57,7 @@ fn rules_and_connections_outlive_the_process(layout: Layout) {
 
 test_in_each_layout!(what_changed_while_nobody_looked_is_caught_up_with);
 fn what_changed_while_nobody_looked_is_caught_up_with(layout: Layout) {
-    // O7 F9
+    // A start sends what differs from the rules that it finds (F9, O7).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80);
     let mut objects = vec![node(), service_cidr(), web.json()];

@@ -1,4 +1,4 @@
-//! What else the kernel of a node may be told to do with packets: conntrack zones, and a bridge whose packets pass the IP hooks.
+//! What else the kernel of a node may do with packets: conntrack zones, and a bridge whose packets pass the IP hooks.
 
 use std::net::IpAddr;
 use std::thread;
@@ -28,7 +28,8 @@ fn objects(which: &[u8]) -> Vec<serde_json::Value> {
 
 #[test]
 fn traffic_and_the_clean_up_of_udp_flows_work_in_conntrack_zones() {
-    // J5: everything in one zone; and each client's packets in a zone of their own, with answers found in the common one.
+    // Flows to a removed endpoint are deleted: with everything in one zone, and with each client's packets in a zone of their own
+    // whose answers are found in the common one (J5).
     for zones in ["ct zone set 5", "iifname to-client ct original zone set 7"] {
         let world = World::new();
         let rule = format!("chain raw {{ type filter hook prerouting priority raw; {zones}; }}");
@@ -91,7 +92,8 @@ fn bridged() -> (Vec<Server>, Namespace, [Namespace; 2]) {
 
 #[test]
 fn pods_on_one_bridge_reach_each_other_and_themselves_through_a_service() {
-    // D9 D10: the answer of a pod to its neighbour passes the IP hooks only with bridge-nf, which clusters with bridges set.
+    // Pods on a bridge reach each other, and themselves masqueraded (D9, D10). The answer of a pod to its neighbour passes the IP
+    // hooks only with bridge-nf, which clusters with bridges set.
     let (_servers, node, pods) = bridged();
     for key in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
         node.set_sysctl(key, "1");

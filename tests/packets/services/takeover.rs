@@ -95,7 +95,7 @@ fn upstream_start() -> String {
 
 test_in_each_layout!(our_start_replaces_upstreams_table_and_upstreams_start_ours);
 fn our_start_replaces_upstreams_table_and_upstreams_start_ours(layout: Layout) {
-    // O7 F1 F2 F9
+    // The tables have upstream's names, so each start replaces what the other program left (F1, F2, F9, O7).
     let world = World::new();
     nft::load(&world.node, UPSTREAM);
     assert_serving(&world, &UPSTREAM_WEB);
@@ -133,7 +133,8 @@ fn our_start_replaces_upstreams_table_and_upstreams_start_ours(layout: Layout) {
 
 test_in_each_layout!(upstream_can_delete_every_set_that_it_deletes_at_its_start);
 fn upstream_can_delete_every_set_that_it_deletes_at_its_start(layout: Layout) {
-    // F4 F9: in match-all mode upstream adds and deletes its set of node addresses, which fails if a rule of ours uses that name.
+    // In match-all mode upstream adds and deletes its set of node addresses, which fails if a rule of ours uses that name (F4,
+    // F9).
     let world = World::new();
     let sticky = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
     let mut objects = vec![node(), service_cidr(), sticky.client_ip_affinity(10_800).json()];
@@ -151,7 +152,7 @@ fn upstream_can_delete_every_set_that_it_deletes_at_its_start(layout: Layout) {
 
 test_in_each_layout!(a_table_with_the_health_checks_where_they_were_before_is_taken_over);
 fn a_table_with_the_health_checks_where_they_were_before_is_taken_over(layout: Layout) {
-    // O7
+    // The rules of an older version serve until the first sync replaces them (O7).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
     let web = web.load_balancer_ip(Family::V4.load_balancer_ip(1)).spec("externalTrafficPolicy", json!("Local"));

@@ -45,7 +45,7 @@ fn translated(expr: &[Value]) -> Option<u64> {
 
 #[test]
 fn each_endpoint_counts_its_connections_and_its_chain_goes_with_it() {
-    // D11 F8
+    // The choice is even, and an emptied chain is deleted by a later transaction (D11, F8).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json();
     let mut objects = vec![node(), service_cidr(), web];
@@ -100,7 +100,7 @@ fn stray_packet_arrives(world: &World, family: Family, source_port: u16) -> bool
 
 #[test]
 fn packets_of_no_connection_are_dropped_unless_conntrack_is_to_be_liberal() {
-    // D22: on purpose as in iptables mode
+    // Layout `chains` drops invalid packets on purpose, as iptables mode does; layout `maps` has no such rule (D22).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json();
     let objects = [node(), service_cidr(), web];

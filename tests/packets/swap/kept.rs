@@ -119,12 +119,12 @@ fn an_api_server_that_gives_nothing_leaves_mode_iptables_in_force() {
     let (world, chains, tables) = node_in_mode_iptables();
     let before = (chains, tables);
     let directory = tempfile::tempdir().unwrap();
-    // Nobody is there.
+    // No server is there.
     let wrong = kubeconfig(directory.path(), "https://192.0.2.77:6443", &json!({ "token": "x" }));
     assert_waits(&world, &before, &wrong, "wrong address");
     let refused = kubeconfig(directory.path(), "https://127.0.0.1:1", &json!({ "token": "x" }));
     assert_waits(&world, &before, &refused, "connection refused");
-    // Somebody accepts, and says nothing.
+    // A server accepts, and sends nothing.
     let silent = world.node.enter(|| TcpListener::bind("127.0.0.1:0").unwrap());
     let server = format!("http://{}", silent.local_addr().unwrap());
     let silent_file = kubeconfig(directory.path(), &server, &json!({ "token": "x" }));

@@ -57,7 +57,7 @@ fn assert_serves(world: &World, web: &[u8]) {
     }
 }
 
-/// A pod that is an endpoint reaches itself as somebody else, and others as itself.
+/// A pod that is an endpoint reaches itself with the node's address, and others with its own.
 fn assert_hairpin(world: &World, family: Family, web: &[u8]) {
     let n = web.iter().find(|n| **n < 2).copied().expect("an endpoint on this node");
     let own = family.endpoint(n);
@@ -71,7 +71,7 @@ fn assert_hairpin(world: &World, family: Family, web: &[u8]) {
     assert!(tally.len() == web.len(), "{family:?}: {tally:?}");
 }
 
-/// What is the same whoever comes first.
+/// What is the same in either order.
 fn assert_filters(world: &World) {
     for family in Family::ALL {
         // Mode iptables would refuse these, as there were no endpoints.

@@ -47,7 +47,7 @@ fn from(world: &World, flow: Flow) -> &Namespace {
     if flow.source == Family::of(flow.source).shell() { &world.shell } else { &world.client }
 }
 
-/// Connects on every way until it is told to stop; gives how often, and what failed.
+/// Connects to every address until it is stopped; gives how often, and what failed.
 fn load(world: &World, done: &AtomicBool) -> (u32, Vec<String>) {
     let (mut count, mut failed) = (0, Vec::new());
     while !done.load(Ordering::Relaxed) {
@@ -67,10 +67,10 @@ fn load(world: &World, done: &AtomicBool) -> (u32, Vec<String>) {
 
 #[test]
 fn the_change_from_mode_iptables_loses_no_connection_and_breaks_none() {
-    // O2 O7
+    // The rules of mode iptables serve until the first sync, and go after it (O2, O7).
     let world = World::new();
     iptables::install(&world.node, &WEB);
-    // Somebody's rules in the same tables.
+    // Rules of another program in the same tables.
     run(world.node.command("iptables-nft").args(["-A", "FORWARD", "-p", "tcp", "--dport", "22", "-j", "DROP"]));
     let held: Vec<_> =
         Family::ALL.into_iter().flat_map(flows).map(|flow| Connection::open(from(&world, flow), flow)).collect();
@@ -98,7 +98,7 @@ fn the_change_from_mode_iptables_loses_no_connection_and_breaks_none() {
 // Objects come before rules, and these before the removal of what other modes left (P3).
 #[test]
 fn nothing_of_others_is_changed_before_the_first_complete_lists() {
-    // G1 O2
+    // Nothing is written or removed before everything has been listed (G1, O2).
     let world = World::new();
     iptables::install(&world.node, &WEB);
     nft::load(&world.node, "add table inet kube-proxy-flowtable\n");
@@ -135,7 +135,7 @@ fn nothing_of_others_is_changed_before_the_first_complete_lists() {
 fn a_clean_up_that_fails_is_a_warning_and_stops_nothing() {
     let world = World::new();
     iptables::install(&world.node, &WEB);
-    // A table that belongs to a process can be changed by nobody else.
+    // A table that belongs to a process cannot be changed by another.
     let mut owner = world.node.command("nft").arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut stdin = owner.stdin.take().unwrap();
     stdin.write_all(b"add table ip mangle { flags owner; }\nadd chain ip mangle KUBE-PROXY-CANARY\n").unwrap();

@@ -22,7 +22,7 @@ const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0.c2lnbmF0dXJl";
 // The selectors are upstream's, and the role is enough (P10).
 #[test]
 fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role() {
-    // A1 A2 B1; surface.md section 8
+    // Requests have upstream's selectors, so that Services of other proxies and headless ones never come (A1, A2, B1).
     for streaming in [Streaming::On, Streaming::Refused] {
         let cluster = Cluster::new();
         cluster.server.settings().streaming = streaming;
@@ -166,7 +166,7 @@ fn a_plugin_is_asked_again_when_its_token_is_refused() {
 // Events reach the API server (P9).
 #[test]
 fn the_start_is_an_event_of_the_node() {
-    // O11
+    // Each start is an event of the Node (O11).
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     let event = wait_for("the Event", || cluster.server.events().into_iter().next());

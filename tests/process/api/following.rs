@@ -46,7 +46,7 @@ fn wait_for_outcome(world: &World, n: u8, wanted: &Outcome) {
 
 #[test]
 fn traffic_follows_the_objects_of_the_server() {
-    // A1 B1
+    // Services and slices are served unless their labels exclude them (A1, B1).
     let world = World::new();
     let server = world.node.enter(|| ApiServer::start(Scheme::Http));
     server.apply(&base());
@@ -80,7 +80,7 @@ fn traffic_follows_the_objects_of_the_server() {
 
 #[test]
 fn nothing_is_written_before_everything_was_listed() {
-    // G1
+    // No rule is written before all kinds have been listed (G1).
     let cluster = Cluster::new();
     cluster.server.lasting_fault(On::Both(Resource::EndpointSlice), Fault::Refuse(503, None));
     let mut proxy = cluster.prepared();
@@ -97,7 +97,7 @@ fn nothing_is_written_before_everything_was_listed() {
 
 #[test]
 fn what_does_not_matter_sends_nothing() {
-    // A6
+    // A change of metadata is no change (A6).
     let cluster = Cluster::new();
     let mut proxy = cluster.proxy();
     proxy.wait_until_quiet();
@@ -119,7 +119,8 @@ fn what_does_not_matter_sends_nothing() {
 
 #[test]
 fn a_hundred_services_are_there_with_the_first_transaction() {
-    // G1 G8; how long it takes is printed: `cargo test --test process api::following::a_hundred -- --nocapture`, with `KUBE_PROXY_BINARY` for another build
+    // The first sync is one transaction with everything that was listed (G1, G8). It prints how long that takes: `cargo test
+    // --test process api::following::a_hundred -- --nocapture`, with `KUBE_PROXY_BINARY` for another build.
     let cluster = Cluster::new();
     (2..=100).for_each(|n| cluster.server.apply(&served(&format!("s{n}"), n)));
     let mut proxy = cluster.prepared();

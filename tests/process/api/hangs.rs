@@ -1,4 +1,4 @@
-//! What the proxy waits for may never come: it serves all the same, and ends when it is told to.
+//! What the proxy waits for may never come: it serves all the same, and ends on a signal.
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
@@ -49,7 +49,7 @@ fn plugin(directory: &Path, script: &str) -> Value {
     json!({ "exec": { "apiVersion": CREDENTIAL, "command": plugin, "interactiveMode": "Never" } })
 }
 
-/// The process that a script told of in a file, while it runs.
+/// The process whose id a script wrote to a file, while it runs.
 fn running(file: &Path) -> Option<PathBuf> {
     let pid: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     let process = PathBuf::from(format!("/proc/{pid}"));

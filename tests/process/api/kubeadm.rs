@@ -14,7 +14,7 @@ const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/k
 
 #[test]
 fn kubeadms_config_map_and_command_line_start_unchanged() {
-    // N1 O5 L5
+    // kubeadm's file and flags start the proxy: sysctls by its limits, health pages, and a watch of the file (L5, N1, O5).
     let cluster = Cluster::new();
     let config: Value = serde_saphyr::from_str(&fs::read_to_string(CONFIG).expect("the file is there")).expect("YAML");
     assert_eq!((&config["mode"], &config["hostnameOverride"]), (&json!(""), &json!("")), "as kubeadm writes them");

@@ -29,7 +29,7 @@ impl Drop for Flag<'_> {
     }
 }
 
-/// Connects to the Service number 1 again and again until it is told to stop. Gives how often; each has to succeed.
+/// Connects to the Service number 1 again and again until it is stopped. Gives how often; each has to succeed.
 fn connect_until(stop: &AtomicBool, from: &Namespace) -> u32 {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -54,7 +54,7 @@ struct Monitor(Child);
 impl Monitor {
     fn start(node: &Namespace) -> Self {
         let mut child = node.command("nft").arg("monitor").stdout(Stdio::piped()).spawn().expect("nft can be run");
-        // It is ready when it has told of a change.
+        // It is ready when it has reported a change.
         let mut first = String::new();
         let stdout = child.stdout.as_mut().expect("standard output was piped");
         thread::scope(|scope| {
@@ -68,7 +68,7 @@ impl Monitor {
         Self(child)
     }
 
-    /// What it told.
+    /// What it printed.
     fn stop(mut self) -> String {
         thread::sleep(Duration::from_millis(200));
         self.0.kill().expect("a child can be killed");
@@ -81,7 +81,7 @@ impl Monitor {
 
 #[test]
 fn traffic_does_not_notice_an_outage_and_the_rules_catch_up() {
-    // O10
+    // The rules stay as they are while the API server is away (O10).
     let world = World::new();
     let server = world.node.enter(|| ApiServer::start(Scheme::Http));
     server.apply(&base());
@@ -130,7 +130,7 @@ fn traffic_does_not_notice_an_outage_and_the_rules_catch_up() {
 
 #[test]
 fn a_listing_of_what_is_known_sends_nothing() {
-    // O9
+    // Listing the same objects again asks for no sync (O9).
     let cluster = Cluster::new();
     let mut proxy = cluster.proxy();
     cluster.server.wait_for_watches();
@@ -228,7 +228,7 @@ fn a_watch_that_breaks_and_goes_on_is_one_line_in_the_log() {
 
 #[test]
 fn a_restart_without_a_server_keeps_the_rules_until_it_is_back() {
-    // O7 G1
+    // The rules outlive the process, and nothing is written before the server is back (G1, O7).
     let cluster = Cluster::new();
     let mut proxy = cluster.proxy();
     let rules = nft::list_ruleset(&cluster.node);

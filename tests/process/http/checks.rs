@@ -23,7 +23,7 @@ fn objects() -> Vec<Value> {
     objects
 }
 
-// K1 to K3, K5; surface.md section 5
+// A health-check node port gives the number of local endpoints, and 200 or 503, on every address for node ports (K1 to K3, K5).
 #[test]
 fn the_node_port_tells_load_balancers_what_is_here() {
     let node = node_namespace();
@@ -49,7 +49,7 @@ fn the_node_port_tells_load_balancers_what_is_here() {
     assert!(try_ask(&node, "192.0.2.2:31999", &["GET /"], "").is_err(), "the Service is gone");
 }
 
-// K4
+// A health-check node port that cannot be listened on is tried again (K4).
 #[test]
 fn a_port_in_use_is_tried_again_with_each_sync() {
     let node = node_namespace();

@@ -84,7 +84,7 @@ impl Client {
     }
 }
 
-/// Keeps `count` connections to each of the addresses, until told to stop. Gives how often it dialled.
+/// Keeps `count` connections to each of the addresses, until it is stopped. Gives how often it connected.
 fn attack(addresses: &[SocketAddr], habits: &[Habit], count: usize, stop: &AtomicBool) -> usize {
     let wanted = (0..count).flat_map(|n| addresses.iter().map(move |address| (*address, habits[n % habits.len()])));
     let mut wanted: Vec<_> = wanted.collect();
@@ -95,7 +95,7 @@ fn attack(addresses: &[SocketAddr], habits: &[Habit], count: usize, stop: &Atomi
             dialled += 1;
         }
         thread::sleep(TICK);
-        // Errors and hang-ups are told in any case.
+        // Poll reports errors and hang-ups without being asked.
         let mut fds: Vec<_> = clients.iter().map(|client| PollFd::new(&client.stream, PollFlags::RDHUP)).collect();
         poll(&mut fds, Some(&Timespec::default())).expect("sockets can be polled");
         let closed: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();

@@ -132,7 +132,7 @@ fn slow_clients_keep_nobody_from_an_answer_for_long() {
     proxy.apply(&[service("shop", "other").cluster_ips(2).port("http", Proto::Tcp, 80).json()]);
 }
 
-// O8
+// Without `bindAddressHardFail` an address in use is tried again (O8).
 #[test]
 fn an_address_that_becomes_free_is_served_later() {
     let node = node_namespace();
@@ -144,7 +144,7 @@ fn an_address_that_becomes_free_is_served_later() {
     get_until(&node, "[::1]:10256", "/livez", |answer| answer.status == "HTTP/1.1 200 OK");
 }
 
-// surface.md section 4.1
+// The default address `0.0.0.0` of the pages needs no IPv6.
 #[test]
 fn a_node_without_ipv6_serves_ipv4() {
     let node = node_namespace();
@@ -155,7 +155,7 @@ fn a_node_without_ipv6_serves_ipv4() {
     }
 }
 
-// O8
+// With `bindAddressHardFail` an address in use ends the process (O8).
 #[test]
 fn with_hard_fail_an_address_in_use_ends_the_process() {
     for taken in [METRICS, HEALTHZ] {

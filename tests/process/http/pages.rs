@@ -27,7 +27,6 @@ fn is_utc_time(value: &Value) -> bool {
     value.as_str().is_some_and(|text| text.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok())
 }
 
-// surface.md section 4.2
 #[test]
 fn the_metrics_server_has_upstreams_pages() {
     // The metrics server has upstream's pages (P5).
@@ -50,7 +49,6 @@ fn the_metrics_server_has_upstreams_pages() {
     assert_eq!(object["metricsBindAddress"], "0.0.0.0:10249");
 }
 
-// surface.md section 4.2
 #[test]
 fn flags_and_status_come_as_text_and_as_objects() {
     let node = node_namespace();
@@ -80,7 +78,6 @@ fn flags_and_status_come_as_text_and_as_objects() {
     assert_eq!(status["emulationVersion"], "1.36");
 }
 
-// surface.md section 4.2
 #[test]
 fn gates_switch_pages_off_and_profiling_switches_pages_on() {
     // Feature gates and profiling decide which pages there are (P5).
@@ -108,7 +105,7 @@ fn gates_switch_pages_off_and_profiling_switches_pages_on() {
     assert_eq!(ask(&node, METRICS, &["POST /debug/flags/v"], "6").status, "HTTP/1.1 406 Not Acceptable");
 }
 
-// L4, L5; surface.md section 4.1
+// The status and body of both pages are upstream's (L4, L5).
 #[test]
 fn healthz_and_livez_are_exact() {
     // The health pages have upstream's fields and headers (P4).
@@ -146,7 +143,7 @@ fn healthz_and_livez_are_exact() {
     let _ended = proxy.stop();
 }
 
-// L5; surface.md section 4.1
+// `/healthz` needs a known Node, `/livez` does not (L5).
 #[test]
 fn an_unknown_node_is_not_eligible_but_alive() {
     let node = node_namespace();

@@ -1,4 +1,4 @@
-//! A scrape of `/metrics` against the table of surface.md section 6.
+//! A scrape of `/metrics` against the metrics of upstream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -174,7 +174,6 @@ fn busy_scrape() -> String {
     scrape.body
 }
 
-// surface.md section 6
 #[test]
 fn every_family_of_upstream_has_its_name_type_labels_buckets_and_help() {
     // Upstream's metrics are exact (P6).
@@ -200,7 +199,6 @@ fn every_family_of_upstream_has_its_name_type_labels_buckets_and_help() {
     assert!(!families.keys().any(|name| name.starts_with("go_") || name.starts_with("rest_client_")));
 }
 
-// surface.md section 6
 #[test]
 fn values_tell_what_happened() {
     let text = busy_scrape();
@@ -307,7 +305,7 @@ fn the_list_of_counters_is_whole() {
     assert_eq!(fields, COUNTERS.len(), "counters that src/metrics/families.rs declares, and those listed here");
 }
 
-// G10
+// Repairs of what another program changed are counted (G10).
 #[test]
 fn what_others_break_is_counted_when_it_is_repaired() {
     let node = node_namespace();

@@ -90,7 +90,7 @@ fn served(
             permitted(shared, *resource, headers)?;
             let list = list(&shared.lock().store, *resource, query)?;
             let (mut writer, body) = Writer::new(killer.clone(), fault);
-            // Nobody else needs to know how it ended.
+            // How it ended matters to the client only.
             tokio::spawn(async move { writer.send(list.to_string().as_bytes()).await });
             ok(Box::pin(body))
         }

@@ -79,7 +79,7 @@ pub(crate) fn take(plans: &mut Vec<Planned>, resource: Resource, is_watch: bool)
     Some(fault)
 }
 
-/// What open watches are told to do, at once.
+/// What open watches do at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// End like this.

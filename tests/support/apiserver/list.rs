@@ -101,7 +101,7 @@ fn read_token(text: &str) -> Option<(u64, Name)> {
     Some((version, (parts.next()?.to_owned(), parts.next()?.to_owned())))
 }
 
-/// An object as lists have it: the kind is said once, by the list.
+/// An object as lists have it: the list names the kind once for all.
 fn item(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {

@@ -113,7 +113,7 @@ impl ApiServer {
         self.shared.lock().store.version()
     }
 
-    /// Forgets the history: who asks for changes after an older version is told to list again.
+    /// Forgets the history: a client that asks for changes after an older version has to list again.
     pub(crate) fn compact(&self) {
         // Watches learn of it with the next change, as from a real server.
         self.shared.lock().store.compact();

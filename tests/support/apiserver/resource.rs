@@ -32,7 +32,7 @@ pub(crate) enum Ask {
     Get(String),
     /// A new Event, or a change of one.
     Event,
-    /// Nothing that the role `system:node-proxier` allows (surface.md section 8).
+    /// Nothing that the role `system:node-proxier` allows.
     Forbidden,
 }
 

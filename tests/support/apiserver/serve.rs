@@ -1,6 +1,6 @@
 //! The server's thread: accepts connections and hands their requests on.
 //!
-//! The thread's runtime lives in the network namespace of whoever starts it. A closed server has no listener and no connection,
+//! The thread's runtime lives in the network namespace of the thread that starts it. A closed server has no listener and no connection,
 //! as after the death of a process; it opens again on the same port.
 
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ pub(crate) enum Control {
     Open(std::sync::mpsc::Sender<()>),
 }
 
-/// Serves until nobody can tell it anything any more.
+/// Serves until its handle is dropped.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     tls: Option<TlsAcceptor>,

@@ -113,7 +113,7 @@ impl Shared {
 
     /// Tells open watches of a kind, or of all, what to do.
     pub(crate) fn order(&self, resource: Option<Resource>, command: Command) {
-        // Without a watch nobody hears it.
+        // Without a watch there is no receiver.
         let _ = self.orders.send((resource, command));
     }
 

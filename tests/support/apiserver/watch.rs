@@ -28,7 +28,7 @@ pub(crate) struct Watch {
     selector: Selector,
     /// Changes after this one are sent; `None` if the objects of now are sent first.
     from: Option<u64>,
-    /// Whether the end of those is told.
+    /// Whether the client asked for the bookmark that ends those.
     tells_end: bool,
     bookmarks: bool,
     life: Duration,
@@ -69,7 +69,7 @@ impl Watch {
         })
     }
 
-    /// Sends what there is to send, until the time is over, the client goes away or the watch is told to end.
+    /// Sends what there is to send, until the time is over, the client goes away or the watch is ended.
     pub(crate) async fn run(self, open: Open, mut orders: Orders, mut writer: Writer) -> Result<(), Over> {
         let shared = &open.shared;
         let mut changed = shared.changes();

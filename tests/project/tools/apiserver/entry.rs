@@ -99,7 +99,7 @@ fn certificates_tell_both_sides_who_the_other_is() {
     assert_eq!(curl(&server, &known), "200");
     assert_eq!(curl(&server, &["--cacert", &ca, "--header", "Authorization: Bearer good"]), "200");
     assert_eq!(curl(&server, &["--cacert", &ca]), "401");
-    // Somebody else's certificates: theirs for us, ours for them.
+    // Certificates of another authority, for either side.
     assert_eq!(curl(&server, &[]), "000");
     let other = ApiServer::start(Scheme::Https);
     assert_eq!(curl(&other, &["--insecure", "--cert", &certificate, "--key", &key]), "000");

@@ -46,7 +46,7 @@ fn changes_come_as_they_happen() {
 
 #[test]
 fn an_object_that_stops_matching_is_gone_for_the_watcher() {
-    // A1
+    // A Service that gets the label of another proxy is deleted for the watcher (A1).
     let server = server();
     let selectors = "labelSelector=!proxy-name&fieldSelector=spec.clusterIP!=None";
     let mut watch = watch(&server, &format!("resourceVersion=102&{selectors}"));
