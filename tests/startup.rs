@@ -188,7 +188,7 @@ fn a_sysctl_that_cannot_be_written_is_one_line_and_no_other_is_written() {
 fn a_kernel_that_does_not_take_our_rules_is_one_line_before_anything_is_changed() {
     // A chain of another type under the name that the probe uses: refused as by a kernel without nat chains.
     let node = Namespace::new("start");
-    load(&node, "table ip kube-proxy-probe {\n chain probe {\n type filter hook input priority 0;\n }\n}\n");
+    load(&node, "table ip kube-proxy-probe {\n chain nat {\n type filter hook input priority 0;\n }\n}\n");
     let rules = list_ruleset(&node);
     let mut config = config();
     config["conntrack"]["udpTimeout"] = "59s".into();
@@ -196,7 +196,10 @@ fn a_kernel_that_does_not_take_our_rules_is_one_line_before_anything_is_changed(
     let before = sysctl(&node, "nf_conntrack_udp_timeout");
     for flags in [&[&*config][..], &[&*config, "--init-only"]] {
         let output = proxy(&node, flags);
-        assert_one_line(&output, &["the kernel cannot do", "it refused", "kube-proxy-probe", "load kernel modules"]);
+        assert_one_line(
+            &output,
+            &["the kernel cannot do", "it refused", "kube-proxy-probe", "load kernel module nft_chain_nat"],
+        );
         assert_eq!((list_ruleset(&node), sysctl(&node, "nf_conntrack_udp_timeout")), (rules.clone(), before.clone()));
     }
 }
@@ -233,7 +236,7 @@ fn a_port_in_use_is_one_line_and_ends_the_process_only_if_that_is_asked_for() {
         let log = proxy.log();
         let warning = format!("cannot listen for {name} on {address}");
         assert!(log.lines().any(|line| line.contains(" WARN ") && line.contains(&warning)), "{log}");
-        assert!(log.contains("trying again every 5s"), "{log}");
+        assert!(log.contains("trying again every 100ms"), "{log}");
         assert!(proxy.stop().success());
         drop(taken);
         load(&world.node, "flush ruleset");

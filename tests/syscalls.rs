@@ -25,8 +25,8 @@ fn executions(trace: &Path) -> usize {
     strace::read_calls(trace).iter().filter(|call| **call == Call::Execve).count()
 }
 
-/// What a start asks of the kernel before the first sync: whether it would take our rules, one batch for each family.
-const PROBES: usize = 2;
+/// What a start sends before the first sync: to ask whether the kernel would take our rules, one batch for each family, and the lock.
+const BEFORE: usize = 3;
 
 #[test]
 fn a_sync_is_one_message_and_no_other_program_runs() {
@@ -36,15 +36,15 @@ fn a_sync_is_one_message_and_no_other_program_runs() {
     let wrapper = strace::wrapper(&trace);
     let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
     let mut proxy = Proxy::start_under(&wrapper, &world.node, &config(), &mixed::cluster());
-    assert_eq!(batches(&trace), PROBES + 1, "the first sync, of both families");
+    assert_eq!(batches(&trace), BEFORE + 1, "the first sync, of both families");
 
     let two = slices("shop", "web", &[0, 2], &mixed::WEB_PORTS);
     proxy.apply(&two[..1]);
-    assert_eq!(batches(&trace), PROBES + 2, "endpoints of one slice changed");
+    assert_eq!(batches(&trace), BEFORE + 2, "endpoints of one slice changed");
     proxy.apply(&[mixed::web().external_ip(Family::V4.external_ip(2)).json()]);
-    assert_eq!(batches(&trace), PROBES + 3, "a Service changed");
+    assert_eq!(batches(&trace), BEFORE + 3, "a Service changed");
     proxy.delete(&two[1..]);
-    assert_eq!(batches(&trace), PROBES + 4, "a slice went");
+    assert_eq!(batches(&trace), BEFORE + 4, "a slice went");
 
     // A6: nothing of this reaches the rules.
     let with_label = mixed::web().external_ip(Family::V4.external_ip(2)).label("team", "blue").json();
@@ -53,7 +53,7 @@ fn a_sync_is_one_message_and_no_other_program_runs() {
     for object in [with_label, annotated] {
         proxy.manifests().apply(&object);
         proxy.wait_until_quiet();
-        assert_eq!(batches(&trace), PROBES + 4, "only metadata of {} changed", object["kind"]);
+        assert_eq!(batches(&trace), BEFORE + 4, "only metadata of {} changed", object["kind"]);
     }
 
     proxy.stop();

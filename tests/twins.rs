@@ -226,6 +226,31 @@ fn nobody_else_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_
 }
 
 #[test]
+fn a_process_that_never_gets_its_objects_keeps_none_out_that_does() {
+    let node = Namespace::new("node");
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": "http://127.0.0.1:1" } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+        "users": [{ "name": "u", "user": {} }],
+    });
+    std::fs::write(&kubeconfig, text.to_string()).expect("it can be written");
+    let mut other = config();
+    other["healthzBindAddress"] = json!("127.0.0.1:11256");
+    other["metricsBindAddress"] = json!("127.0.0.1:11249");
+    let mut first = Proxy::with_api(&node, &other, &kubeconfig);
+    first.spawn();
+    wait_until("the first looks for its API server", || first.log().contains("serving healthz"));
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(list_everything(&node), "");
+    let second = Proxy::start(&node, &config(), &objects(&[0, 1]));
+    let lock = run(node.command("nft").args(["list", "table", "inet", "kube-proxy-lock"]));
+    assert!(lock.contains(&format!("pid {}: ", second.pid())), "{lock}");
+}
+
+#[test]
 fn a_clean_up_beside_a_running_proxy_names_it_and_removes_nothing() {
     let node = Namespace::new("node");
     let mut first = Proxy::start(&node, &config(), &objects(&[0, 1]));

@@ -52,25 +52,24 @@ fn run(config: Config) -> Result<()> {
     let verbosity = begin(&config);
     info!(version = config.version, node = config.node_name, "starting");
     prepare::check(&config)?;
-    let lock = take_lock();
+    let mut lock = Lock::new(std::process::id(), &command_line());
+    let waits = another_holds(&mut lock);
     prepare::prepare(&config)?;
     let open_files = raise_open_files();
     prepare::give_up_privileges(&config)?;
     logging::start_writing();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(serve::serve(config, verbosity, open_files, lock));
+    let outcome = runtime.block_on(serve::serve(config, verbosity, open_files, lock, waits));
     runtime.shutdown_background();
     outcome
 }
 
-/// The lock, asked for once. Whoever does not get it here goes on asking, and says so, in the sync loop.
-fn take_lock() -> Lock {
-    let mut lock = Lock::new(std::process::id(), &command_line());
-    // What is wrong, such as a missing privilege, is said by the steps of the start that need it too.
-    if let Err(error) = lock.take() {
-        debug!(%error, "cannot take the lock");
-    }
-    lock
+/// Whether another process holds the lock. The sync loop takes it once there is something to write: a process that never gets its
+/// objects must not keep one out that does.
+fn another_holds(lock: &mut Lock) -> bool {
+    // What is wrong, such as a missing privilege, is logged by the steps of the start that need it too.
+    let holder = lock.holder().inspect_err(|error| debug!(%error, "cannot look at the lock"));
+    holder.is_ok_and(|holder| holder.is_some())
 }
 
 /// What the lock tells others of this process.

@@ -40,13 +40,19 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const CLEAN_UP_AGAIN: Duration = Duration::from_secs(60);
 const CLEAN_UP_AGAIN_AT_MOST: Duration = Duration::from_secs(3600);
 
-/// Runs until a signal asks to end.
+/// Runs until a signal asks to end. `waits` says that another process holds the lock at the start.
 ///
 /// # Errors
 /// What ended it otherwise.
-pub(super) async fn serve(mut config: Config, verbosity: Verbosity, open_files: u64, lock: Lock) -> Result<()> {
+pub(super) async fn serve(
+    mut config: Config,
+    verbosity: Verbosity,
+    open_files: u64,
+    lock: Lock,
+    waits: bool,
+) -> Result<()> {
     // While another process holds the lock, it also has the ports: they come free when it ends, which is nothing to end for.
-    config.file.bind_address_hard_fail &= lock.held().get();
+    config.file.bind_address_hard_fail &= !waits;
     let (supervisor, mut failures) = supervise::new();
     let asked_to_end = ending::on_signal(&supervisor)?;
     let (metrics, places) = (Metrics::new(), serving::places(open_files));

@@ -123,15 +123,31 @@ impl Lock {
         self.close();
     }
 
-    fn ask(&mut self) -> Result<Turn, LockError> {
-        if self.unsupported {
-            return Ok(Turn::Ours);
+    /// The other process that holds the lock at this moment, if there is one. Takes nothing.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn holder(&mut self) -> Result<Option<Holder>, LockError> {
+        match self.connection()?.table(&TableName::new(Family::Inet, TABLE))? {
+            Some((table, Ownership::Of { port })) => Ok(Some(Holder { says: table.comment, port })),
+            _ => Ok(None),
         }
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection, ReadError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(ManuallyDrop::new(Connection::open().map_err(ReadError::Socket)?)),
         };
+        Ok(connection)
+    }
+
+    fn ask(&mut self) -> Result<Turn, LockError> {
+        if self.unsupported {
+            return Ok(Turn::Ours);
+        }
         let table = Table { name: TableName::new(Family::Inet, TABLE), comment: Some(Arc::clone(&self.comment)) };
+        let connection = self.connection()?;
         let present = connection.table(&table.name)?;
         let commands = match present {
             Some((_, Ownership::Ours)) => return Ok(Turn::Ours),

@@ -1,12 +1,19 @@
 //! Whether this kernel lets this process program nf_tables, without programming anything (O3, start order step 11). At every start, and
 //! with `--init-only`, before anything is changed.
 //!
-//! Sends one batch that makes a table with a nat chain and then asks for something impossible, so that the kernel checks everything
-//! and keeps nothing. The answer must be that the impossible is the only thing wrong.
+//! Sends one batch that makes a table with a nat chain, a map, and a rule with each statement that our rules are made of, and then asks
+//! for something impossible, so that the kernel checks everything and keeps nothing. The answer must be that the impossible is the
+//! only thing wrong.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nft::{BaseChain, Chain, ChainType, Command, CommitError, Connection, Hook, Refusal, Table, TableName};
+use nft::expr::FibAddress;
+use nft::statement::CtBit;
+use nft::{
+    BaseChain, Chain, ChainType, Command, CommitError, Connection, Field, Hook, Refusal, Rule, Set, Statement, Table,
+    TableName, Types, ValueType,
+};
 
 use crate::model::Family;
 
@@ -21,12 +28,14 @@ pub enum ProbeError {
     NotPermitted,
     /// A part of nf_tables is missing.
     #[error(
-        "the kernel cannot do what mode nftables needs for {family}: it refused {refusal}; load kernel modules nf_tables, nft_chain_nat \
-         and nft_nat on the node, or run a kernel that has them"
+        "the kernel cannot do what mode nftables needs for {family}: it refused {refusal}; load kernel module {module} on the node, \
+         or run a kernel that has it"
     )]
     Unsupported {
         /// The family that was tried.
         family: Family,
+        /// The kernel module that has what was refused.
+        module: &'static str,
         /// What was refused.
         refusal: String,
     },
@@ -45,11 +54,10 @@ pub enum ProbeError {
 /// # Errors
 /// See [`ProbeError`].
 pub fn probe(family: Family) -> Result<(), ProbeError> {
-    let commands = commands(family);
-    let last = commands.len() - 1;
+    let (commands, modules): (Vec<_>, Vec<_>) = commands(family).into_iter().unzip();
     match Connection::open()?.commit(&commands) {
         Ok(_) => Ok(()),
-        Err(CommitError::Refused(refusals)) => judge(family, &refusals, last),
+        Err(CommitError::Refused(refusals)) => judge(family, &refusals, &modules),
         Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(ProbeError::NotPermitted)
         }
@@ -57,25 +65,56 @@ pub fn probe(family: Family) -> Result<(), ProbeError> {
     }
 }
 
-fn commands(family: Family) -> [Command; 3] {
+/// The module of what every kernel with nf_tables has.
+const CORE: &str = "nf_tables";
+
+/// The commands, each with the kernel module that it needs; the last one is the impossible one.
+fn commands(family: Family) -> Vec<(Command, &'static str)> {
     let table = TableName::new(family.into(), "kube-proxy-probe");
     let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
-    let chain = Chain { name: "probe".into(), base: Some(base), comment: None };
+    let nat = Chain { name: "nat".into(), base: Some(base), comment: None };
+    // No packet comes to it, so that the kernel does not ask whether each statement fits the hook.
+    let chain = Chain { name: "statements".into(), base: None, comment: None };
+    let random = Field::NumgenRandom(2);
+    let map = Set::map("slots", Types::Of(vec![Field::Mark]), ValueType::Verdict);
+    let address = match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    let statements = [
+        (Statement::FibLocal(FibAddress::Destination), "nft_fib"),
+        (Statement::CtBit(CtBit::StateNew), "nft_ct"),
+        (Statement::Vmap(vec![random], "slots".into()), "nft_numgen"),
+        (Statement::Dnat((address, 80).into()), "nft_nat"),
+        (Statement::MasqueradeFullyRandom, "nft_masq"),
+        (Statement::Reject, "nft_reject"),
+    ];
+    let mut commands = vec![
+        (Command::AddTable(Table { name: table.clone(), comment: None }), CORE),
+        (Command::AddChain(table.clone(), nat), "nft_chain_nat"),
+        (Command::AddChain(table.clone(), chain.clone()), CORE),
+        (Command::AddSet(table.clone(), map.into()), CORE),
+    ];
+    commands.extend(statements.into_iter().map(|(statement, module)| {
+        (Command::AddRule(table.clone(), chain.name.clone(), Rule::new([statement])), module)
+    }));
     let impossible = TableName::new(family.into(), "kube-proxy-probe-that-does-not-exist");
-    [
-        Command::AddTable(Table { name: table.clone(), comment: None }),
-        Command::AddChain(table, chain),
-        Command::DeleteTable(impossible),
-    ]
+    commands.push((Command::DeleteTable(impossible), CORE));
+    commands
 }
 
-fn judge(family: Family, refusals: &[Refusal], last: usize) -> Result<(), ProbeError> {
+/// Judges what was refused of commands that need these modules.
+fn judge(family: Family, refusals: &[Refusal], modules: &[&'static str]) -> Result<(), ProbeError> {
     const EPERM: i32 = 1;
     const ENOENT: i32 = 2;
+    let last = modules.len() - 1;
     match refusals.iter().find(|refusal| refusal.command != Some(last) || refusal.errno != ENOENT) {
         None => Ok(()),
         Some(refusal) if refusal.errno == EPERM => Err(ProbeError::NotPermitted),
-        Some(refusal) => Err(ProbeError::Unsupported { family, refusal: refusal.to_string() }),
+        Some(refusal) => {
+            let module = refusal.command.and_then(|command| modules.get(command)).copied().unwrap_or(CORE);
+            Err(ProbeError::Unsupported { family, module, refusal: refusal.to_string() })
+        }
     }
 }
 
@@ -90,10 +129,16 @@ mod tests {
     // O3
     #[test]
     fn only_the_impossible_may_be_refused() {
-        assert!(judge(Family::V4, &[refusal(Some(2), 2)], 2).is_ok());
-        assert!(matches!(judge(Family::V4, &[refusal(None, 1)], 2), Err(ProbeError::NotPermitted)));
-        assert!(matches!(judge(Family::V4, &[refusal(Some(2), 1)], 2), Err(ProbeError::NotPermitted)));
-        let error = judge(Family::V6, &[refusal(Some(1), 2), refusal(Some(2), 2)], 2).unwrap_err().to_string();
-        assert!(error.contains("for IPv6: it refused `add chain`"), "{error}");
+        let modules: Vec<_> = commands(Family::V4).into_iter().map(|(_, module)| module).collect();
+        let last = modules.len() - 1;
+        let of = |family, refusals: &[Refusal]| judge(family, refusals, &modules);
+        assert!(of(Family::V4, &[refusal(Some(last), 2)]).is_ok());
+        assert!(matches!(of(Family::V4, &[refusal(None, 1)]), Err(ProbeError::NotPermitted)));
+        assert!(matches!(of(Family::V4, &[refusal(Some(last), 1)]), Err(ProbeError::NotPermitted)));
+        for (number, module) in modules.iter().enumerate().take(last) {
+            let error = of(Family::V6, &[refusal(Some(number), 2), refusal(Some(last), 2)]).unwrap_err().to_string();
+            assert!(error.contains("for IPv6: it refused `add chain`"), "{error}");
+            assert!(error.contains(&format!("load kernel module {module} on the node")), "{error}");
+        }
     }
 }

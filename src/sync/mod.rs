@@ -205,10 +205,11 @@ impl<K: Kernel, L: Layout> Sync<K, L> {
         self.engine.is_ready() && !self.turns.waits()
     }
 
-    /// Looks now and then whether the lock is ours, and takes it when it is free.
+    /// Looks now and then whether the lock is ours, and takes it when it is free. Before every object has arrived there is nothing to
+    /// write: then it is left to a process that has something.
     fn ask_for_turn(&mut self) {
         let now = Instant::now();
-        if !self.turns.is_due(now) {
+        if !self.engine.is_ready() || !self.turns.is_due(now) {
             return;
         }
         let refused = match self.engine.turn() {

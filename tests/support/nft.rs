@@ -22,9 +22,12 @@ pub(crate) fn list_everything(namespace: &Namespace) -> String {
     run(namespace.command("nft").args(["list", "ruleset"]))
 }
 
-/// `nft -j list ruleset`, parsed, without the proxy's lock.
+/// `nft -j list ruleset`, parsed, without the proxy's lock. nft 1.0.6 succeeds with an empty line when a chain goes while it lists:
+/// then it is asked again.
 pub(crate) fn list_json(namespace: &Namespace) -> Value {
-    let text = run(namespace.command("nft").args(["-j", "list", "ruleset"]));
+    const TRIES: usize = 10;
+    let mut listings = (0..TRIES).map(|_| run(namespace.command("nft").args(["-j", "list", "ruleset"])));
+    let text = listings.find(|text| !text.trim().is_empty()).expect("nft lists something");
     let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("nft -j printed no JSON: {error}"));
     if let Some(objects) = json["nftables"].as_array_mut() {
         objects.retain(|object| object["table"]["name"] != "kube-proxy-lock");
