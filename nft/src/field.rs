@@ -23,6 +23,8 @@ pub enum Field {
     L4Proto,
     /// `th dport`.
     ThDport,
+    /// `meta mark`.
+    Mark,
     /// `iifname`.
     IifName,
     /// `ct original ip daddr`.
@@ -44,6 +46,7 @@ impl Field {
             Self::Ip6Saddr | Self::Ip6Daddr | Self::CtOriginalIp6Daddr => DataType::Ipv6Addr,
             Self::L4Proto => DataType::InetProto,
             Self::ThDport | Self::CtOriginalProtoDst => DataType::InetService,
+            Self::Mark => DataType::Mark,
             Self::IifName => DataType::IfName,
             Self::NumgenRandom(_) => DataType::Integer,
         }
@@ -62,6 +65,7 @@ impl Field {
             Self::Ip6Daddr => payload(Network, 24, 16),
             Self::ThDport => payload(Transport, 2, 2),
             Self::L4Proto => meta(MetaKey::L4Proto),
+            Self::Mark => meta(MetaKey::Mark),
             Self::IifName => meta(MetaKey::IifName),
             Self::CtOriginalIpDaddr => ct(CtKey::OriginalDstIpv4),
             Self::CtOriginalIp6Daddr => ct(CtKey::OriginalDstIpv6),
@@ -93,6 +97,7 @@ impl fmt::Display for Field {
             Self::Ip6Daddr => "ip6 daddr",
             Self::L4Proto => "meta l4proto",
             Self::ThDport => "th dport",
+            Self::Mark => "meta mark",
             Self::IifName => "iifname",
             Self::CtOriginalIpDaddr => "ct original ip daddr",
             Self::CtOriginalIp6Daddr => "ct original ip6 daddr",

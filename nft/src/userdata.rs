@@ -145,6 +145,7 @@ fn typed_field(field: Field) -> Vec<u8> {
         Field::Ip6Daddr => payload(IP6, 9),
         Field::ThDport | Field::CtOriginalProtoDst => payload(TRANSPORT, 2),
         Field::L4Proto => meta(MetaKey::L4Proto),
+        Field::Mark => meta(MetaKey::Mark),
         Field::IifName => meta(MetaKey::IifName),
         Field::NumgenRandom(modulus) => {
             let random = 1;
@@ -206,13 +207,14 @@ fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
 
 /// The inverse of [`typed_field`]. Of several fields with the same user data it gives the one that nft prints.
 fn read_field(bytes: &[u8]) -> Option<Field> {
-    const FIXED: [Field; 7] = [
+    const FIXED: [Field; 8] = [
         Field::IpSaddr,
         Field::IpDaddr,
         Field::Ip6Saddr,
         Field::Ip6Daddr,
         Field::L4Proto,
         Field::ThDport,
+        Field::Mark,
         Field::IifName,
     ];
     let numgen = || {
@@ -229,7 +231,7 @@ mod tests {
     #[test]
     fn a_typeof_key_is_read_back() {
         let key = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(65536)];
-        for fields in [key, vec![Field::ThDport], vec![Field::NumgenRandom(3)], vec![Field::Ip6Saddr, Field::IifName]] {
+        for fields in [key, vec![Field::Mark], vec![Field::NumgenRandom(3)], vec![Field::Ip6Saddr, Field::IifName]] {
             let bytes = of_set(&Set::new("s", Types::Of(fields.clone())));
             assert_eq!(read_key(&bytes), Some(fields));
         }
