@@ -64,7 +64,7 @@ impl Difference {
     ) -> Self {
         let mut difference = Self::default();
         for (_, now, before) in changed {
-            let before = before.into_iter().copied().flat_map(Record::entries);
+            let before = before.iter().copied().flat_map(Record::entries);
             for_each_pair(before, now.entries(), |before, now| {
                 let set = before.or(now).map_or(0, |entry| entry.set);
                 if records.totals.is_shared(set) {
