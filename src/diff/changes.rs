@@ -21,10 +21,13 @@ use crate::table::ChainContent;
 /// The commands from the committed records to the new ones.
 pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, collect: Collect) -> Vec<Command> {
     let mut plan = Plan::new(&records.program);
-    let mut difference = Difference::of(records);
+    let mut changed: Vec<_> = records.changed().collect();
+    // Equal inputs give equal commands.
+    changed.sort_unstable_by(|a, b| a.0.cmp(b.0));
+    let mut difference = Difference::of(records, &changed);
     let outgrown = difference.outgrown(records);
     detach(&mut plan, records, &outgrown);
-    for (_, now, before) in records.changed() {
+    for (_, now, before) in &changed {
         own_objects(&mut plan, records, before.unwrap_or(&Record::default()), now);
     }
     rewrite_detached(&mut plan, records);
@@ -41,7 +44,7 @@ pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>,
     });
     // A chain that is wanted again is not deleted.
     let wanted: BTreeSet<&Arc<str>> =
-        records.changed().flat_map(|(_, now, _)| now.chains()).map(|content| &content.chain.name).collect();
+        changed.iter().flat_map(|(_, now, _)| now.chains()).map(|content| &content.chain.name).collect();
     plan.remove_chains(records.kept.to_delete(collect).filter(|name| !wanted.contains(name)).cloned());
     plan.into_commands()
 }
@@ -55,10 +58,13 @@ struct Difference {
 }
 
 impl Difference {
-    fn of<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>) -> Self {
+    fn of<Owner: Clone + Eq + Hash + Ord>(
+        records: &Records<Owner>,
+        changed: &[(&Owner, &Record, Option<&Record>)],
+    ) -> Self {
         let mut difference = Self::default();
-        for (_, now, before) in records.changed() {
-            let before = before.into_iter().flat_map(Record::entries);
+        for (_, now, before) in changed {
+            let before = before.iter().copied().flat_map(Record::entries);
             for_each_pair(before, now.entries(), |before, now| {
                 let set = before.or(now).map_or(0, |entry| entry.set);
                 if records.totals.is_shared(set) {
@@ -78,7 +84,7 @@ impl Difference {
             }
         }
         // What one owner loses another one may get. The entries of a single owner are in order.
-        if records.open.len() > 1 {
+        if changed.len() > 1 {
             difference.sets.values_mut().for_each(SetChanges::settle);
         }
         difference

@@ -76,6 +76,7 @@ pub(super) fn unwanted_chains<Owner: Clone + Eq + Hash + Ord>(
 /// All records as one: what belongs to single owners, by name.
 struct Wanted<'a> {
     program: &'a Program,
+    /// Those with sets or chains of their own, in the order of owners.
     records: Vec<&'a Record>,
     chains: HashMap<&'a str, &'a ChainContent>,
     sets: HashMap<&'a str, &'a Set>,
@@ -84,7 +85,9 @@ struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     fn of<Owner: Clone + Eq + Hash + Ord>(records: &'a Records<Owner>) -> Self {
         let program = &records.program;
-        let records: Vec<&Record> = records.wanted_in_order().into_iter().map(|(_, record)| record).collect();
+        let mut records: Vec<(&Owner, &Record)> = records.wanted().filter(|(_, record)| record.has_own()).collect();
+        records.sort_unstable_by(|a, b| a.0.cmp(b.0));
+        let records: Vec<&Record> = records.into_iter().map(|(_, record)| record).collect();
         let own_chains = records.iter().flat_map(|record| record.chains());
         let own_sets = records.iter().flat_map(|record| record.own_sets());
         Self {

@@ -36,7 +36,7 @@ pub(super) struct Entry<'a> {
     pub(super) content: Content<'a>,
 }
 
-/// What an entry says of its key.
+/// What an entry has at its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     Element(ElementRef<'a>),
@@ -212,6 +212,11 @@ impl Record {
     /// Whether nothing stands in the table.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.own.is_none()
+    }
+
+    /// Whether it has sets or chains of its own.
+    pub(super) fn has_own(&self) -> bool {
+        self.own.is_some()
     }
 
     /// The entries in the order of set and key.

@@ -155,11 +155,9 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         records
     }
 
-    /// New and committed records of the owners that changed since the last commit, in the order of owners.
+    /// New and committed records of the owners that changed since the last commit, in no order.
     pub(super) fn changed(&self) -> impl Iterator<Item = (&Owner, &Record, Option<&Record>)> {
-        let mut changed: Vec<(&Owner, &Record)> = self.open.iter().collect();
-        changed.sort_unstable_by(|a, b| a.0.cmp(b.0));
-        changed.into_iter().map(|(owner, record)| (owner, record, self.committed.get(owner)))
+        self.open.iter().map(|(owner, record)| (owner, record, self.committed.get(owner)))
     }
 
     /// The commands of the difference of new and committed records: what the kernel holds is what was committed.

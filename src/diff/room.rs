@@ -11,7 +11,7 @@ use nft::Set;
 /// The least room; costs the kernel 16 KiB.
 const LEAST: usize = 1024;
 
-/// Whether a set of this kind has a size: those that only we fill, by whole keys. The size that a set of the program says itself
+/// Whether a set of this kind has a size: those that only this proxy fills, by whole keys. The size that a set of the program has itself
 /// stays as it is.
 pub(super) fn applies(set: &Set) -> bool {
     let by_ranges_or_rules = set.flags.interval || set.flags.dynamic || set.flags.timeout;

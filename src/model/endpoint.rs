@@ -32,9 +32,9 @@ impl EndpointSlice {
     }
 }
 
-/// When something happened that a slice tells of: nanoseconds since the epoch, if known.
+/// The time of the change that a slice is about: nanoseconds since the epoch, if known.
 ///
-/// Belongs to a version of the slice, not to what it says. Therefore all are equal: slices that differ in nothing else are the
+/// Belongs to a version of the slice, not to its content. Therefore all are equal: slices that differ in nothing else are the
 /// same, and no change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TriggerTime(pub Option<i64>);

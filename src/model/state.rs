@@ -1,4 +1,4 @@
-//! The state of the cluster: takes [`Event`]s, keeps the last content of each object, and tells what became dirty.
+//! The state of the cluster: takes [`Event`]s, keeps the last content of each object, and gives what became dirty.
 //!
 //! Invariants: everything but the dirty set and the pending conflicts is a function of the last content of each object;
 //! an event that leaves its object equal dirties nothing; what `select` gives for a Service changes only if that

@@ -49,7 +49,8 @@ pub fn flowtable(devices: Vec<Arc<str>>) -> Flowtable {
     Flowtable { name: FLOWTABLE.into(), priority: priority::FILTER, devices }
 }
 
-/// Only what was translated is ours, though others translate too; the kernel itself leaves out what it cannot forward by itself.
+/// Only translated connections can be those of Services, though other programs translate too. The kernel leaves out what it cannot
+/// forward by itself.
 fn rule(protocol: u8) -> Rule {
     Rule::new([
         Statement::CtBit(CtBit::StatusDnat),

@@ -1,4 +1,4 @@
-//! The table we want: selection and configuration in, nft objects out. One module per layout.
+//! What a table should hold: selection and configuration in, nft objects out. One module per layout.
 //!
 //! Takes [`Settings`] and gives the fixed part of a table, a [`Program`]; takes what was selected for one Service and gives the
 //! [`Fragment`] of the table that stands for it. Pure. Knows nothing of what is in the kernel, what was there before, or in which
@@ -33,7 +33,7 @@ pub struct Settings {
     pub masquerade_mark: u32,
     /// Masquerade everything that goes to a cluster IP (D8).
     pub masquerade_all: bool,
-    /// How traffic of local pods is told from other traffic; `None` when it cannot be (D7, I1).
+    /// How traffic of local pods is recognised; `None` when it cannot be (D7, I1).
     pub local_traffic: Option<LocalTraffic>,
     /// Which addresses of the node accept node ports (D19).
     pub node_ports: NodePorts,

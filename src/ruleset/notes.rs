@@ -26,7 +26,7 @@ pub(super) fn set(family: Family) -> Set {
     commented(set, "Health-check node port . cluster IP . service port : local endpoints; for the next process")
 }
 
-/// What the Service's health-check node port says. None beside other ports than the first, for a Service whose cluster IP another one
+/// The element with the answer of the Service's health-check node port. None beside other ports than the first, for a Service whose cluster IP another one
 /// has, and for one with a name that is no comment, as the API allows none.
 pub(super) fn element(port: &PortSelection) -> Option<Element> {
     let check = port.health_check?;
@@ -40,7 +40,7 @@ pub(super) fn element(port: &PortSelection) -> Option<Element> {
     Some(Element { comment: Some(Arc::from(service)), ..element })
 }
 
-/// A health check as an element of the map tells it: the Service, the port and the number of local endpoints.
+/// The health check in an element of the map: the Service, the port and the number of local endpoints.
 #[must_use]
 pub fn health_check(element: &Element) -> Option<(ObjectName, u16, usize)> {
     let (namespace, name) = element.comment.as_deref()?.split_once('/')?;

@@ -17,7 +17,7 @@ use crate::table::{ChainContent, Fragment};
 /// Names of the sets that every layout has.
 pub(super) mod set {
     pub(in crate::ruleset) const CLUSTER_IPS: &str = "cluster-ips";
-    /// Not upstream's name `nodeport-ips`: its start in match-all mode deletes that set, and fails if a rule of ours uses it.
+    /// Not upstream's name `nodeport-ips`: its start in match-all mode deletes that set, and fails if a rule of this proxy uses it.
     pub(crate) const NODEPORT_IPS: &str = "nodeport-addresses";
     pub(in crate::ruleset) const SERVICE_CIDRS: &str = "service-cidrs";
 }

@@ -1,4 +1,4 @@
-//! What the health-check node port of a Service tells load balancers (K2).
+//! What the health-check node port of a Service answers to load balancers (K2).
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::model::{Backends, Endpoint, Family, Service, State};
 use super::endpoints;
 use super::topology::Site;
 
-/// What the health-check node port of a Service says in one family.
+/// What the health-check node port of a Service answers in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The family.

@@ -38,7 +38,7 @@ pub struct ServiceSelection {
     pub cluster_ips: Vec<IpAddr>,
     /// One entry for each service port and family that exists (A4, A5), in the order of the ports.
     pub ports: Vec<PortSelection>,
-    /// What its health-check node port says, in each family that exists, IPv4 first; empty without such a port (A13).
+    /// What its health-check node port answers, in each family that exists, IPv4 first; empty without such a port (A13).
     pub health_checks: Vec<HealthCheck>,
 }
 
@@ -61,7 +61,7 @@ pub struct PortSelection {
     pub fronts: Vec<FrontSelection>,
     /// Time-out of the session affinity in seconds, if there is affinity (A11).
     pub affinity_seconds: Option<u32>,
-    /// What the Service's health-check node port says (K2); with the Service's first port only.
+    /// What the Service's health-check node port answers (K2); with the Service's first port only.
     pub health_check: Option<HealthCheck>,
 }
 

@@ -46,7 +46,7 @@ pub(super) enum Topology {
 
 impl Topology {
     /// The mode that all Ready endpoints together ask for: hints count only if every one of them has some, and one is
-    /// for us.
+    /// for this node or its zone.
     pub(super) fn of<'a>(ready: impl Iterator<Item = &'a Endpoint> + Clone, site: Site<'_>) -> Self {
         let has_nodes = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.nodes.is_empty());
         let has_zones = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.zones.is_empty());

@@ -1,6 +1,6 @@
 //! Services that are too large, and that are left out so that the others are programmed.
 //!
-//! Takes the state and a Service's name, says whether it is within the limit. The size is counted before anything is made of the
+//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before anything is made of the
 //! Service, so one that is over the limit costs next to nothing at each of its changes. What is wanted stays a function of the
 //! cluster's state: nothing of a Service that is over the limit, however it came to be.
 
@@ -48,7 +48,7 @@ impl Budget {
         Self { limit, over: BTreeMap::new(), news: Vec::new() }
     }
 
-    /// Looks at a Service anew; says whether it is within the limit.
+    /// Counts a Service anew; gives whether it is within the limit.
     pub(super) fn admits(&mut self, state: &State, layout: Layout, name: &ObjectName) -> bool {
         let size = sizes(state, name).fold(0, |sum: u64, port| sum.saturating_add(layout.weight(&port)));
         if size <= self.limit {

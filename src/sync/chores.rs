@@ -1,7 +1,7 @@
 //! Work that waits for the first successful sync, and is called again for as long as it asks for it.
 //!
 //! Takes the work and the time, gives when its next turn is. Pure but for the work itself: the clock is handed in. Before the first
-//! successful sync it has no turn; once it says that it is done, it has none any more.
+//! successful sync it is not called; once it is done, it is not called any more.
 
 use std::time::{Duration, Instant};
 

@@ -404,7 +404,7 @@ fn count(commands: &[Command]) -> (usize, usize) {
 /// A kernel that holds nothing and takes everything: for `render`, which touches none.
 #[derive(Default)]
 pub struct NoKernel {
-    /// What it says the node's addresses are.
+    /// What it gives as the node's addresses.
     pub addresses: Vec<IpAddr>,
 }
 

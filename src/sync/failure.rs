@@ -22,7 +22,7 @@ pub enum SyncError {
     Read(ReadError),
 }
 
-// Its text is in ours already: as a source it would be printed twice.
+// The text of the cause is part of this text already: as a source it would be printed twice.
 impl From<ReadError> for SyncError {
     fn from(error: ReadError) -> Self {
         Self::Read(error)

@@ -1,4 +1,4 @@
-//! What is said of Services that do not get a front that they claim.
+//! The report about Services that do not get a front that they claim.
 //!
 //! Takes conflicts, gives one text for each Service, however many ports it has.
 

@@ -101,7 +101,7 @@ fn is_of_a_service(name: &str, kinds: &[&str]) -> bool {
     let Some((kind, rest)) = name.split_once('-') else { return false };
     let Some((hash, port)) = rest.split_once('-') else { return false };
     let is_base_32 = |byte: u8| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(&byte);
-    // A namespace, with which names of ours go on, may consist of digits, but has no capitals.
+    // In this proxy's own names a namespace stands there: it may consist of digits, but has no capitals.
     let is_hash = hash.len() == 8 && hash.bytes().all(is_base_32) && hash.bytes().any(|byte| byte.is_ascii_uppercase());
     kinds.contains(&kind) && is_hash && port.contains('/')
 }

@@ -56,7 +56,7 @@ impl Pending {
                     return;
                 };
                 self.slices += 1;
-                // Its annotation tells of the change before the deletion.
+                // Its annotation has the time of the change before the deletion.
                 let lost = self.triggers.remove(&(slice.service.clone(), slice.family));
                 self.samples -= lost.map_or(0, |times| times.len());
             }
@@ -91,7 +91,7 @@ impl Pending {
         self.samples = 0;
         let times =
             self.triggers.drain().flat_map(|((_, family), times)| times.into_iter().map(move |at| (family, at)));
-        // Another machine's clock may be ahead of ours.
+        // The clock of the machine that set the annotation may be ahead of this one's.
         times
             .map(|(family, at)| (family, Duration::from_nanos(now.saturating_sub(at).try_into().unwrap_or(0))))
             .collect()

@@ -34,7 +34,7 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    /// What a failure tells.
+    /// The cause of a failure.
     pub(super) fn of(error: &CommitError) -> Self {
         let refusals = match error {
             CommitError::Refused(refusals) => refusals,
@@ -43,7 +43,7 @@ impl Cause {
             CommitError::TooLarge { .. } => return Self::Content,
             CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
         };
-        // Rights are ours, whichever command it was that the kernel looked at.
+        // A missing right is the process's, whichever command the kernel names.
         if refusals.iter().any(|refusal| refusal.command.is_none() || refusal.is_about_rights()) {
             return Self::Elsewhere;
         }

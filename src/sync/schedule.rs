@@ -37,7 +37,7 @@ struct Wanted {
     event: bool,
     /// What an earlier run left for later.
     chore: bool,
-    /// Another program changed our tables: not before this moment.
+    /// Another program changed the tables: not before this moment.
     repair: Option<Instant>,
 }
 
@@ -59,7 +59,7 @@ impl Schedule {
         self.wanted.chore = true;
     }
 
-    /// Asks for a run at this moment because another program changed our tables. After a failed run it waits as long as that does.
+    /// Asks for a run at this moment because another program changed the tables. After a failed run it waits as long as that does.
     pub fn request_repair(&mut self, at: Instant) {
         self.wanted.repair = Some(self.wanted.repair.map_or(at, |before| before.min(at)));
     }

@@ -203,7 +203,7 @@ impl Tables {
         }
     }
 
-    /// Has the tables hold for these Services what was last committed for them, or nothing where the second value says so.
+    /// Has the tables hold for these Services what was last committed for them, or nothing, by the second value.
     pub(super) fn hold_back<'a>(&mut self, services: impl Iterator<Item = (&'a ObjectName, HeldBack)>) {
         for (name, held_back) in services {
             let owner = Owner::Service(name.clone());
@@ -227,7 +227,7 @@ impl Tables {
         self.services_of(commands.iter().map(|command| (command, None)))
     }
 
-    /// The Services that have what was refused; none when that cannot be told of all of it.
+    /// The Services that have what was refused; none when the kernel did not name a command.
     pub(super) fn refused(&self, commands: &[Command], refusals: &[Refusal]) -> BTreeSet<ObjectName> {
         let refused = refusals.iter().filter_map(|refusal| Some((commands.get(refusal.command?)?, refusal.element)));
         self.services_of(refused)
@@ -250,7 +250,7 @@ impl Tables {
         services.collect()
     }
 
-    /// Whether every Service has to be written again; says so once.
+    /// Whether every Service has to be written again; resets that.
     pub(super) fn take_outdated(&mut self) -> bool {
         std::mem::take(&mut self.outdated)
     }
@@ -446,7 +446,7 @@ fn unread(table: nft::Table) -> TableDump {
 /// Objects and errors that a finding names.
 const NAMED: usize = 16;
 
-/// What is in a table, or is said of it, that this proxy never makes; `None` when there is nothing.
+/// The objects, flags and states of a table that this proxy never makes, in words; `None` when there are none.
 fn findings(dump: &TableDump) -> Option<String> {
     let dormant = dump.dormant.then(|| "is dormant".to_owned());
     let flags = (dump.unknown_flags != 0).then(|| format!("has the unknown flags {:#x}", dump.unknown_flags));

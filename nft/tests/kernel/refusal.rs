@@ -64,7 +64,7 @@ fn every_bad_command_of_a_batch_is_named() {
         commit(&[table()]);
         let batch = [
             Command::AddChain(name(), chain("fine", vec![]).0),
-            add(&missing, vec![address(1)].into()),
+            add(&missing, vec![address(1)]),
             Command::AddRule(name(), "nowhere".into(), Rule::new([Statement::Counter])),
             Command::DeleteChain(name(), "missing".into()),
         ];

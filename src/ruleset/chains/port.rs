@@ -131,7 +131,7 @@ impl Writer<'_> {
         rule(statements, &self.comment)
     }
 
-    /// Adds a chain unless another front brought it already; says whether it is new.
+    /// Adds a chain unless another front brought it already; gives whether it is new.
     fn chain(&mut self, name: &Arc<str>, rules: impl FnOnce(&Self) -> Vec<Rule>) -> bool {
         let is_new = self.written.insert(Arc::clone(name));
         if is_new {

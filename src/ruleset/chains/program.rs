@@ -210,7 +210,7 @@ pub(super) fn masqueraded_in_cluster(settings: &Settings) -> Option<Vec<Statemen
     settings.local_traffic.as_ref().map(from_elsewhere)
 }
 
-/// Matches packets of local pods, when they can be told from others (D6, D7).
+/// Matches packets of local pods, when these can be recognised (D6, D7).
 pub(super) fn from_local_pod(settings: &Settings) -> Option<Statement> {
     let fields = Fields::of(settings.family);
     settings.local_traffic.as_ref().map(|local| local_pod(&fields, local, true))

@@ -134,7 +134,7 @@ fn learn_rule(family: Family, side: Side, protocol: Protocol) -> Rule {
 pub(super) struct Affinity<'a> {
     port: &'a PortSelection,
     timeout: Duration,
-    /// What tells its objects from those of other service ports.
+    /// The part of its objects' names that no other service port has.
     id: String,
 }
 
@@ -274,7 +274,7 @@ fn push_once(fragment: &mut Fragment, content: ChainContent) {
 }
 
 /// The name of a service port as a part of nft names: `namespace/name/port/protocol`. The kernel's limit is 255 bytes in all;
-/// a longer name is cut and told from others by a hash.
+/// a longer name is cut, and a hash makes it unique.
 fn identifier(label: &str, protocol: Protocol) -> String {
     const MAX: usize = 200;
     let full = format!("{}/{protocol}", label.replace(':', "/"));

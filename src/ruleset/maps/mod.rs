@@ -7,8 +7,8 @@
 //!              lb-N ─► numgen random mod N ─► @endpoints   (front . slot : endpoint) ─► dnat
 //! ```
 //!
-//! No chain, rule or set exists for a Service: it is elements of maps. A front has one verdict, which says how many endpoints it
-//! has, and as many slots. An endpoint that changes is one slot; a number that changes is one slot and the verdict.
+//! No chain, rule or set exists for a Service: it is elements of maps. A front has one verdict, for the number of its endpoints,
+//! and as many slots. An endpoint that changes is one slot; a number that changes is one slot and the verdict.
 //!
 //! Session affinity is the exception: a service port that has it owns a map of clients and a few chains (`affinity`).
 

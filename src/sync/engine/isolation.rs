@@ -91,7 +91,7 @@ impl<K: Kernel> Engine<K> {
             let reason = match self.attempt_twice(search, &group) {
                 Ok(()) => continue,
                 Err(Failed::Commit(error, _)) if Cause::of(&error) != Cause::Elsewhere => error.to_string(),
-                // Further tries would tell nothing.
+                // Further tries would not show which Service is refused.
                 Err(_) => return groups.into_iter().flatten().chain(group).collect(),
             };
             self.hold_back(search, &group, how);
