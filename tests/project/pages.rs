@@ -131,7 +131,7 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("nft list map", &[]),
     ("nft list ruleset", &[]),
     ("nft flush ruleset", &[]),
-    ("nft", &["-f"]),
+    ("nft", &["-f", "-j"]),
     ("head", &[]),
     ("grep", &["-E"]),
     ("cat", &[]),
