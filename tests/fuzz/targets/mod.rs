@@ -9,6 +9,7 @@ mod config;
 mod conntrack;
 #[path = "../../support/kernel.rs"]
 #[allow(dead_code, reason = "shared with tests that use more of it")]
+#[allow(clippy::duplicate_mod, reason = "the test binary has it among the tests' support, a fuzzer has only this one")]
 mod kernel;
 mod manifests;
 mod netlink;

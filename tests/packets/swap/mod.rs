@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+mod change;
 mod iptables;
 mod kept;
 mod packets;
-mod swap;
