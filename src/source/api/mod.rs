@@ -3,7 +3,7 @@
 //! Takes Services, EndpointSlices, ServiceCIDRs and the own Node as the server lists and streams them; gives [`Event`]s: the objects of
 //! all kinds, then [`Event::InitialListDone`], then changes as they happen.
 //!
-//! A [`reflector`] for each kind lists and watches; all of them run on one thread, so that their events have an order. What it uses:
+//! A reflector (`reflector.rs`) for each kind lists and watches; all of them run on one thread, so that their events have an order. What it uses:
 //! `list_watch` makes the requests of a list or a watch, `decode` reads the answers, `known` finds out what a list no longer has,
 //! `retry` decides when to try again and when to log, `error` explains failures. Below them, `connection` sends requests with a client
 //! that `client` builds from the configuration, with credentials that `plugin` may provide. `startup` waits for the first lists.

@@ -51,7 +51,7 @@ pub struct ManifestProblem {
     pub document: Option<usize>,
     /// What is wrong.
     pub text: String,
-    /// The kind of the object with the problem, or [`ManifestProblem::NO_KIND`]; `None` if the content of no object is the problem.
+    /// The kind of the object with the problem, or `ManifestProblem::NO_KIND`; `None` if the content of no object is the problem.
     pub kind: Option<&'static str>,
 }
 
