@@ -351,7 +351,7 @@ fn a_service_too_large_for_a_batch_does_not_stop_the_others() {
     cluster.sync().expect("the others are programmed");
     assert_eq!(cluster.engine.quarantined().collect::<Vec<_>>(), [&name(7)]);
     let reason = &cluster.engine.take_refused_services()[0].reason;
-    assert!(reason.starts_with("the kernel does not accept a batch of ") && reason.contains("too long"), "{reason}");
+    assert!(reason.starts_with("the kernel does not take a batch of ") && reason.contains("too long"), "{reason}");
     assert!(cluster.tried() <= MOST_TRIES);
     cluster.kernel.orders.borrow_mut().most_bytes = None;
     cluster.assert_converged(&[7]);
