@@ -82,10 +82,9 @@ mod tests {
         Family::BOTH.map(|family| counts.total(family)).map(|counts| (counts.internal, counts.external))
     }
 
-    // surface.md section 6, D2, D3
     #[test]
     fn only_ports_with_endpoints_elsewhere_count() {
-        // Ports without any endpoint do not count (P8).
+        // Ports without any endpoint do not count (D2, D3, P8).
         use TrafficPolicy::{Cluster, Local};
         let elsewhere = &["10.0.0.1 @there"];
         assert_eq!(total(local(Local, Cluster), elsewhere), [(2, 0), (0, 0)]);

@@ -148,7 +148,6 @@ mod tests {
         EndpointSlice { trigger, ..slice("ns/web-1", "ns/web", &[slice_port("http", 80)], &[endpoint]) }
     }
 
-    // surface.md section 6
     #[test]
     fn a_changed_slice_gives_a_sample_with_the_next_success() {
         // A change of a slice's content gives a sample (P7).
@@ -158,10 +157,9 @@ mod tests {
         world.take(Event::SliceApplied(web("fd00::1", Some(104))));
         world.pending.taken();
         assert_eq!(world.latencies(110), [(Family::V4, 7), (Family::V4, 9), (Family::V6, 6)]);
-        assert_eq!(world.latencies(120), [], "each is told once");
+        assert_eq!(world.latencies(120), [], "each gives one sample");
     }
 
-    // surface.md section 6
     #[test]
     fn an_unchanged_slice_gives_none_whatever_its_annotation_says() {
         // Metadata alone gives no sample (P7).
@@ -173,7 +171,7 @@ mod tests {
         assert_eq!(world.pending.numbers(), (1, 0));
     }
 
-    // surface.md section 6
+    // Nothing says since when such a change waited (P7).
     #[test]
     fn no_annotation_a_time_before_the_start_and_a_deletion_give_none() {
         let mut world = World::new(&Family::BOTH);
