@@ -9,8 +9,8 @@
 //! Takes the command line of this process. [`Lock::take`] takes the lock if it is free, and gives whether this process or another one
 //! holds it.
 //!
-//! Invariant: the socket of a lock that is held is never closed before the process ends, because the process may have threads that still
-//! write.
+//! Invariant: the socket of a lock that is held is not closed before the process ends, because the process may have threads that still
+//! write. The exception is an error of [`Lock::take`]: then this process does not write until it has the lock again.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -122,7 +122,7 @@ impl Lock {
     /// # Errors
     /// See [`LockError`].
     pub(crate) fn holder(&mut self) -> Result<Option<Holder>, LockError> {
-        match self.connection()?.table(&TableName::new(Family::Inet, TABLE))? {
+        match self.connection()?.table(&table_name())? {
             Some((table, Ownership::Of { port })) => Ok(Some(Holder { comment: table.comment, port })),
             _ => Ok(None),
         }
@@ -140,10 +140,9 @@ impl Lock {
         if self.unsupported {
             return Ok(Turn::Ours);
         }
-        let table = Table { name: TableName::new(Family::Inet, TABLE), comment: Some(Arc::clone(&self.comment)) };
+        let table = Table { name: table_name(), comment: Some(Arc::clone(&self.comment)) };
         let connection = self.connection()?;
-        let present = connection.table(&table.name)?;
-        let commands = match present {
+        let commands = match connection.table(&table.name)? {
             Some((_, Ownership::Ours)) => return Ok(Turn::Ours),
             Some((table, Ownership::Of { port })) => return Ok(Turn::Of(Holder { comment: table.comment, port })),
             None => vec![Command::LockTable(table.clone())],
@@ -158,16 +157,17 @@ impl Lock {
                 Ok(Turn::Ours)
             }
             // Another process was faster.
-            Err(error) => match connection.table(&table.name)? {
-                Some((table, Ownership::Of { port })) => Ok(Turn::Of(Holder { comment: table.comment, port })),
-                _ => Err(error.into()),
-            },
+            Err(error) => self.holder()?.map(Turn::Of).ok_or_else(|| error.into()),
         }
     }
 
     fn close(&mut self) {
         self.connection.take().map(ManuallyDrop::into_inner);
     }
+}
+
+fn table_name() -> TableName {
+    TableName::new(Family::Inet, TABLE)
 }
 
 /// The comment that names a process: text that nft can print between quotes and read again.

@@ -18,7 +18,7 @@ use crate::sync::client_checks::ClientChecks;
 use crate::sync::other_proxy::OtherProxy;
 use crate::table::LearnedMap;
 
-/// Whom a part of a table stands for.
+/// What a part of a table belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Owner {
     /// The node.
@@ -69,7 +69,7 @@ pub(super) enum HeldBack {
 }
 
 /// Clients that are remembered in a map for endpoints that are gone. Each may be forgotten by the kernel at any moment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct StaleClients {
     pub(super) table: TableName,
     pub(super) owner: Owner,

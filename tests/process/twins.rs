@@ -13,23 +13,12 @@ use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Flow, Outcome, Proto, probe};
 use crate::support::proxy::{Proxy, binary, config, is_slow};
+use crate::support::upstream;
 use crate::support::world::World;
 use nft::Connection;
 use serde_json::{Value, json};
 
 const PORTS: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 9090)];
-const UPSTREAM: &str = include_str!("../data/upstream.nft");
-/// The base chains that upstream makes anew at its start, with every full sync after that.
-const BASE_CHAINS: [(&str, &str); 8] = [
-    ("filter-prerouting-pre-dnat", "filter hook prerouting priority -110"),
-    ("filter-output-pre-dnat", "filter hook output priority -110"),
-    ("filter-input", "filter hook input priority 0"),
-    ("filter-forward", "filter hook forward priority 0"),
-    ("filter-output", "filter hook output priority 0"),
-    ("nat-prerouting", "nat hook prerouting priority -100"),
-    ("nat-output", "nat hook output priority -100"),
-    ("nat-postrouting", "nat hook postrouting priority 100"),
-];
 const LOCK: &str = "table inet kube-proxy-lock";
 /// How long anything may take for which no other deadline is set.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -268,19 +257,7 @@ fn a_clean_up_beside_a_running_proxy_names_it_and_removes_nothing() {
     assert_eq!(list_everything(&node), "");
 }
 
-/// What upstream's kube-proxy sends to nft at its start, one transaction a family as far as the kernel is concerned.
-fn full_sync() -> String {
-    let anew = |family: &str| -> String {
-        let chain = |(name, at): &(&str, &str)| {
-            let chain = format!("chain {family} kube-proxy {name}");
-            format!("add {chain} {{ type {at} ; }}\ndelete {chain}\nadd {chain} {{ type {at} ; }}\n")
-        };
-        BASE_CHAINS.iter().map(chain).collect()
-    };
-    format!("add table ip kube-proxy\nadd table ip6 kube-proxy\n{}{}{UPSTREAM}", anew("ip"), anew("ip6"))
-}
-
-/// What it sends when an endpoint has changed.
+/// What upstream sends when an endpoint has changed.
 fn small_sync(endpoint: u8) -> String {
     let chain = "ip kube-proxy service-4AT6LBPK-shop/web/tcp/http";
     let to = Family::V4.endpoint(endpoint);
@@ -301,7 +278,7 @@ fn another_kube_proxy_that_knows_no_lock_is_named_once_and_there_is_no_fight() {
     // What is replayed has no UDP ports of this Service.
     let flows: Vec<Flow> = flows().into_iter().filter(|flow| flow.proto == Proto::Tcp).collect();
     let count = under_traffic(&world, &flows, || {
-        nft(&full_sync());
+        nft(&upstream::start());
         let log = |proxy: &Proxy<'_>| proxy.log().matches("another kube-proxy, in mode nftables").count();
         wait_until("it is named", || log(&proxy) > 0);
         proxy.wait_until_quiet();

@@ -219,11 +219,13 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Has clients forgotten apart from anything else. Those that are named as missing are forgotten already; the rest of a
-    /// transaction that goes on failing is left for the next look.
+    /// transaction that goes on failing is left for the next check.
     fn forget_clients(&mut self, stale: &StaleClients, report: &mut Report) -> Result<(), CommitError> {
         let few = if self.destroys { usize::MAX } else { FEW };
-        for clients in stale.clients.chunks(few) {
-            let mut rest = vec![StaleClients { clients: clients.to_vec(), ..stale.clone() }];
+        let StaleClients { table, owner, map, clients } = stale;
+        for clients in clients.chunks(few).map(<[Element]>::to_vec) {
+            let (table, owner, map) = (table.clone(), owner.clone(), Arc::clone(map));
+            let mut rest = vec![StaleClients { table, owner, map, clients }];
             if !self.destroys {
                 self.leave_almost_expired(&mut rest);
             }

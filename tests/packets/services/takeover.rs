@@ -12,24 +12,13 @@ use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Connection, Flow, Outcome, Proto, probe};
 use crate::support::proxy::{Proxy, config_in};
+use crate::support::upstream;
 use crate::support::world::World;
 
-/// What upstream has for Services of the test cluster; `shop/web` has the endpoints 0 and 2 there.
-const UPSTREAM: &str = include_str!("../../data/upstream.nft");
+/// The endpoints of `shop/web` in upstream's rules.
 const UPSTREAM_WEB: [u8; 2] = [0, 2];
 const OUR_WEB: [u8; 4] = [0, 1, 2, 3];
 const PORTS: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
-/// Upstream's base chains.
-const BASE_CHAINS: [(&str, &str); 8] = [
-    ("filter-prerouting-pre-dnat", "filter hook prerouting priority -110"),
-    ("filter-output-pre-dnat", "filter hook output priority -110"),
-    ("filter-input", "filter hook input priority 0"),
-    ("filter-forward", "filter hook forward priority 0"),
-    ("filter-output", "filter hook output priority 0"),
-    ("nat-prerouting", "nat hook prerouting priority -100"),
-    ("nat-output", "nat hook output priority -100"),
-    ("nat-postrouting", "nat hook postrouting priority 100"),
-];
 
 fn flows(family: Family) -> [Flow; 2] {
     let to = |address, port| Flow::new(Proto::Tcp, family.client(), address, port);
@@ -79,25 +68,11 @@ fn under_load<T: Send>(world: &World, change: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// What upstream sends at its start (F9): its base chains are made anew, its other objects are added, its chains flushed first.
-fn upstream_start() -> String {
-    let mut text = String::new();
-    for family in ["ip", "ip6"] {
-        text += &format!("add table {family} kube-proxy {{ comment \"rules for kube-proxy\"; }}\n");
-        for (chain, hook) in BASE_CHAINS {
-            text += &format!(
-                "add chain {family} kube-proxy {chain} {{ type {hook}; }}\ndelete chain {family} kube-proxy {chain}\n"
-            );
-        }
-    }
-    text + UPSTREAM
-}
-
 test_in_each_layout!(our_start_replaces_upstreams_table_and_upstreams_start_ours);
 fn our_start_replaces_upstreams_table_and_upstreams_start_ours(layout: Layout) {
     // The tables have upstream's names, so each start replaces what the other program left (F1, F2, F9, O7).
     let world = World::new();
-    nft::load(&world.node, UPSTREAM);
+    nft::load(&world.node, upstream::RULES);
     assert_serving(&world, &UPSTREAM_WEB);
     let mut held = hold(&world);
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
@@ -121,7 +96,7 @@ fn our_start_replaces_upstreams_table_and_upstreams_start_ours(layout: Layout) {
     held.extend(hold(&world));
 
     proxy.stop();
-    under_load(&world, || nft::load(&world.node, &upstream_start()));
+    under_load(&world, || nft::load(&world.node, &upstream::start()));
     assert_serving(&world, &UPSTREAM_WEB);
     ask(&held);
 
