@@ -89,7 +89,7 @@ fn one_replaced() -> Vec<Endpoint> {
 
 #[test]
 fn a_sync_is_one_transaction_for_both_families() {
-    // G1 G8
+    // The first sync comes after the initial objects and is one transaction (G1, G8).
     each_size(|cluster| {
         let log = cluster.kernel.log.borrow();
         let [commands] = &log.sent[..] else { panic!("{} transactions", log.sent.len()) };
@@ -111,7 +111,7 @@ fn nothing_new_costs_nothing() {
 
 #[test]
 fn a_change_of_metadata_costs_nothing() {
-    // A6 B4: the model's object stays the same
+    // The model's object stays the same (A6, B4).
     each_size(|cluster| {
         let again = [served(0, ENDPOINTS), vec![node(Some("a"))]].concat();
         let (report, sent) = cluster.cost(again);
@@ -129,7 +129,7 @@ fn a_replaced_endpoint_costs_one_slot_a_front() {
 
 #[test]
 fn a_local_endpoint_costs_its_hairpin_element_too() {
-    // D10
+    // A local endpoint may connect to itself, which the set `hairpin` has to know (D10).
     each_size(|cluster| {
         let mut list = one_replaced();
         list.last_mut().expect("there are three").node = Some(NODE.into());
@@ -193,7 +193,7 @@ fn a_service_costs_its_own_elements() {
 
 #[test]
 fn a_policy_costs_the_fronts_that_it_concerns() {
-    // D6: outside traffic gets maps of its own; the cluster IP stays untouched.
+    // Outside traffic gets maps of its own; the cluster IP stays untouched (D6).
     each_size(|cluster| {
         let mut local = service(0);
         local.external_policy = TrafficPolicy::Local;
@@ -211,7 +211,7 @@ fn a_policy_costs_the_fronts_that_it_concerns() {
 
 #[test]
 fn a_zone_change_costs_what_hints_make_of_it() {
-    // C2 C9
+    // Endpoints are chosen again for the new zone where they have zone hints (C2, C9).
     each_size(|cluster| {
         let hinted = |zones: &[&[&str]]| -> Event {
             let list = endpoints(0, Family::V4, ENDPOINTS).into_iter().zip(zones).map(|(endpoint, zones)| {
@@ -230,7 +230,7 @@ fn a_zone_change_costs_what_hints_make_of_it() {
 
 #[test]
 fn a_service_cidr_costs_its_ranges() {
-    // D15 D16
+    // Ranges of ServiceCIDRs are elements of a set, and change with a sync at once (D15, D16).
     each_size(|cluster| {
         let one = [("ip service-cidrs", 1)];
         cluster.assert_cost([service_cidr("more", &["10.99.0.0/16"])], &Sent::expect(&one, &[]));
@@ -242,7 +242,7 @@ fn a_service_cidr_costs_its_ranges() {
 
 #[test]
 fn after_a_failed_commit_everything_is_read_and_compared_and_only_the_rest_is_sent() {
-    // G5 G7
+    // A failed sync is tried again, and begins with reading the tables back (G5, G7).
     each_size(|cluster| {
         let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
         for (failure, endpoints, expected) in [
@@ -265,7 +265,7 @@ fn after_a_failed_commit_everything_is_read_and_compared_and_only_the_rest_is_se
 
 #[test]
 fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
-    // G2 G5
+    // The sync after a failure also takes the changes that came since (G2, G5).
     each_size(|cluster| {
         cluster.kernel.log.borrow_mut().next = Some(Failure::Refused);
         cluster.tell([v4_slice(0, one_replaced())]);
@@ -280,7 +280,7 @@ fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
 
 #[test]
 fn a_foreign_write_to_our_tables_costs_a_comparison_and_nothing_when_it_left_all_as_it_was() {
-    // G10
+    // After a write of another program the tables are read back and compared (G10).
     each_size(|cluster| {
         assert_eq!(cluster.engine.foreign_writes(), None);
         cluster.kernel.log.borrow_mut().foreign = ForeignWrites::Unknown;
@@ -353,7 +353,7 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
 
 #[test]
 fn the_number_of_local_endpoints_costs_no_verdict() {
-    // K2: the kernel checks a map of verdicts again whenever one of its elements changes.
+    // The kernel checks a map of verdicts again whenever one of its elements changes (K2).
     each_size(|cluster| {
         let checked = Service { health_check_node_port: Some(32_000), ..service(0) };
         cluster.cost([Event::ServiceApplied(checked)]);

@@ -83,7 +83,7 @@ fn nothing_new_costs_nothing() {
 
 #[test]
 fn a_replaced_endpoint_costs_its_chain_and_one_element() {
-    // F8
+    // The chain of the endpoint that is gone is emptied, and deleted later (F8).
     each_size(|cluster| {
         let (report, commands) = cluster.change([v4_slice(0, one_replaced())]);
         let once = ["add chain", "add rule", "flush chain", "delete elements", "add elements"];
@@ -115,7 +115,7 @@ fn a_replaced_first_endpoint_costs_the_rules_that_choose_too() {
 
 #[test]
 fn another_endpoint_costs_its_chain_one_element_and_the_rules_that_choose() {
-    // F8
+    // The chain of an endpoint that is gone again is emptied, and deleted later (F8).
     each_size(|cluster| {
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
         // One rule of the endpoint; marking, choosing and falling back for the service port.
@@ -131,7 +131,7 @@ fn another_endpoint_costs_its_chain_one_element_and_the_rules_that_choose() {
 
 #[test]
 fn a_service_costs_its_own_chains() {
-    // F8
+    // The chains of a deleted Service are emptied, and deleted later (F8).
     each_size(|cluster| {
         let (_, commands) = cluster.change(served(2047, ENDPOINTS));
         // KUBE-SVC-H with three rules, KUBE-EXT-H with two, and one with one rule for each endpoint; a family.
@@ -151,7 +151,7 @@ fn a_service_costs_its_own_chains() {
 
 #[test]
 fn affinity_costs_a_set_an_endpoint() {
-    // E1 E6
+    // Each endpoint has its own set of clients, which is deleted with it (E1, E6).
     each_size(|cluster| {
         let mut sticky = service(0);
         sticky.affinity_seconds = Some(300);
@@ -168,7 +168,7 @@ fn affinity_costs_a_set_an_endpoint() {
 
 #[test]
 fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
-    // F8
+    // A chain that waits for its deletion keeps its name, and may be used again (F8).
     each_size(|cluster| {
         cluster.change([v4_slice(0, one_replaced())]);
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
@@ -179,7 +179,7 @@ fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
 
 #[test]
 fn one_sync_after_the_other_deletes_the_chains_of_two_ticks_ago() {
-    // F8
+    // Chains are deleted a second after they were emptied, at the earliest (F8).
     each_size(|cluster| {
         cluster.engine.second_passed();
         cluster.change([v4_slice(0, one_replaced())]);
@@ -218,7 +218,8 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
 
 #[test]
 fn the_number_of_local_endpoints_costs_no_verdict_of_a_front() {
-    // K2
+    // The number of local endpoints is an element of a map that no rule uses, because the kernel checks a map of verdicts again at each
+    // change (K2).
     each_size(|cluster| {
         let checked = Service { health_check_node_port: Some(32_000), ..service(0) };
         cluster.change([Event::ServiceApplied(checked)]);

@@ -82,8 +82,8 @@ fn defaults_without_file_or_flags() {
             Feature { name: "NativeHistograms", stage: Stage::Alpha, enabled: false },
             Feature { name: "PreferSameTrafficDistribution", stage: Stage::Stable, enabled: true },
         ],
-        configz: config.configz.clone(), // output's tests know it
-        flags: config.flags.clone(),     // cli's tests know them
+        configz: config.configz.clone(), // compared in the tests of `output`
+        flags: config.flags.clone(),     // compared in the tests of `cli`
         logging: LoggingConfig { format: LogFormat::Text, verbosity: 0 },
         warnings: Vec::new(),
     };

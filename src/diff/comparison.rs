@@ -4,7 +4,7 @@
 //! the old table or the new one: one with another kind of set, a base chain elsewhere, objects that this proxy never makes, or another
 //! ownership than the wanted one.
 //!
-//! A dormant table is made active in the first command: the kernel hangs its base chains up again. It takes no new base chain in that
+//! A dormant table is made active in the first command: the kernel registers its base chains again. It takes no new base chain in that
 //! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is made anew.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,7 +159,7 @@ fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
     let is_foreign = !dump.unreadable.is_empty() || dump.unknown_flags != 0 || dump.objects.iter().any(|o| o.in_use);
     !is_foreign
         && dump.table == program.table
-        && dump.ownership != if program.owned { Ownership::Anybody } else { Ownership::Orphaned }
+        && dump.ownership != if program.owned { Ownership::Unowned } else { Ownership::Orphaned }
         && !(dump.dormant && program.chains.iter().any(is_missing))
         && dump.sets.values().all(fits)
         && dump.chains.values().all(known)

@@ -65,7 +65,7 @@ struct Server {
 struct Count(AtomicUsize);
 
 impl Count {
-    /// More endpoints than any Service has.
+    /// Stands for a deleted Service: more endpoints than any Service has.
     const DELETED: usize = usize::MAX;
 
     fn set(&self, count: Option<usize>) {

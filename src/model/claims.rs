@@ -1,4 +1,4 @@
-//! Who owns each front.
+//! Which Service owns each front.
 //!
 //! Takes the old and the new content of a Service, the endpoints of the API server and the ServiceCIDRs. Gives the Services whose
 //! ownership changed by that, and the conflicts that arose.
@@ -35,7 +35,7 @@ pub struct Conflict {
     pub kind: FrontKind,
 }
 
-/// What comes before a claim.
+/// What takes precedence over a claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Winner {
     /// The claim of this Service, to which the front is this; the loser itself when two of its ports claim the front.
@@ -203,7 +203,7 @@ impl Claims {
         changed
     }
 
-    /// Takes over what became of the conflicts at a front that were these before.
+    /// Updates the conflicts at a front, which were `before` until now.
     fn note(&mut self, front: Front, before: &BTreeSet<Conflict>) {
         let now = self.conflicts_at(front);
         self.lost = self.lost + now.len() - before.len();

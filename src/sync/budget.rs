@@ -1,6 +1,6 @@
 //! Services that are too large, and that are left out so that the others are programmed.
 //!
-//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before anything is made of the
+//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before records are made for the
 //! Service, so one that is over the limit costs next to nothing at each of its changes. What is wanted stays a function of the
 //! cluster's state: nothing of a Service that is over the limit, however it came to be.
 

@@ -5,7 +5,7 @@
 //! was behind has moved up. So a map is read soon after a change, and a few times more, ever later; and as long as a read finds stale
 //! clients, soon again. All of it is over within a second, because no client may be sent to an endpoint that has been gone for longer.
 //!
-//! Takes names of maps and what became of a read, gives times. Pure: the clock is handed in.
+//! Takes names of maps and what became of a read, gives times. Pure: the caller passes in the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl ClientChecks {
         self.0.entry(Arc::clone(map)).or_insert(check).next = now;
     }
 
-    /// Whose map it is.
+    /// The owner of a map.
     pub(super) fn owner(&self, map: &str) -> Option<&Owner> {
         self.0.get(map).map(|check| &check.owner)
     }

@@ -43,7 +43,7 @@ pub struct Engine<K> {
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
     /// Another program may have changed the tables since the last sync.
-    suspicious: bool,
+    may_have_changed: bool,
     /// The node's facts were not taken over yet.
     first: bool,
     quarantine: Quarantine,
@@ -91,7 +91,7 @@ impl<K: Kernel> Engine<K> {
             udp: UdpFlows::default(),
             kernel,
             interfaces: Vec::new(),
-            suspicious: false,
+            may_have_changed: false,
             first: true,
             quarantine: Quarantine::default(),
             destroys: true,
@@ -128,7 +128,7 @@ impl<K: Kernel> Engine<K> {
     /// See [`SyncError`]; the next sync reads back and compares everything.
     pub fn sync(&mut self, after_pause: bool) -> Result<Report, SyncError> {
         let families: Vec<Family> = self.families().collect();
-        let suspicious = std::mem::take(&mut self.suspicious);
+        let may_have_changed = std::mem::take(&mut self.may_have_changed);
         self.pending.taken();
         let services = self.recompute();
         let outcome = match self.bring_about(after_pause) {
@@ -145,8 +145,8 @@ impl<K: Kernel> Engine<K> {
         self.quarantine.synced(outcome.is_ok());
         let mut report = outcome.map_err(SyncError::from)?;
         report.services = services;
-        report.repaired = suspicious && services == 0 && report.committed.is_some();
-        if suspicious && report.committed.is_some() {
+        report.repaired = may_have_changed && services == 0 && report.committed.is_some();
+        if may_have_changed && report.committed.is_some() {
             self.udp.all_changed();
         }
         report.flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
@@ -314,8 +314,8 @@ impl<K: Kernel> Engine<K> {
                 return None;
             }
         };
-        self.suspicious = true;
-        self.tables.other_proxy.suspect();
+        self.may_have_changed = true;
+        self.tables.other_proxy.note_foreign_write();
         self.tables.forget();
         Some(programs)
     }
@@ -337,7 +337,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Has the next sync list the node's addresses and compare all that the kernel holds.
     pub fn compare_everything(&mut self) {
-        self.suspicious = true;
+        self.may_have_changed = true;
         self.refresh_node();
         self.tables.forget();
     }

@@ -85,7 +85,7 @@ mod tests {
         Refusal { command, element: None, object: "x".to_owned(), errno: 16, message: None }
     }
 
-    // F8
+    // A deletion of a chain or set that the kernel refuses is counted as a failed clean-up (F8).
     #[test]
     fn only_refused_deletions_of_chains_and_sets_are_failures_to_clean_up() {
         let table = |family| TableName { family, name: "kube-proxy".into() };

@@ -14,7 +14,7 @@ const MAX_SAMPLES: usize = 10_000;
 /// Changes that no sync has taken over yet.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Nanoseconds since the epoch: what triggered a change before that was not for this process to follow.
+    /// Nanoseconds since the epoch. A change that was triggered before this process started gives no sample.
     start: i64,
     families: Vec<Family>,
     slices: usize,

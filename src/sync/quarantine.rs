@@ -1,7 +1,7 @@
 //! Services that the kernel refuses, and that are left out so that the others are programmed.
 //!
 //! Takes names and reasons, says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
-//! clock is handed in. What is wanted stays a function of the cluster's state; this is kept beside it.
+//! caller passes in the time. What is wanted stays a function of the cluster's state; this is kept beside it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

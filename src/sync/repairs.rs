@@ -2,7 +2,7 @@
 //!
 //! Takes each finding that the tables were changed, gives the moment of the repair and, now and then, what is to be logged. The first
 //! changes are repaired at once, further ones ten times a second; the first are logged at once, further ones every ten seconds with
-//! their number. Pure: the clock is handed in.
+//! their number. Pure: the caller passes in the time.
 //!
 //! Invariant: memory is bounded, whatever other programs do.
 
@@ -64,7 +64,7 @@ pub(super) struct Repairs {
 pub(super) struct Unlogged {
     /// Times that the tables were found changed.
     pub(super) times: u64,
-    /// By whom, as far as it is known.
+    /// The programs that changed them, as far as they are known.
     pub(super) by: BTreeSet<String>,
     /// What was found in the tables, where it is more than other rules and elements.
     pub(super) found: BTreeSet<String>,

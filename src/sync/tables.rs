@@ -255,7 +255,7 @@ impl Tables {
         std::mem::take(&mut self.outdated)
     }
 
-    /// Does without owning the tables.
+    /// No longer makes tables that only this process may change, because the kernel has none.
     pub(super) fn disown(&mut self) {
         self.owned = false;
         for table in &mut self.tables {
@@ -283,7 +283,7 @@ impl Tables {
     /// Notes that the kernel may hold anything.
     pub(super) fn forget(&mut self) {
         self.known = false;
-        // If it was a deletion that the kernel refused, the next sync does without.
+        // If the kernel refused a deletion, the next sync does not try it again.
         self.second_passed = false;
     }
 

@@ -93,7 +93,7 @@ impl Error {
         Self::Refused { code: status.code, message, retry_after }
     }
 
-    /// What it is to an operator.
+    /// The cause as an operator sees it.
     pub(super) const fn cause(&self) -> Cause {
         match self {
             Self::Expired | Self::Broken(_) | Self::VeryShortWatch | Self::NoStreamingList | Self::ReceiverGone => {

@@ -1,7 +1,7 @@
 //! Finds the manifest files below a directory.
 //!
 //! Takes a directory, gives the paths of its files and what could not be read. Reports each directory before listing it, so that an
-//! inotify watch that is added then misses no change.
+//! inotify watch that is added at that moment misses no change.
 //!
 //! Names that start with a dot are left out, which is how the `..data` layout of a kubelet's ConfigMap volume is read once:
 //! through the symlinks `DIR/foo.yaml`. Symlinks are followed, each directory is entered once.

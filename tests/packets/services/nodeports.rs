@@ -22,12 +22,18 @@ const BOTH: [bool; 2] = [true, true];
 /// `nodePortAddresses`, and which of the node's two addresses then answer in IPv4 and in IPv6.
 fn table() -> Vec<(Value, [[bool; 2]; 2])> {
     vec![
-        (json!([]), [PRIMARY, PRIMARY]),                                              // H1
-        (json!(["primary"]), [PRIMARY, PRIMARY]),                                     // H2
-        (json!(["198.18.0.0/16"]), [SECOND, BOTH]),                                   // H3 H5
-        (json!(["192.0.2.2/32", "0.0.0.0/0", "2001:db8:18::/48"]), [BOTH, SECOND]),   // H4 H5
-        (json!(["198.51.100.0/24", "2001:db8:99::/48"]), [NONE, NONE]),               // H5
-        (json!(["127.0.0.0/8", "192.0.2.0/24", "::1/128", "::/0"]), [PRIMARY, BOTH]), // D20 H4 H5
+        // An empty list is `primary` (H1).
+        (json!([]), [PRIMARY, PRIMARY]),
+        // Only the node's IP (H2).
+        (json!(["primary"]), [PRIMARY, PRIMARY]),
+        // Addresses in the range; IPv6 is in no range, so all of its addresses (H3, H5).
+        (json!(["198.18.0.0/16"]), [SECOND, BOTH]),
+        // Prefix length 0 opens all of IPv4; addresses in the range of IPv6 (H4, H5).
+        (json!(["192.0.2.2/32", "0.0.0.0/0", "2001:db8:18::/48"]), [BOTH, SECOND]),
+        // No address is in a range (H5).
+        (json!(["198.51.100.0/24", "2001:db8:99::/48"]), [NONE, NONE]),
+        // Loopback never; addresses in the range of IPv4; all of IPv6 (D20, H4, H5).
+        (json!(["127.0.0.0/8", "192.0.2.0/24", "::1/128", "::/0"]), [PRIMARY, BOTH]),
     ]
 }
 

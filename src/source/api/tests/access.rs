@@ -1,4 +1,4 @@
-//! Finding the server and being let in: kubeconfigs, certificates, tokens, plugins.
+//! How the client finds the server and authenticates: kubeconfigs, certificates, tokens, plugins.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -35,7 +35,7 @@ fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
     ClientOptions { kubeconfig: Some(file), master: None }
 }
 
-/// One page of Services, asked for in the way the options describe.
+/// The body of a request for one page of Services with these options.
 async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
     let mut connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
     let request = Request::List(kube::api::ListParams::default());
@@ -211,14 +211,14 @@ fn pem_body(text: &str) -> Vec<u8> {
     CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
 }
 
-/// What an ask by this host name comes to, at a server whose certificate is for `names`.
+/// The result of a request by this host name to a server whose certificate is for `names`.
 fn ask_by_tls(host: &str, names: &[&str]) -> Result<Vec<u8>, String> {
     let authority = Authority::new();
     let (_, certificate, key) = authority.sign(names);
     ask_server(host, &authority, &authority.certificate, (certificate, key))
 }
 
-/// What an ask by this host name comes to, at a server that shows this certificate, by a client that trusts `trusted`.
+/// The result of a request by this host name to a server that shows this certificate, by a client that trusts `trusted`.
 fn ask_server(
     host: &str,
     authority: &Authority,

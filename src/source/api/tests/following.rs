@@ -9,7 +9,7 @@ fn services(version: &str, next: &str, items: &[Value]) -> Value {
 
 #[test]
 fn everything_is_listed_before_the_list_is_done() {
-    // G1, M2: all kinds are listed first.
+    // All kinds are listed first (G1, M2).
     let answer = |_: &Request| stream(vec![added(&web("2")), end("3"), event("DELETED", &web("4"))]);
     let followed = follow("services", answer, Timing::default());
     let mut initial = followed.until("done");
@@ -68,7 +68,7 @@ fn a_server_that_refuses_streaming_lists_is_asked_for_pages_each_time() {
 
 #[test]
 fn a_server_that_ignores_streaming_lists_is_asked_for_pages() {
-    // By silence, and by a bookmark that is not the end.
+    // A server ignores streaming by sending nothing, or a bookmark that does not end the list.
     for lines in [vec![added(&web("2"))], vec![added(&web("2")), bookmark("3")]] {
         let answer = move |request: &Request| match request.query("watch") {
             "" => reply(200, "", &services("7", "", &[web("2")])),
@@ -113,13 +113,13 @@ fn changes_are_sent_as_they_come() {
     let followed = follow("services", answer, Timing::default());
     let all = followed.until("+demo/last 99");
     let services: Vec<_> = all.iter().filter(|event| event.contains("demo/")).map(String::as_str).collect();
-    // A1; no deletion of an object that was never sent.
+    // No deletion of an object that was never sent (A1).
     assert_eq!(services, ["+demo/web 80", "+demo/web 90", "-demo/web", "+demo/last 99"]);
 }
 
 #[test]
 fn a_deleted_node_stays_as_it_was() {
-    // M8, L6: the Node may come back.
+    // The Node may come back (M8, L6).
     let answer = |_: &Request| stream(vec![added(&node()), end("2"), event("DELETED", &node()), added(&node())]);
     let followed = follow("nodes", answer, Timing::default());
     let all: Vec<_> = (0..3).map(|_| short(&followed.events.recv_timeout(PATIENCE).unwrap())).collect();

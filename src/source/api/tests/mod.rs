@@ -65,7 +65,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// The next events in short, up to the one that is asked for.
+    /// The next events in short form, up to the event `last`.
     fn until(&self, last: &str) -> Vec<String> {
         let mut found = Vec::new();
         while found.last().is_none_or(|found| found != last) {

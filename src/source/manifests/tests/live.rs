@@ -73,7 +73,7 @@ impl Live {
 
 #[test]
 fn the_initial_list_ends_with_its_mark() {
-    // G1: all objects come before the mark.
+    // All objects come before the mark (G1).
     let (live, initial) = Live::start(|dir| {
         fs::write(dir.join("b.yaml"), service("b", "10.96.0.2")).unwrap();
         fs::write(dir.join("a.yaml"), service("a", "10.96.0.1")).unwrap();
