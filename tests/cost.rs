@@ -1,6 +1,6 @@
 //! What a change costs: which elements go over netlink, in how many transactions, whatever else the cluster holds.
 //!
-//! Drives the engine with a kernel that only remembers; needs no root. Every cost is asserted for 10 and for 2,000 Services.
+//! Drives the engine with a kernel in memory; needs no root. Every cost is asserted for 10 and for 2,000 Services.
 
 #![forbid(unsafe_code)]
 
@@ -160,7 +160,7 @@ fn a_number_of_endpoints_seen_for_the_first_time_brings_its_chains_once() {
         assert_eq!(sent.others, 4 * 3);
         let (_, sent) = cluster.cost([v4_slice(2, endpoints(2, Family::V4, 7))]);
         assert_eq!(sent.others, 0);
-        // They stay, for the next that has as many.
+        // The chains stay, for the next Service that has as many endpoints.
         cluster.cost([0, 2].map(|n| v4_slice(n, endpoints(n, Family::V4, ENDPOINTS))));
         let (_, sent) = cluster.cost([v4_slice(0, endpoints(0, Family::V4, 7))]);
         assert_eq!(sent.others, 0);
@@ -185,7 +185,7 @@ fn a_service_costs_its_own_elements() {
         cluster.assert_cost(served(2047, ENDPOINTS), &added);
         let removed = Sent { removed: own, ..Sent::default() };
         cluster.assert_cost([Event::ServiceDeleted(name(2047))], &removed);
-        // Its slices are still there, and cost nothing.
+        // The slices of the deleted Service are still there, and cost nothing when they are deleted.
         let slices = Family::BOTH.map(|family| Event::SliceDeleted(slice(2047, family, Vec::new()).name));
         cluster.assert_cost(slices, &Sent::default());
     });
@@ -247,13 +247,13 @@ fn after_a_failed_commit_everything_is_read_and_compared_and_only_the_rest_is_se
         let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
         for (failure, endpoints, expected) in [
             (Failure::Refused, one_replaced(), Sent::expect(&slots, &slots)),
-            // It was carried out, so there is nothing left to do.
+            // The transaction was carried out although its acknowledgement was lost, so there is nothing left to do.
             (Failure::Unconfirmed, endpoints(0, Family::V4, ENDPOINTS), Sent::default()),
         ] {
             let reads = cluster.kernel.log.borrow().reads;
             cluster.kernel.log.borrow_mut().next = Some(failure);
-            cluster.tell([v4_slice(0, endpoints)]);
-            cluster.engine.sync(false).expect_err("the kernel was told to fail");
+            cluster.apply([v4_slice(0, endpoints)]);
+            cluster.engine.sync(false).expect_err("the kernel refuses as the test asked");
             let (report, sent) = cluster.cost([]);
             assert!(report.full, "{failure:?}");
             assert_eq!(sent, expected, "{failure:?}");
@@ -268,8 +268,8 @@ fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
     // The sync after a failure also takes the changes that came since (G2, G5).
     each_size(|cluster| {
         cluster.kernel.log.borrow_mut().next = Some(Failure::Refused);
-        cluster.tell([v4_slice(0, one_replaced())]);
-        cluster.engine.sync(false).expect_err("the kernel was told to fail");
+        cluster.apply([v4_slice(0, one_replaced())]);
+        cluster.engine.sync(false).expect_err("the kernel refuses as the test asked");
         let (report, sent) = cluster.cost([service_cidr("more", &["10.99.0.0/16"])]);
         assert!(report.full);
         let removed = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];

@@ -1,6 +1,6 @@
 //! What a change costs in layout `chains`: the messages that go over netlink, by kind, whatever else the cluster holds.
 //!
-//! Drives the engine with a kernel that only remembers; needs no root. Every cost is asserted for 10 and for 2,000 Services.
+//! Drives the engine with a kernel in memory; needs no root. Every cost is asserted for 10 and for 2,000 Services.
 
 #![forbid(unsafe_code)]
 
@@ -64,7 +64,7 @@ fn one_replaced() -> Vec<Endpoint> {
     list
 }
 
-/// What is left to do a second later: nothing but deleting chains that were emptied.
+/// Asserts that the only thing left to do a second later is to delete `chains` chains that were emptied.
 fn assert_collected(cluster: &mut Cluster, chains: usize) {
     assert_eq!(cluster.change([]), (Report::default(), Vec::new()), "not within a second");
     assert!(cluster.engine.has_emptied_chains());
@@ -100,7 +100,7 @@ fn a_replaced_first_endpoint_costs_the_rules_that_choose_too() {
         let mut list = endpoints(0, Family::V4, ENDPOINTS);
         list[0] = endpoint(address(Family::V4, 245, 1));
         let (_, commands) = cluster.change([v4_slice(0, list)]);
-        // It was the one that the last rule of the service port's chain leads to.
+        // The last rule of the service port's chain leads to the chain of the replaced endpoint.
         let expected = [
             ("add chain", 1),
             ("flush chain", 1 + 1),
@@ -118,7 +118,7 @@ fn another_endpoint_costs_its_chain_one_element_and_the_rules_that_choose() {
     // The chain of an endpoint that is gone again is emptied, and deleted later (F8).
     each_size(|cluster| {
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
-        // One rule of the endpoint; marking, choosing and falling back for the service port.
+        // One rule of the new endpoint, and three of the service port: they mark, choose, and serve a packet that meets the change.
         let expected = [("add chain", 1), ("flush chain", 1), ("add rule", 1 + 3), ("add elements", 1)];
         assert_eq!(sent(&commands), Sent::from(expected));
         assert_eq!(elements(&commands), 1);
@@ -137,7 +137,7 @@ fn a_service_costs_its_own_chains() {
         // KUBE-SVC-H with three rules, KUBE-EXT-H with two, and one with one rule for each endpoint; a family.
         let chains = 2 * (2 + usize::from(ENDPOINTS));
         let rules = 2 * (3 + 2 + usize::from(ENDPOINTS));
-        // Three addresses, a node port, the cluster IP, and the choice.
+        // In each family elements of four sets: the map of addresses, that of node ports, the cluster IPs, and the choice.
         let of_elements = 2 * 4;
         let expected = [("add set", 2), ("add chain", chains), ("add rule", rules), ("add elements", of_elements)];
         assert_eq!(sent(&commands), Sent::from(expected));
@@ -178,16 +178,16 @@ fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
 }
 
 #[test]
-fn one_sync_after_the_other_deletes_the_chains_of_two_ticks_ago() {
+fn when_syncs_never_pause_chains_are_deleted_after_two_notes_of_a_second() {
     // Chains are deleted a second after they were emptied, at the earliest (F8).
     each_size(|cluster| {
         cluster.engine.second_passed();
         cluster.change([v4_slice(0, one_replaced())]);
-        assert_eq!(cluster.change([]).1, [], "without a tick");
+        assert_eq!(cluster.change([]).1, [], "a second has not passed");
         cluster.engine.second_passed();
         let (_, commands) = cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
         assert_eq!(sent(&commands).get("delete chain"), Some(&1), "{commands:?}");
-        // What that emptied was filled and emptied again since, so the next tick is too early.
+        // The chain that this emptied was filled and emptied again since, so the next note of a second is too early.
         cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS))]);
         cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
         cluster.engine.second_passed();
@@ -254,7 +254,7 @@ fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
         assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] + 1);
         cluster.change([Event::ServiceDeleted(name(0))]);
         assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
-        // Reading back counts the same.
+        // After reading back the numbers of elements are the same.
         cluster.engine.compare_everything();
         cluster.sync(false);
         assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));

@@ -73,7 +73,7 @@ pub(super) fn unwanted_chains<Owner: Clone + Eq + Hash + Ord>(
     dump.into_iter().flat_map(|dump| wanted.unwanted_chains(dump)).map(|(chain, _)| Arc::clone(&chain.name)).collect()
 }
 
-/// All records as one: what belongs to single owners, by name.
+/// All records together: the sets and chains that belong to single owners, by name.
 struct Wanted<'a> {
     program: &'a Program,
     /// Those with sets or chains of their own, in the order of owners.
@@ -118,7 +118,7 @@ impl<'a> Wanted<'a> {
             if self.is_unwanted(chain) && !rules.is_empty() {
                 plan.empty_chain(&chain.name);
             }
-            // One on demand that nothing leads to now is kept, and used again when something leads to it.
+            // A chain on demand that no element leads to now is kept, and used again when an element leads to it.
             plan.target(&chain.name);
         }
         let surplus = dump.sets.iter().filter(|(name, _)| !self.sets.contains_key(&***name));
@@ -306,7 +306,7 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
     detach(plan, dump, outgrown);
     let changes = compare(records, view);
     for (set, changes) in records.program.sets.iter().zip(changes) {
-        // What rules put into a dynamic set stays.
+        // Elements that rules added to a dynamic set stay.
         if !set.flags.dynamic {
             plan.elements(set, changes);
         }

@@ -283,17 +283,17 @@ impl Record {
         changes.then_some(arranged)
     }
 
-    /// A chain of its own.
+    /// The chain of this name that belongs to the owner of the record.
     pub(super) fn chain(&self, name: &str) -> Option<&ChainContent> {
         find(self.chains(), name, |content| &content.chain.name)
     }
 
-    /// A choice of its own.
+    /// The choice (a map of numbered verdicts) of this name that belongs to the owner of the record.
     pub(super) fn choice(&self, name: &str) -> Option<&Choice> {
         find(self.choices(), name, |choice| &choice.set.name)
     }
 
-    /// A map or set of its own that rules fill.
+    /// The map or set of this name that rules fill and that belongs to the owner of the record.
     pub(super) fn learned_map(&self, name: &str) -> Option<&LearnedMap> {
         find(self.learned(), name, |map| &map.set.name)
     }

@@ -55,7 +55,7 @@ struct ServiceServers {
 
 /// All listeners of a Service in one family.
 struct Server {
-    /// Never empty.
+    /// The addresses on which it listens; never empty.
     addresses: BTreeSet<SocketAddr>,
     local_endpoints: Arc<Count>,
     listeners: Vec<http::Server>,

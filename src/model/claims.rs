@@ -25,7 +25,7 @@ use super::service::Service;
 /// A claim of a Service on a front that it does not get.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// What is claimed.
+    /// The front that is claimed.
     pub front: Front,
     /// Why the loser does not get it.
     pub winner: Winner,
@@ -271,7 +271,7 @@ impl Claims {
 }
 
 /// Whether a claim is one of an external IP on an address that is set aside for cluster IPs. A Service with such an address as its
-/// cluster IP comes before the claim; while there is none, the next Service that gets the address must not find its traffic elsewhere.
+/// cluster IP comes before the claim; while no Service has the address, the claim would take the traffic of the next Service that gets it.
 fn is_barred(front: &Front, claim: &Claim, service_cidrs: &[IpNet]) -> bool {
     match front.destination {
         Destination::Address(ip) if claim.rank == Rank::ExternalIp => {

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::Family;
 
-/// What the Node object of this node says.
+/// The fields of this node's Node object that the proxy uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// The node's name.

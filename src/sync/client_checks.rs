@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use super::tables::Owner;
 
-/// From a change to the first read, and from one that found stale clients to the next.
+/// Time from a change to the first read, and from a read that found stale clients to the next.
 const SOON: Duration = Duration::from_millis(100);
-/// From a change to the last read, unless that one finds stale clients.
+/// Time from a change to the last read, unless that read finds stale clients.
 const LATE: Duration = Duration::from_millis(700);
-/// From a read that failed to the next: what failed often fails for a while, and each time is logged.
+/// Time from a read that failed to the next: what failed often fails for a while, and each time is logged.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
 
 /// The maps of a table that are to be read again.

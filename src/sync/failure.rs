@@ -12,7 +12,7 @@ pub enum SyncError {
     /// The kernel did not commit the transaction.
     #[error("cannot commit: {error}")]
     Commit {
-        /// Why.
+        /// The kernel's answer.
         error: CommitError,
         /// The families of which it refused to delete what was not wanted any more.
         cleanup: BTreeSet<Family>,

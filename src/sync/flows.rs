@@ -10,14 +10,14 @@ use crate::conntrack;
 use crate::kernel::Kernel;
 use crate::model::{Family, ObjectName, State};
 
-/// Remembers which Services have UDP endpoints, and which of these changed since flows were looked through last.
+/// Remembers which Services have UDP endpoints, and which of these changed since the flows were last examined.
 #[derive(Debug, Default)]
 pub(super) struct UdpFlows {
     known: HashSet<ObjectName>,
     changed: BTreeSet<ObjectName>,
 }
 
-/// What looking through the flows of a family did.
+/// The result of examining the flows of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconciled {
     /// The family.
@@ -70,10 +70,12 @@ impl UdpFlows {
             });
             match outcome {
                 Ok(deleted) => {
-                    debug!(%family, deleted, "looked through UDP flows");
+                    debug!(%family, deleted, "examined UDP flows");
                     results.push(Reconciled { family: *family, took: start.elapsed(), deleted });
                 }
-                Err(error) => warn!(%error, %family, "cannot look through UDP flows; some may lead nowhere"),
+                Err(error) => {
+                    warn!(%error, %family, "cannot examine UDP flows; some may lead to endpoints that are gone")
+                }
             }
         }
         results

@@ -195,7 +195,7 @@ impl<K: Kernel> Sync<K> {
             if has_previous_rules {
                 info!(
                     "the Node is not known yet; it counts as eligible, because there are rules from before the start, and \
-                     health-check node ports say what these do"
+                     health-check node ports answer from these"
                 );
                 health.services(engine.health_checks.snapshot());
             }
@@ -315,8 +315,8 @@ impl<K: Kernel> Sync<K> {
     fn report_other_proxy(&mut self) {
         if self.engine.tables.other_proxy.take_news() {
             warn!(
-                "another kube-proxy, in mode nftables, writes to the same tables; it is left alone but for what it does to our rules: \
-                 end one of the two"
+                "another kube-proxy, in mode nftables, writes to the same tables; its own rules are left alone, and its changes \
+                 of ours are repaired: end one of the two"
             );
             self.on_other_proxy.iter().for_each(|report| report());
         }

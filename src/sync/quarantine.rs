@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 pub struct RefusedService {
     /// The Service.
     pub service: ObjectName,
-    /// What the kernel says, with the command or element in nft syntax.
+    /// The kernel's error, with the command or element in nft syntax.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! How often what other programs did to the tables is repaired, and how often that is logged.
+//! How often changes of the tables by other programs are repaired, and how often that is logged.
 //!
 //! Takes each finding that the tables were changed, gives the moment of the repair and, now and then, what is to be logged. The first
 //! changes are repaired at once, further ones ten times a second; the first are logged at once, further ones every ten seconds with
@@ -9,27 +9,27 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Repairs at once before they are spaced, and the space.
+/// How many repairs are made at once, and the least time between two further ones.
 const REPAIRS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) };
 
-/// Log records at once before they are spaced, and the space.
+/// How many log records are written at once, and the least time between two further ones.
 const RECORDS: Rate = Rate { at_once: 10, then_every: Duration::from_secs(10) };
 
 /// Programs and findings that a log record names.
 const NAMED: usize = 16;
 
-/// Something that may happen so often.
+/// A limit of how often something may happen.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     at_once: u32,
     then_every: Duration,
 }
 
-/// How much of a rate is used up.
+/// How much of a rate has been used.
 #[derive(Debug)]
 struct Budget {
     rate: Rate,
-    /// When all of what may happen at once may happen again.
+    /// When the whole number `at_once` is allowed again.
     full: Option<Instant>,
 }
 

@@ -30,7 +30,7 @@ pub struct Schedule {
     failures: u32,
 }
 
-/// Why there is to be a run.
+/// The reasons for the next run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wanted {
     /// Something changed.

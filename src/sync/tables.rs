@@ -46,7 +46,7 @@ pub(super) struct Tables {
     owned: bool,
     /// Whether it is known what the kernel holds.
     known: bool,
-    /// What was written for Services depends on settings that are not in force any more.
+    /// The records of Services were made with settings that have changed since.
     outdated: bool,
     /// At least a second has passed since the last such note that a commit took into account.
     second_passed: bool,

@@ -17,7 +17,7 @@ const REPEAT: Duration = Duration::from_secs(300);
 /// What is new about the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// Nothing new.
+    /// The lock is as it was at the last check.
     None,
     /// The wait is over; it lasted so long.
     Ours(Duration),

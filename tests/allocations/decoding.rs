@@ -68,7 +68,7 @@ fn an_endpoint_costs_few_bytes() {
     }
     state.apply(Event::InitialListDone);
     drop(state.take_dirty());
-    // What was decoded is gone by now; what is left is the converter's names and the model.
+    // The decoded objects are dropped by now; what is left is the converter's names and the model.
     let kept = per_endpoint(before);
     assert!((40..=160).contains(&kept), "{kept} bytes an endpoint in the model");
     println!("bytes an endpoint: {decoded} as decoded, {kept} in the model; {calls} allocations to decode a slice");

@@ -1,7 +1,7 @@
 //! Properties of the whole line from events to the kernel, over random small clusters.
 //!
 //! What is wanted depends on the last content of each object only; and a real kernel that followed changes one by one holds the same
-//! as one that was told the end at once. Root, for a network namespace. The seeds are fixed, so a failure comes back.
+//! as one that got the last state at once. Root, for a network namespace. The seeds are fixed, so a failure comes back.
 
 #![forbid(unsafe_code)]
 

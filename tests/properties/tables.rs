@@ -32,7 +32,7 @@ struct Content {
     parts: BTreeMap<u8, Fragment>,
 }
 
-/// The fixed parts. What tells them apart can be corrected (`OtherRules`), or only by making the table anew.
+/// The fixed parts. Their difference can be corrected (`OtherRules`), or only by making the table anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Plain,

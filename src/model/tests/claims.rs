@@ -309,7 +309,7 @@ fn an_endpoint_of_the_api_server_is_not_an_external_ip_in_any_order_of_events() 
             state.apply(Event::ApiServerAt(vec![]));
             assert_eq!(owner(&state), "default/a");
         }
-        // A load balancer may lead to the API servers at the address by which they are known.
+        // A cluster may have a load balancer before its API servers, whose IP is the address by which this process reaches them.
         for stronger in [&balanced, &cluster] {
             for order in permutations(&[applied(stronger), api_server.clone(), applied(&external)]) {
                 assert_eq!(owner(&state(order)), stronger.name.to_string());

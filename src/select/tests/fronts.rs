@@ -1,4 +1,4 @@
-//! What becomes of traffic to each front.
+//! Tests of the action for each front.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! How the slices of a Service become one list of endpoints.
+//! Tests of the merging of a Service's slices into one list of endpoints.
 
 use super::{CLUSTER, LOCAL, exposed, lists, only_port, selection, web};
 use crate::model::testing::{port, service, slice, slice_port, state};

@@ -38,7 +38,7 @@ pub(super) enum Error {
     /// An answer broke off.
     #[error("{0}")]
     Broken(String),
-    /// The server does not answer for so long.
+    /// The server sent nothing for this long.
     #[error("the server accepts connections, but sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
     /// The server ended a watch at once.

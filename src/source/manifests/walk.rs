@@ -86,7 +86,7 @@ impl Walker<'_> {
             }
             match self.entry(&entry) {
                 Ok(()) => {}
-                // It was deleted since it was listed, or is a symlink to nothing.
+                // The entry was deleted after it was listed, or is a symlink to nothing.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => self.listing.errors.push((entry.path(), error)),
             }

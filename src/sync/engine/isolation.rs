@@ -118,7 +118,7 @@ impl<K: Kernel> Engine<K> {
     /// Puts the refused Services into quarantine, if the refusals are about them; lets the others in with the next sync.
     fn conclude(&mut self, search: Search, cause: Cause, untried: &Names, failed: Failed) -> Result<Report, Failed> {
         let Search { report, refused, mut held_back, .. } = search;
-        // A kernel that accepts nothing at all, for a reason that may pass, says nothing about single Services.
+        // A kernel that accepts nothing at all, for a reason that may pass, shows nothing about single Services.
         let is_about_services = cause == Cause::Content || report.committed.is_some();
         let others = refused.iter().map(|(name, _)| name).filter(|_| !is_about_services).chain(untried);
         let mut is_done = true;
@@ -159,7 +159,7 @@ impl<K: Kernel> Engine<K> {
         if !self.tables.known() {
             self.tables.read_back(&mut self.kernel)?;
         }
-        // What they had to give way to may have been held back itself since.
+        // A Service whose front took precedence may have been held back itself since then.
         self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
         self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
         let report = self.carry_out(false);

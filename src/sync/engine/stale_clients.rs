@@ -90,7 +90,7 @@ pub(super) struct Done {
     pub(super) committed: Option<Committed>,
     /// The commands that were carried out.
     pub(super) commands: Vec<Command>,
-    /// Clients that are left to be forgotten.
+    /// Clients that the kernel has not forgotten yet.
     pub(super) left: Vec<StaleClients>,
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum On {
 }
 
 impl On {
-    /// Whether it is met.
+    /// Whether the fault meets this request.
     pub(crate) fn meets(self, resource: Resource, is_watch: bool) -> bool {
         match self {
             Self::All => true,
@@ -58,11 +58,11 @@ pub(crate) enum Fault {
 /// A fault that waits for its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
-    /// Which requests.
+    /// The requests that the fault meets.
     pub(crate) on: On,
     /// How many of them; `None` for all until the fault is taken back.
     pub(crate) times: Option<u32>,
-    /// What happens.
+    /// What happens to them.
     pub(crate) fault: Fault,
 }
 

@@ -1,4 +1,4 @@
-//! What the server says when it does not do what it was asked for: a Kubernetes Status.
+//! The answer to a request that the server refuses: a Kubernetes Status.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl Refusal {
         Self { retry_after: Some(seconds), ..self }
     }
 
-    /// The object that says it.
+    /// The refusal as a Status object.
     pub(crate) fn json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -81,7 +81,7 @@ fn a_url_takes_the_place_of_the_kubeconfigs_server() {
     let options = kubeconfig(dir.path(), &json!({"server": "http://192.0.2.1:1"}), &json!({"token": "t"}));
     runtime().block_on(ask(ClientOptions { master: Some(server.url.clone()), ..options })).unwrap();
     assert_eq!(server.requests("services")[0].headers["authorization"], "Bearer t");
-    // Without a scheme, as for kubectl.
+    // A server's address may lack the scheme, as for kubectl.
     let address = server.url.trim_start_matches("http://").to_owned();
     runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(address) })).unwrap();
     assert_eq!(server.requests("services").len(), 2);
@@ -274,7 +274,7 @@ fn certificates_that_do_not_fit_are_explained() {
     let error = ask(&ours, &ours.certificate, (certificate, key));
     assert!(error.contains("expired") && error.contains("certs renew"), "{error}");
 
-    // As `openssl req -x509` makes them.
+    // A self-signed certificate that is its own CA, as `openssl req -x509` makes them.
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

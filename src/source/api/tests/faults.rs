@@ -1,4 +1,4 @@
-//! Servers and networks that misbehave.
+//! Tests with servers and networks that misbehave.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Which requests are sent, and which events in which order.
+//! Tests of the requests that are sent, and of the events and their order.
 
 use super::*;
 
@@ -14,14 +14,14 @@ fn everything_is_listed_before_the_list_is_done() {
     let followed = follow("services", answer, Timing::default());
     let mut initial = followed.until("done");
     initial.sort();
-    // What follows the list may come before the other lists are complete.
+    // A change after the list of its own kind may come before the lists of other kinds are complete.
     initial.retain(|event| event != "-demo/web");
     assert_eq!(initial, ["+demo/web 80", "+node node-1", "done"]);
 }
 
 #[test]
 fn requests_carry_the_selectors() {
-    // The selectors and parameters of upstream.
+    // Requests have the selectors and parameters of upstream.
     let followed = follow("services", |_| stream(vec![end("3")]), Timing::default());
     followed.until("done");
     for (resource, key, value) in [
@@ -87,7 +87,7 @@ fn a_relist_deletes_only_what_it_lacks_and_only_at_its_end() {
     let api = || service("api", &json!(81), "3");
     let answer = move |request: &Request| match request.nth {
         0 => stream(vec![added(&web("2")), added(&api()), end("4"), gone()]),
-        // Broken off: deletes nothing.
+        // The list breaks off, so it deletes nothing.
         1 => vec![Act::Head(200, ""), Act::Chunk((added(&web("2")) + "\n").into_bytes())],
         _ => stream(vec![added(&web("2")), end("9")]),
     };

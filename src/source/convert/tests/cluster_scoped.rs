@@ -1,4 +1,4 @@
-//! Nodes and ServiceCIDRs.
+//! Tests of the conversion of Nodes and ServiceCIDRs.
 
 use serde_json::{Value, json};
 

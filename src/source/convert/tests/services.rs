@@ -1,4 +1,4 @@
-//! Services (rules A1 to A13).
+//! Tests of the conversion of Services (A1 to A13).
 
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ fn cluster_ips_follow_the_families() {
 
 #[test]
 fn a_bad_cluster_ip_loses_its_family_or_the_service() {
-    // Each family stands for itself (A4).
+    // A Service does not exist in a family of which it has no cluster IP, whatever the other family has (A4).
     assert_eq!(
         deleted(with(web(), "/spec/clusterIP", json!("10.96.0.256"))),
         ["Service demo/web: spec.clusterIP: \"10.96.0.256\" is not an IP address; ignored"]
@@ -183,7 +183,7 @@ fn external_ips_need_their_gate() {
 
 #[test]
 fn load_balancer_ips_of_mode_proxy_do_not_count() {
-    // Whatever the type (A8).
+    // Load balancer IPs count whatever the type of the Service is (A8).
     let ingress = json!([
         {"ip": "203.0.113.1"}, {"ip": "203.0.113.2", "ipMode": "VIP"}, {"ip": "203.0.113.3", "ipMode": "Proxy"},
         {"hostname": "lb.example"}, {"ip": ""}, {"ip": "bad"}, {"ip": "203.0.113.4", "ipMode": "Odd"}, {"ip": "203.0.113.1"}
@@ -222,7 +222,7 @@ fn a_family_that_source_ranges_leave_open_is_named() {
 
 #[test]
 fn affinity_has_a_default_and_a_range() {
-    // The range of the API and its default (A11).
+    // The time-out of session affinity has the range and the default of the API (A11).
     let sticky = with(web(), "/spec/sessionAffinity", json!("ClientIP"));
     assert_eq!(service(sticky.clone()).0.affinity_seconds, Some(10_800));
     for (given, used, problems) in
@@ -257,7 +257,7 @@ fn external_policy_local_needs_a_way_in() {
 
 #[test]
 fn unknown_policy_words_mean_cluster() {
-    // Words that are not policies (A12).
+    // A word that is no policy is logged and counts as Cluster (A12).
     let value = with(web(), "/spec/internalTrafficPolicy", json!("Near"));
     let value = with(value, "/spec/externalTrafficPolicy", json!("Far"));
     let (bad, problems) = service(with(value, "/spec/type", json!("Odd")));

@@ -1,4 +1,4 @@
-//! EndpointSlices (rules B1 to B9).
+//! Tests of the conversion of EndpointSlices (B1 to B9).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn deleted(value: Value) -> Vec<String> {
 
 #[test]
 fn a_slice_belongs_to_the_service_of_its_label() {
-    // The label kubernetes.io/service-name (B2).
+    // The label `kubernetes.io/service-name` names the Service of a slice (B2).
     let (slice, problems) = slice(web_slice());
     assert_eq!(problems, [""; 0]);
     assert_eq!(slice.service, ObjectName::new("demo", "web"));
@@ -27,7 +27,7 @@ fn a_slice_belongs_to_the_service_of_its_label() {
 
 #[test]
 fn headless_slices_look_deleted() {
-    // The label service.kubernetes.io/headless (B1).
+    // A slice with the label `service.kubernetes.io/headless` is not used (B1).
     let labels = json!({"kubernetes.io/service-name": "web", "service.kubernetes.io/headless": ""});
     assert_eq!(deleted(with(web_slice(), "/metadata/labels", labels)), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! The store: what a change of a file changes.
+//! Tests of the store: the events that follow from a change of a file.
 
 use super::super::store::{Changes, Store};
 use super::*;
@@ -69,7 +69,7 @@ fn the_smallest_path_counts() {
         texts(&changes.duplicates),
         ["b.yaml, document 1: Service demo/a: also in a.yaml, document 1, which counts; ignored here"]
     );
-    // It is reported once.
+    // The duplicate is reported once.
     let changes = files.write("b.yaml", &service("a", "10.96.0.3"));
     assert!(changes.events.is_empty() && changes.duplicates.is_empty());
     assert_eq!(files.remove("a.yaml"), ["+demo/a 10.96.0.3"]);

@@ -19,7 +19,7 @@ pub(crate) struct Answer {
     rest: Vec<u8>,
 }
 
-/// Sends a request; `Err` tells how the connection ended before a head came.
+/// Sends a request; `Err` is how the connection ended before a head came.
 pub(crate) fn send(server: &ApiServer, head: &str, body: &str) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! Who is let in, and to what.
+//! Authentication and authorization: which clients may make which requests.
 
 use std::fs;
 
@@ -85,7 +85,7 @@ fn curl(server: &ApiServer, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn certificates_tell_both_sides_who_the_other_is() {
+fn certificates_identify_client_and_server() {
     let server = ApiServer::start(Scheme::Https);
     server.apply(&[plain("a")]);
     server.settings().tokens = Some(["good".to_owned()].into());

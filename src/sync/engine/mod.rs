@@ -71,7 +71,7 @@ pub struct Report {
     pub repaired: bool,
     /// For each changed slice with a time since when it waited, how long that was.
     pub programmed: Vec<(Family, Duration)>,
-    /// UDP flows that were looked through afterwards, by family.
+    /// The results of examining UDP flows afterwards, by family.
     pub flows: Vec<Reconciled>,
 }
 
@@ -134,7 +134,7 @@ impl<K: Kernel> Engine<K> {
         let outcome = match self.bring_about(after_pause) {
             Err(failed) if cannot_own(&failed) => {
                 info!(
-                    "this kernel cannot keep other programs from changing the rules; changes are watched for instead"
+                    "this kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
                 );
                 self.tables.disown();
                 self.bring_about(after_pause)

@@ -12,7 +12,7 @@ use super::{ServiceSelection, select};
 use crate::model::testing::{NODE, name};
 use crate::model::{Conflict, Destination, Dirty, Event, Family, Front, FrontKind, Node, ObjectName, State, Winner};
 
-/// All that a state says about the cluster.
+/// Everything that can be read from a state.
 #[derive(Debug, PartialEq)]
 struct View {
     selections: Selections,
