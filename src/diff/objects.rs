@@ -1,4 +1,4 @@
-//! Which owners have what a command is about.
+//! Which owners have the objects that a command changes.
 //!
 //! Takes commands, gives owners. Needed only when the kernel refused something, so nothing is kept for it: each question walks
 //! through all records.
@@ -22,7 +22,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Adds what a command is about, or one of its elements only.
+    /// Adds the objects that a command changes, or only one of its elements.
     pub fn add(&mut self, command: &Command, element: Option<usize>) {
         match command {
             Command::AddElements(_, set, elements)

@@ -17,7 +17,7 @@ pub(super) struct Totals {
     shared: Vec<bool>,
     /// How many owners have a key of a shared set.
     owners: HashMap<Place, u32>,
-    /// The number of elements of all choices whose names begin with this text.
+    /// For each beginning of the names of choices, the number of elements of these choices.
     kinds: Vec<(&'static str, usize)>,
 }
 

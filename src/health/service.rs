@@ -210,7 +210,7 @@ mod tests {
         CheckName { service: ObjectName::new("ns", name), family }
     }
 
-    /// IPv4 servers on these addresses; each is a Service's name, its port and its number of local endpoints.
+    /// A snapshot of IPv4 health checks on these addresses; each check is a Service's name, its port and its number of local endpoints.
     fn snapshot(listen: &[&str], checks: &[(&str, u16, usize)]) -> Snapshot {
         let check = |(name, port, local_endpoints): &(&str, u16, usize)| {
             (check_name(name, Family::V4), Check { port: *port, local_endpoints: *local_endpoints })

@@ -61,12 +61,12 @@ impl Budget {
         false
     }
 
-    /// Those that are over the limit.
+    /// The Services that are over the limit.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.over.keys()
     }
 
-    /// Those that went over it since the last call.
+    /// The Services that went over the limit since the last call.
     pub(super) fn take_news(&mut self) -> Vec<Oversized> {
         std::mem::take(&mut self.news)
     }

@@ -1,4 +1,4 @@
-//! Why a sync failed, in words for the log and in few words for the metrics.
+//! Why a sync failed, as a sentence for the log and as one word for the metrics.
 
 use std::collections::BTreeSet;
 

@@ -39,7 +39,7 @@ const SETS: [&str; 7] = [
 /// What is known of another kube-proxy.
 #[derive(Debug, Default)]
 pub(super) struct OtherProxy {
-    /// Its last write.
+    /// The time of its last write.
     seen: Option<Instant>,
     /// Another program wrote since the tables were last read.
     foreign_write: bool,
@@ -48,7 +48,7 @@ pub(super) struct OtherProxy {
 }
 
 impl OtherProxy {
-    /// Another program wrote to the tables.
+    /// Notes that another program wrote to the tables.
     pub(super) fn note_foreign_write(&mut self) {
         self.foreign_write = true;
     }

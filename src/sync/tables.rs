@@ -50,7 +50,7 @@ pub(super) struct Tables {
     outdated: bool,
     /// At least a second has passed since the last such note that a commit took into account.
     second_passed: bool,
-    /// What read-backs found that is not this proxy's, but for other rules and elements.
+    /// The objects of other programs that read-backs found; rules and elements are not among them.
     findings: Vec<String>,
     /// Another kube-proxy that writes to the same tables.
     pub(super) other_proxy: OtherProxy,
@@ -319,7 +319,8 @@ impl Tables {
         Ok(())
     }
 
-    /// What the last read-backs found that is not this proxy's, but for other rules and elements, in words.
+    /// The objects that other programs put into the tables, as the last read-backs found them, in words; rules and elements are not among
+    /// them.
     pub(super) fn take_findings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.findings)
     }

@@ -7,11 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Between two checks while this process waits.
+/// Time between two checks while this process waits.
 pub(super) const POLL: Duration = Duration::from_millis(50);
-/// Between two checks while this process holds the lock.
+/// Time between two checks while this process holds the lock.
 const CHECK: Duration = Duration::from_secs(1);
-/// Between two log records about the same wait.
+/// Time between two log records about the same wait.
 const REPEAT: Duration = Duration::from_secs(300);
 
 /// What is new about the lock.

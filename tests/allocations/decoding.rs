@@ -11,7 +11,7 @@ use kube_proxy::source::objects::EndpointSlice;
 
 use crate::{Count, count, turn};
 
-/// Slices, with ten endpoints each: a slice's own cost weighs as in a cluster of small Services.
+/// The number of slices, each with ten endpoints, so that the memory of the slice itself counts as in a cluster of small Services.
 const SLICES: usize = 1000;
 const ENDPOINTS: usize = 10;
 
@@ -38,7 +38,7 @@ fn slice(index: usize) -> String {
     )
 }
 
-/// Bytes an endpoint that are alive since a count.
+/// The bytes for each endpoint that were allocated since a count and are not freed.
 fn per_endpoint(since: usize) -> usize {
     (count().live - since) / (SLICES * ENDPOINTS)
 }

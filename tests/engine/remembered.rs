@@ -142,7 +142,7 @@ fn clients_that_expire_at_any_moment_of_the_transaction_cost_no_sync() {
 
 #[test]
 fn a_client_about_to_expire_is_left_to_that_by_an_old_kernel_and_deleted_if_a_packet_renews_it() {
-    // A refused deletion costs an old kernel's transaction (E6).
+    // A kernel before Linux 6.3 refuses the whole transaction when one client is missing (E6).
     let mut dns = Dns::new(true);
     dns.remember(0..2, 2);
     dns.remember_for(2..4, 2, Some(Duration::from_millis(150)));

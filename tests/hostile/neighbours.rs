@@ -225,7 +225,7 @@ fn a_start_over_a_table_that_is_there_takes_at_most_twice_as_long_beside_a_progr
     // Foreign transactions to other tables do not disturb a read-back (G10).
     const STARTS: usize = 3;
     let node = Namespace::new("node");
-    // The binary with optimisation has ten times as many to read.
+    // A binary with optimisation gets ten times as many Services, because it reads them faster.
     let services = if cfg!(debug_assertions) { services(layout) } else { services(layout) * 10 };
     let mut proxy = Proxy::start(&node, &paced(layout), &cluster(services));
     proxy.wait_until_quiet();

@@ -82,8 +82,8 @@ fn states(world: &World) -> States {
 /// The states of the endpoints of each Service and family in a table.
 type States = BTreeMap<(u8, nft::Family), Vec<u16>>;
 
-/// The states that a kernel with these endpoints is in, the newest first; what makes them a mixture if no prefix of the events up to
-/// `newest` explains them.
+/// The states that a kernel with these endpoints is in, the newest first. The error is what makes them a mixture, if no prefix of the
+/// events up to `newest` explains them.
 fn explained(found: &States, newest: u16) -> Result<Vec<u16>, String> {
     let mixture = |what: &str| Err(format!("{what}: {found:?}"));
     if found.len() != usize::from(SERVICES) * 2 {

@@ -29,7 +29,7 @@ fn table(text: &str) -> Vec<&str> {
     text.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).collect()
 }
 
-/// What the page has to say of the results.
+/// The lines that the page must have for these results.
 fn summary(results: &str) -> Vec<String> {
     let lines = table(results);
     let columns = cells(lines[0]);

@@ -485,7 +485,7 @@ fn a_breach_is_found_wherever_it_stands() {
         // `super` reaches the crate's root without the word `crate`.
         ("use super::super::kernel::Kernel;", &["names crate::kernel"]),
         ("use super::State;", &[]),
-        // Several names at once, and behind what looks like the start of a string or comment.
+        // A `use` of several names, and names behind what looks like the start of a string or comment.
         ("use std::{env, io};", &["names std::env"]),
         ("fn a(c: char) { if c == '\"' { unsafe { b() } } }", &["names unsafe"]),
         ("const A: &str = \"http://a\"; fn b() { std::process::exit(1) }", &["names std::process"]),

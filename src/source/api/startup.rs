@@ -91,7 +91,7 @@ pub(super) async fn run(
     if let Err(error) = listed {
         return error;
     }
-    // Before the event: after it the sync loop reports on `/readyz` what is missing.
+    // The observer is called before the event, because after the event the sync loop reports on `/readyz` what is missing.
     observer.waiting_for(&[]);
     // Fails when the receiver is gone; then the reflectors end, and this future is dropped.
     let _ = events.send(Event::InitialListDone).await;

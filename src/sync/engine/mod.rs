@@ -320,7 +320,8 @@ impl<K: Kernel> Engine<K> {
         Some(programs)
     }
 
-    /// What the last read-backs found in the tables that this proxy never makes, but for other rules and elements, in words.
+    /// The objects that other programs put into the tables, as the last read-backs found them, in words; rules and elements are not among
+    /// them.
     pub fn take_findings(&mut self) -> Vec<String> {
         self.tables.take_findings()
     }
@@ -352,9 +353,9 @@ impl<K: Kernel> Engine<K> {
 /// Addresses of the node that came and went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressChange {
-    /// Those that came.
+    /// The addresses that are new.
     pub added: Vec<IpAddr>,
-    /// Those that went.
+    /// The addresses that the node no longer has.
     pub removed: Vec<IpAddr>,
 }
 

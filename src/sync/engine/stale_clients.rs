@@ -36,13 +36,13 @@ const ENOUGH: Duration = Duration::from_millis(50);
 /// How clients are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// All at once; some may be missing.
+    /// All clients in one message, with `destroy element`: some may be missing.
     Destroy,
-    /// All at once; each must be there.
+    /// All clients in one message, with `delete element`: each must be there.
     Delete,
-    /// Each in a message of its own, and each must be there: the kernel gives one error a message, so it names all that are missing.
+    /// Each client in a message of its own, and each must be there: the kernel gives one error a message, so it names all that are missing.
     OneByOne,
-    /// Not in this transaction.
+    /// No client in this transaction.
     Apart,
 }
 

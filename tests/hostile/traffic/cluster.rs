@@ -193,7 +193,7 @@ impl<'world> Cluster<'world> {
         }
     }
 
-    /// Changes a Service, and waits until the rules are for it.
+    /// Changes a Service, and waits until the rules match it.
     pub(crate) fn apply(&mut self, objects: &[Value]) {
         self.proxy.apply(objects);
     }

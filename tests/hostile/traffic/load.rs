@@ -26,7 +26,7 @@ const CONNECT: Duration = Duration::from_millis(950);
 const ANSWER: Duration = Duration::from_secs(4);
 /// The pause between two connections of one kind on one way.
 const PAUSE: Duration = Duration::from_millis(8);
-/// Source ports: each thread has so many, from here on; all are below those that the kernel gives out.
+/// The number of source ports of each thread, and the first of all; all are below those that the kernel gives out.
 const PORTS: u16 = 3_800;
 const FIRST_PORT: u16 = 2_000;
 /// The number of losses that are printed in full.

@@ -165,7 +165,7 @@ impl Case {
         let given = &self.value["config"];
         let mut config = proxy::config_in(layout);
         config["hostnameOverride"] = self.value["node"]["name"].clone();
-        // Without a range local pods cannot be recognised; the tests' own one must not stay.
+        // Without a range local pods cannot be recognised; so the range of the tests' own configuration is replaced.
         config["clusterCIDR"] = json!(given["clusterCIDR"].as_str().unwrap_or_default());
         for field in ["detectLocalMode", "nodePortAddresses", "featureGates"] {
             if !given[field].is_null() {

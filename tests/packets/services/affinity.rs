@@ -116,7 +116,7 @@ fn list_table(world: &World, family: Family) -> Vec<Value> {
     listing["nftables"].as_array_mut().map(std::mem::take).expect("a list of objects")
 }
 
-/// Layout `maps`: one map a port, client to endpoint.
+/// The entries of layout `maps`, which has one map from client to endpoint for each port.
 fn map_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
     let name = format!("affinity-shop/web/{}", map_of(proto));
     let objects = list_table(world, family);
@@ -125,7 +125,7 @@ fn map_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, 
     elements.iter().map(|element| entry(&element[0], address(&element[1]))).collect()
 }
 
-/// Layout `chains`: a set of clients for each endpoint, with the name of the endpoint's chain.
+/// The entries of layout `chains`, which has a set of clients for each endpoint, with the name of the endpoint's chain.
 fn set_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
     let objects = list_table(world, family);
     let endpoint = |name: &Value| {

@@ -139,7 +139,7 @@ fn an_api_server_that_gives_nothing_leaves_mode_iptables_in_force() {
     }
 }
 
-/// A start that ends at once changes nothing, no sysctl either; `says` is in its one line.
+/// Asserts that a start that ends at once changes no rule and no sysctl, and that its only log line has the text `says`.
 fn assert_ends(world: &World, before: &(String, String), mut proxy: Proxy<'_>, says: &str) {
     proxy.spawn();
     assert_eq!(proxy.wait_for_end().code(), Some(1), "{says}: {}", proxy.log());

@@ -223,8 +223,8 @@ fn memory(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// A thousand clients of each of these kinds, against the health port and a health-check node port of a proxy with such limits of open
-/// files, which may open so many.
+/// Asserts that probes are answered while a thousand clients of each of these kinds attack the health port and a health-check node port.
+/// The proxy runs with these limits of open files, and may open `at_most` files.
 fn every_probe_is_answered(kinds: &[&[Habit]], limits: &str, at_most: usize) {
     let node = node_namespace();
     let prlimit = format!("--nofile={limits}");

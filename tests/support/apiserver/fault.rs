@@ -1,4 +1,4 @@
-//! What goes wrong: with requests to come ([`Fault`]) and with watches that are open ([`Command`]).
+//! The faults that a test can order: for requests to come ([`Fault`]), and for watches that are open ([`Command`]).
 
 use std::time::Duration;
 

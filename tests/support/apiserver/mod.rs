@@ -42,7 +42,7 @@ use serve::Control;
 use state::{Record, Shared, State};
 use tls::{Authority, Signed};
 
-/// Longer than anything here takes, on a busy machine too.
+/// The deadline of every wait: longer than anything here takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How a server listens.

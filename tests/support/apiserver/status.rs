@@ -9,7 +9,7 @@ pub(crate) struct Refusal {
     pub(crate) code: u16,
     /// The reason's word.
     pub(crate) reason: &'static str,
-    /// A sentence.
+    /// The explanation, a sentence.
     pub(crate) message: String,
     /// Seconds after which to try again.
     pub(crate) retry_after: Option<u32>,

@@ -15,7 +15,7 @@ use super::*;
 use crate::supervise::{self, Failures};
 use server::{Act, Request, Server, serve};
 
-/// Longer than anything here takes, on a busy machine too.
+/// The deadline of every wait: longer than anything here takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Counts into a list that the test keeps.

@@ -12,7 +12,7 @@ use super::super::thread::{Detection, Handle, spawn, spawn_with};
 use super::*;
 use crate::supervise;
 
-/// Longer than any change takes to arrive, even on a busy machine.
+/// The deadline of every wait: longer than any change takes to arrive, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Long enough for an event that should not come to come.
 const QUIET: Duration = Duration::from_millis(150);

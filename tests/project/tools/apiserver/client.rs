@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::apiserver::ApiServer;
 
-/// Longer than an answer takes, on a busy machine too.
+/// The deadline of every wait: longer than an answer takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An answer whose head came.

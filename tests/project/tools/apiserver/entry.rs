@@ -99,7 +99,7 @@ fn certificates_identify_client_and_server() {
     assert_eq!(curl(&server, &known), "200");
     assert_eq!(curl(&server, &["--cacert", &ca, "--header", "Authorization: Bearer good"]), "200");
     assert_eq!(curl(&server, &["--cacert", &ca]), "401");
-    // Certificates of another authority, for either side.
+    // Client and server refuse each other when one of them has a certificate of another authority.
     assert_eq!(curl(&server, &[]), "000");
     let other = ApiServer::start(Scheme::Https);
     assert_eq!(curl(&other, &["--insecure", "--cert", &certificate, "--key", &key]), "000");

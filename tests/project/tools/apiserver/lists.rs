@@ -48,7 +48,7 @@ fn a_list_names_its_kind_once_and_has_the_latest_version() {
     // All kinds share one version.
     server.apply(&[json!({ "kind": "Node", "metadata": { "name": "n" } })]);
     assert_eq!(listed(&server, "").1, "104");
-    // The same again is no change; another is.
+    // Applying an equal object is no change, applying another one is.
     server.apply(&[plain("a")]);
     assert_eq!(server.version(), 104);
     server.delete(Resource::Service, "shop", "b");

@@ -39,7 +39,7 @@ fn changes_come_as_they_happen() {
     server.delete(Resource::Service, "shop", "c");
     let event = watch.event().expect("the watch goes on");
     assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&json!("DELETED"), &json!("c")));
-    // The object as it was last, with the version of its end.
+    // A deletion has the last content of the object, with the version of the deletion.
     assert_eq!(event["object"]["metadata"]["resourceVersion"], "106");
     assert_eq!(event["object"]["spec"]["clusterIP"], "10.96.0.1");
 }
