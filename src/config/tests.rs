@@ -90,7 +90,7 @@ fn defaults_without_file_or_flags() {
     assert_eq!(config, expected);
 }
 
-/// As a conformance case writes it.
+/// A configuration as the conformance cases write it.
 #[test]
 fn the_file_of_a_conformance_case_works() {
     let body = serde_json::json!({

@@ -46,7 +46,7 @@ impl Objects {
             | Command::DeleteRule(_, name, _) => {
                 self.names.insert(Arc::clone(name));
             }
-            // A flowtable is in a table of its own.
+            // A flowtable is in a table of its own, so no record has it.
             Command::AddTable(_)
             | Command::OwnTable(_)
             | Command::LockTable(_)

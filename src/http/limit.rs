@@ -46,7 +46,7 @@ impl Default for ConnectionLimit {
 }
 
 impl ConnectionLimit {
-    /// A limit of so many connections, of servers whose connections and listeners together may hold so many file descriptors.
+    /// A limit of this many connections, of servers whose connections and listeners together may hold this many file descriptors.
     #[must_use]
     pub(crate) fn new(connections: usize, descriptors: usize) -> Self {
         let table = Table::new(connections.max(1), descriptors);

@@ -43,7 +43,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many elements a Service.
+    /// A limit of this many elements for each Service.
     pub(super) fn new(limit: u64) -> Self {
         Self { limit, over: BTreeMap::new(), news: Vec::new() }
     }

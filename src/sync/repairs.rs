@@ -118,7 +118,7 @@ fn extend(names: &mut BTreeSet<String>, more: impl IntoIterator<Item = String>) 
 mod tests {
     use super::*;
 
-    /// What a program causes that changes the tables once a millisecond for so many seconds: repairs, log records.
+    /// What a program causes that changes the tables once a millisecond for this many seconds: repairs, log records.
     fn attack(seconds: u64) -> (usize, Vec<Unlogged>) {
         let (mut repairs, start) = (Repairs::new(), Instant::now());
         let (mut done, mut logged) = (0, Vec::new());

@@ -33,7 +33,7 @@ fn table() -> TableName {
     TableName::new(nft::Family::Ip, "kube-proxy")
 }
 
-/// The slice of the Service with so many endpoints.
+/// The slice of the Service with this many endpoints.
 fn dns_slice(count: u16) -> Event {
     let mut slice = slice(0, Family::V4, endpoints(0, Family::V4, count));
     slice.ports[0].protocol = Protocol::Udp;
@@ -115,7 +115,7 @@ impl Dns {
     }
 }
 
-/// With a kernel of today, and one before Linux 6.3.
+/// Runs a test with a present kernel, and with one before Linux 6.3.
 fn with_each_kernel(test: impl Fn(bool)) {
     [false, true].into_iter().for_each(test);
 }

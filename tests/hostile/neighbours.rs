@@ -46,7 +46,7 @@ fn services(layout: Layout) -> u32 {
     if layout == Layout::Chains { 100 } else { 1_000 }
 }
 
-/// So many Services with one port and [`ENDPOINTS`].
+/// The objects of this many Services, each with one port and [`ENDPOINTS`].
 fn cluster(services: u32) -> Vec<Value> {
     let mut objects = vec![node()];
     for n in 0..services {

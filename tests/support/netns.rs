@@ -131,7 +131,7 @@ fn set_test_sysctls() {
     ] {
         write_sysctl(key, value);
     }
-    // Global, and so not writable in here, before kernel 6.14.
+    // These two belong to the machine before kernel 6.14, and cannot be written in a namespace then.
     for (key, value) in [("ipv4/icmp_msgs_per_sec", "1000000"), ("ipv4/icmp_msgs_burst", "100000")] {
         if sysctl_path(key).exists() {
             write_sysctl(key, value);

@@ -117,7 +117,7 @@ impl Server {
         Ok(Self { client: Some(client), url, files })
     }
 
-    /// Without waiting: without a client if the credentials come from a plugin.
+    /// As [`Server::new`], but without waiting: there is no client yet if the credentials come from a plugin.
     ///
     /// # Errors
     /// As for [`Server::new`].

@@ -47,7 +47,7 @@ pub(super) enum Error {
     /// The answer is not one of the Kubernetes API.
     #[error("the answer cannot be read: {0}; is this the URL of an API server?")]
     Malformed(String),
-    /// A complete list lacks so many objects, which is more than so many percent; that may be a mistake of the server.
+    /// A complete list lacks this number of objects, which is more than this share in percent; that may be a mistake of the server.
     #[error(
         "the server's list lacks {0} objects, more than {1} % of all that there were (nftables.relistRemovalLimit); they stay until \
          a second list confirms it"

@@ -138,7 +138,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The seconds at which warnings are due when an attempt fails each so many seconds of an outage.
+    /// The seconds at which warnings are due when an attempt fails every `every` seconds of an outage that lasts this many seconds.
     fn warnings(outage: &mut Outage, start: Instant, seconds: u32, every: usize, cause: Cause) -> Vec<u32> {
         let due = |second: &u32| outage.failed(cause, start + SECOND * *second).is_some();
         (0..seconds).step_by(every).filter(due).collect()

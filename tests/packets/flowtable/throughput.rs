@@ -54,7 +54,7 @@ fn measure(world: &World, family: Family) -> (Duration, u64) {
 #[ignore = "needs a kernel with flowtables; vm-tests runs them"]
 fn a_connection_goes_faster_or_at_least_past_the_rules() {
     let world = World::new();
-    // Segments that stay together would spare the rules of both ways most of the packets.
+    // Segments are sent one by one. Joined by the device, most of them would pass the rules as one packet.
     world.node.ip(&["link set to-shell gso_max_segs 1", "link set to-remote gso_max_segs 1"]);
     world.shell.ip(&["link set eth0 gso_max_segs 1"]);
     world.remote.ip(&["link set eth0 gso_max_segs 1"]);

@@ -1,4 +1,4 @@
-//! The proxy ends and starts again; traffic does not notice.
+//! The proxy ends and starts again while connections go on.
 
 use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
 use crate::support::layout::{Layout, test_in_each_layout};

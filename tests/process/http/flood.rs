@@ -58,7 +58,7 @@ struct Client {
     ticks: usize,
 }
 
-/// A slow client sends a byte each so many ticks.
+/// A slow client sends a byte every this many ticks.
 const SLOWNESS: usize = 25;
 
 impl Client {
@@ -175,7 +175,7 @@ impl Drop for Flag<'_> {
     }
 }
 
-/// Runs `work` while so many clients of these habits attack each of the addresses; it begins when all of them have dialled.
+/// Runs `work` while this many clients of these habits attack each of the addresses; it begins when all of them have dialled.
 fn under_attack<T>(
     node: &Namespace,
     addresses: &[SocketAddr],

@@ -45,9 +45,9 @@ pub(crate) enum Ending {
 pub(crate) enum Fault {
     /// No answer at all, not even a status line.
     Unanswered(Ending),
-    /// The body breaks off after so many bytes.
+    /// The body breaks off after this many bytes.
     After(usize, Ending),
-    /// The body comes in chunks of so many bytes, with a pause after each.
+    /// The body comes in chunks of this many bytes, with a pause after each.
     Drip(usize, Duration),
     /// An HTTP status with a Status object, and Retry-After in seconds.
     Refuse(u16, Option<u32>),
@@ -92,6 +92,6 @@ pub(crate) enum Command {
     Bookmark,
     /// Send these bytes as they are.
     Bytes(Vec<u8>),
-    /// Send so many bytes of a line that does not end.
+    /// Send this many bytes of a line that does not end.
     Flood(usize),
 }

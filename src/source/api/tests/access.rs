@@ -177,7 +177,7 @@ impl Authority {
         self.sign_with(names, |_| ())
     }
 
-    /// The same with something changed about the certificate.
+    /// Like `sign`, after `change` has changed the parameters of the certificate.
     fn sign_with(
         &self,
         names: &[&str],
