@@ -104,14 +104,15 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
         let mut reader = counters::Reader::open(metrics, limit).context("netfilter netlink socket of the counters")?;
         let mut failed = Once::default();
         loop {
-            match reader.read() {
-                Ok(()) => failed.reset(),
+            let next = reader.read();
+            match &next {
+                Ok(_) => failed.reset(),
                 Err(error) if failed.is_new(error.to_string()) => {
                     warn!(%error, "cannot read the counters of the rules")
                 }
                 Err(_) => {}
             }
-            thread::sleep(counters::INTERVAL);
+            thread::sleep(next.unwrap_or(counters::INTERVAL));
         }
     };
     supervisor.thread("counters", "the counters' thread", body).context("thread of the counters")?;

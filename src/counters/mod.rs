@@ -18,6 +18,8 @@ use ledger::{Ledger, Place};
 
 /// The time between two readings.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(10);
+/// The same as long as there is nothing to read.
+const FIRST: Duration = Duration::from_secs(1);
 
 /// Reads the counters of both tables.
 pub(crate) struct Reader {
@@ -37,17 +39,20 @@ impl Reader {
         Ok(Self { connection: Connection::open()?, metrics, limit, ledger: Ledger::default() })
     }
 
-    /// Reads all counters and shows the totals.
+    /// Reads all counters and shows the totals; gives the time until the next reading. Before the first sync there are no counters.
     ///
     /// # Errors
     /// See [`ReadError`]; the metrics stay as they are.
-    pub(crate) fn read(&mut self) -> Result<(), ReadError> {
+    pub(crate) fn read(&mut self) -> Result<Duration, ReadError> {
         let mut reading = HashMap::default();
         for family in [Family::Ip, Family::Ip6] {
             self.read_family(family, &mut reading)?;
         }
+        if reading.is_empty() {
+            return Ok(FIRST);
+        }
         self.metrics.counted(self.ledger.take(reading, self.limit));
-        Ok(())
+        Ok(INTERVAL)
     }
 
     /// Rules come first: a connection that a rule drops was counted by a dispatch map before, so that drops are never too many.
