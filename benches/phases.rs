@@ -69,6 +69,7 @@ fn settings() -> Settings {
         local_traffic: None,
         node_ports: NodePorts::Everywhere,
         drop_invalid: false,
+        counters: kube_proxy::ruleset::Counters::Off,
         owned: false,
     }
 }

@@ -66,6 +66,7 @@ const WALLS: &[Wall] = &[
         modules: &["kernel", "model", "conntrack", "config"],
         words: &["nft::", "rustix", "std::fs", "std::thread"],
     },
+    Wall { module: "counters", modules: &["counters", "metrics", "ruleset"], words: &["nft::"] },
     Wall {
         module: "sync",
         modules: &[
@@ -106,6 +107,7 @@ const WALLS: &[Wall] = &[
         modules: &[
             "app",
             "config",
+            "counters",
             "events",
             "fastpath",
             "health",
