@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::Family;
 
 /// Facts of the Node object this proxy runs on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Node {
     /// The node's name.
     pub name: Arc<str>,
