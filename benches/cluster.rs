@@ -71,7 +71,7 @@ impl Shape {
 }
 
 fn name(n: u32) -> ObjectName {
-    ObjectName::new("bench", &format!("web-{n}"))
+    ObjectName::new("bench", format!("web-{n}"))
 }
 
 /// Endpoint `i` of Service `n`.
@@ -83,7 +83,7 @@ pub(crate) fn address(n: u32, i: u32) -> Ipv4Addr {
 pub(crate) fn slice(n: u32, addresses: impl Iterator<Item = Ipv4Addr>) -> EndpointSlice {
     let endpoints: Vec<Endpoint> = addresses.map(|address| cluster::endpoint(address.into())).collect();
     let ports = vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }];
-    let name = ObjectName::new("bench", &format!("web-{n}-x"));
+    let name = ObjectName::new("bench", format!("web-{n}-x"));
     let service = self::name(n);
     EndpointSlice { name, service, family: Family::V4, ports, endpoints, trigger: TriggerTime::default() }
 }

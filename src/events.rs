@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     fn failed(error: &str) -> ReportedEvent {
-        let service = ObjectName { namespace: "demo".into(), name: "web".into() };
+        let service = ObjectName::new("demo", "web");
         ReportedEvent::ServiceHealthCheckFailed { service, port: 30_500, error: error.to_owned() }
     }
 
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_service_that_the_kernel_refuses_has_an_event() {
-        let service = ObjectName { namespace: "demo".into(), name: "web".into() };
+        let service = ObjectName::new("demo", "web");
         let event = ReportedEvent::ServiceNotProgrammed { service, error: "set full".to_owned() };
         let event = object("node-1", &event, at(1));
         assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ServiceNotProgrammed")));
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_loses_is_an_event_of_its_service() {
-        let service = ObjectName { namespace: "demo".into(), name: "web".into() };
+        let service = ObjectName::new("demo", "web");
         let event = ReportedEvent::FrontNotProgrammed { service, reason: "a/b gets it".to_owned() };
         let event = object("node-1", &event, at(1));
         assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("FrontNotProgrammed")));

@@ -172,7 +172,7 @@ fn addresses(snapshot: &Snapshot, family: Family, port: u16) -> BTreeSet<SocketA
 /// The response to every path and method (K3); empty when the Service was deleted, as upstream.
 fn response(service: &ObjectName, local_endpoints: Option<usize>, healthy: bool) -> Response {
     let Some(local_endpoints) = local_endpoints else { return Response::default() };
-    let ObjectName { namespace, name } = service;
+    let (namespace, name) = (&service.namespace, &service.name);
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
          \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}"

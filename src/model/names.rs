@@ -1,14 +1,29 @@
 //! Names of Kubernetes objects and of what they expose.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
 
-/// Namespace and name of a namespaced object; printed as `namespace/name`.
+use foldhash::quality::RandomState;
+
+/// Namespace and name of a namespaced object; printed as `namespace/name`. Clones share the text.
 ///
 /// The order is by namespace, then by name, in bytes: it decides between two Services of the same age that claim the same front.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// The hash is computed once, because each change of an object looks its name up in many maps, and in a large cluster the text is
+/// in no cache. It is seeded at random for each process, so that no tenant can choose names with equal hashes.
+#[derive(Clone)]
 pub struct ObjectName {
+    hash: u64,
+    parts: Arc<NameParts>,
+}
+
+/// The parts of an [`ObjectName`], which are read through it.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameParts {
     /// The namespace.
     pub namespace: Arc<str>,
     /// The name.
@@ -18,8 +33,50 @@ pub struct ObjectName {
 impl ObjectName {
     /// A name from its two parts.
     #[must_use]
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        let parts = NameParts { namespace: namespace.into(), name: name.into() };
+        Self { hash: SEED.hash_one(&parts), parts: Arc::new(parts) }
+    }
+}
+
+impl Deref for ObjectName {
+    type Target = NameParts;
+
+    fn deref(&self) -> &NameParts {
+        &self.parts
+    }
+}
+
+impl PartialEq for ObjectName {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && (Arc::ptr_eq(&self.parts, &other.parts) || self.parts == other.parts)
+    }
+}
+
+impl Eq for ObjectName {}
+
+impl Hash for ObjectName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl PartialOrd for ObjectName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.parts, &other.parts) { Ordering::Equal } else { self.parts.cmp(&other.parts) }
+    }
+}
+
+impl fmt::Debug for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
     }
 }
 

@@ -182,7 +182,7 @@ fn action(kind: FrontKind, service: &Service, lists: &Lists) -> Action {
 }
 
 fn label(service: &ObjectName, port: &ServicePort) -> Arc<str> {
-    let ObjectName { namespace, name } = service;
+    let (namespace, name) = (&service.namespace, &service.name);
     let parts: &[&str] =
         if port.name.is_empty() { &[namespace, "/", name] } else { &[namespace, "/", name, ":", &port.name] };
     parts.concat().into()

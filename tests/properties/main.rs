@@ -247,7 +247,7 @@ fn following_is_as_good_in_layout_chains_when_the_rules_depend_on_the_node() {
 // A restart reads the tables back and has nothing to write, also when the kernel's limits shorten comments (O7).
 #[test]
 fn a_restart_has_nothing_to_do_with_the_longest_names() {
-    let name = ObjectName::new(&"n".repeat(63), &"s".repeat(63));
+    let name = ObjectName::new("n".repeat(63), "s".repeat(63));
     let port: Arc<str> = "p".repeat(63).into();
     let mut web = service(0);
     web.name = name.clone();

@@ -61,7 +61,7 @@ pub(crate) fn address(family: Family, block: u8, n: u16) -> IpAddr {
 
 /// The name of service `n`.
 pub(crate) fn name(n: u16) -> ObjectName {
-    ObjectName::new("shop", &format!("web-{n}"))
+    ObjectName::new("shop", format!("web-{n}"))
 }
 
 /// Service `n`: one TCP port with cluster IPs, external IPs, load balancer IPs and a node port.
@@ -97,7 +97,7 @@ pub(crate) fn endpoint(address: IpAddr) -> Endpoint {
 /// The slice of service `n` in a family.
 pub(crate) fn slice(n: u16, family: Family, endpoints: Vec<Endpoint>) -> EndpointSlice {
     let service = name(n);
-    let name = ObjectName::new("shop", &format!("{}-{family}", service.name));
+    let name = ObjectName::new("shop", format!("{}-{family}", service.name));
     let ports = vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }];
     EndpointSlice { name, service, family, ports, endpoints, trigger: TriggerTime::default() }
 }

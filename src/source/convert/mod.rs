@@ -69,7 +69,7 @@ impl Converter {
             fields.problem("metadata.namespace", format!("{namespace:?} is not a DNS label; object ignored"));
             return None;
         }
-        Some(ObjectName { namespace: self.names.share(namespace), name: name.into() })
+        Some(ObjectName::new(self.names.share(namespace), name))
     }
 
     /// The validated name of an object without a namespace.
