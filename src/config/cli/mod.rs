@@ -5,6 +5,7 @@
 //! flags that set none are [`OPTIONS`]. [`Flags::apply`] decides which flags have effect beside `--config`. Invariant:
 //! the values of a [`Flags`] have the type of their flag.
 
+mod documents;
 mod field;
 mod table;
 
@@ -131,6 +132,10 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands
     match (version, matches.subcommand()) {
         (VersionFlag::Print(text), _) => Ok(Request::Print(text)),
         (_, Some((RENDER, render))) => Ok(Request::Render(Flags::read(render)?)),
+        (_, Some((documents::COMPLETION, shell))) => {
+            Ok(Request::Print(documents::completion(command_line(commands), shell)?))
+        }
+        (_, Some((documents::MAN, _))) => Ok(Request::Print(documents::man_page(command_line(commands))?)),
         (_, Some(_)) => Ok(Request::Command(matches)),
         (VersionFlag::Report(version), None) => {
             Ok(Request::Run(Flags { version: Some(version), ..Flags::read(&matches)? }))
@@ -188,7 +193,7 @@ pub(super) fn command_line(commands: Commands) -> Command {
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
         .subcommand(with_flags(render));
-    commands(line)
+    documents::add_to(commands(line))
 }
 
 fn with_flags(command: Command) -> Command {
