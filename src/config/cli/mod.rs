@@ -188,12 +188,12 @@ pub(super) fn command_line(commands: Commands) -> Command {
     let render = Command::new(RENDER).about("Print the ruleset for a directory of manifests, and change nothing");
     let line = with_flags(Command::new("kube-proxy-nft"))
         .bin_name("kube-proxy")
-        .about("Programs Kubernetes Services into nf_tables over netlink")
         .arg(version)
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
         .subcommand(with_flags(render));
-    documents::add_to(commands(line))
+    // Behind the commands, whose own description would take its place.
+    documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink")
 }
 
 fn with_flags(command: Command) -> Command {

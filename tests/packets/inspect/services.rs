@@ -191,6 +191,28 @@ fn connections_and_remembered_clients_are_those_of_the_traffic(layout: Layout) {
     }
 }
 
+#[test]
+fn the_page_for_troubleshooting_shows_what_is_printed() {
+    let node = with_ruleset(Layout::Maps, "no-endpoints");
+    let more = rulesets(Layout::Maps).into_iter().find(|(name, _)| name == "node-port-local").expect("it has a ruleset");
+    nft::load(&node, &more.1);
+    let page = fs::read_to_string(project().join("deploy/TROUBLESHOOTING.md")).expect("the page is there");
+    let mut lines = page.lines().peekable();
+    let mut shown = 0;
+    while let Some(line) = lines.next() {
+        let Some(arguments) = line.strip_prefix("    $ kube-proxy services") else { continue };
+        let words: Vec<&str> = std::iter::once("services").chain(arguments.split_whitespace()).collect();
+        let (_, stdout, stderr) = outcome(&mut command(&node, &words));
+        let mut expected = String::new();
+        while let Some(line) = lines.next_if(|line| line.starts_with("    ")) {
+            expected += &format!("{}\n", &line[4..]);
+        }
+        assert_eq!(stdout + &stderr, expected, "{line}");
+        shown += 1;
+    }
+    assert!(shown >= 5, "the page shows {shown} commands");
+}
+
 test_in_each_layout!(what_another_program_changed_in_the_tables_is_seen);
 fn what_another_program_changed_in_the_tables_is_seen(layout: Layout) {
     let node = with_ruleset(layout, "cluster-ip");
