@@ -193,9 +193,7 @@ fn connections_and_remembered_clients_are_those_of_the_traffic(layout: Layout) {
 
 #[test]
 fn the_page_for_troubleshooting_shows_what_is_printed() {
-    let node = with_ruleset(Layout::Maps, "no-endpoints");
-    let more = rulesets(Layout::Maps).into_iter().find(|(name, _)| name == "node-port-local").expect("it has a ruleset");
-    nft::load(&node, &more.1);
+    let node = with_ruleset(Layout::Maps, "node-port-local");
     let page = fs::read_to_string(project().join("deploy/TROUBLESHOOTING.md")).expect("the page is there");
     let mut lines = page.lines().peekable();
     let mut shown = 0;
