@@ -14,6 +14,7 @@
 
 #![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
 
+pub mod explain;
 mod names;
 mod output;
 
@@ -48,7 +49,10 @@ impl Outcome {
 
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
-enum Command {}
+enum Command {
+    /// Tell what becomes of a packet, by the rules that are in the kernel now
+    Explain(explain::Args),
+}
 
 /// Adds the commands to a command line.
 pub(crate) fn commands(line: clap::Command) -> clap::Command {
@@ -61,7 +65,9 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 /// Why it could not look, or [`ReaderGone`].
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
-    let outcome = match Command::from_arg_matches(matches)? {};
+    let outcome = match Command::from_arg_matches(matches)? {
+        Command::Explain(args) => explain::run(&args, &mut out)?,
+    };
     out.flush()?;
     Ok(outcome)
 }

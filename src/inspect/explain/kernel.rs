@@ -4,7 +4,7 @@
 //! elements on the way of the packet, of sets of ranges all elements. So the size of the tables does not matter.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -203,11 +203,11 @@ impl Routes for ThisHost {
 
 /// What an error of a look-up means.
 fn reason(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENETUNREACH) => "no route".to_owned(),
-        Some(libc::EHOSTUNREACH) => "no route, or this host does not forward packets".to_owned(),
-        Some(libc::EXDEV) => "the reverse-path filter drops packets from this source at this interface".to_owned(),
-        Some(libc::EINVAL) => "the kernel takes no packet with these addresses at this interface".to_owned(),
+    match error.kind() {
+        ErrorKind::NetworkUnreachable => "no route".to_owned(),
+        ErrorKind::HostUnreachable => "no route, or this host does not forward packets".to_owned(),
+        ErrorKind::CrossesDevices => "the reverse-path filter drops packets from this source at this interface".to_owned(),
+        ErrorKind::InvalidInput => "the kernel takes no packet with these addresses at this interface".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -84,7 +84,7 @@ pub(crate) struct Walk {
 
 /// Whether a table is the proxy's own.
 pub(crate) fn is_ours(table: &TableName) -> bool {
-    &*table.name == "kube-proxy" || &*table.name == crate::ruleset::fastpath::TABLE
+    ["kube-proxy", "kube-proxy-flowtable"].contains(&&*table.name)
 }
 
 /// Walks a packet from its start. `is_own` says whether it is this host's own.
