@@ -17,6 +17,9 @@
 pub mod explain;
 mod names;
 mod output;
+mod running;
+mod services;
+mod tables;
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -52,6 +55,7 @@ impl Outcome {
 enum Command {
     /// Tell what becomes of a packet, by the rules that are in the kernel now
     Explain(explain::Args),
+    Services(services::Args),
 }
 
 /// Adds the commands to a command line.
@@ -67,6 +71,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
     let outcome = match Command::from_arg_matches(matches)? {
         Command::Explain(args) => explain::run(&args, &mut out)?,
+        Command::Services(args) => services::run(&args, &mut out)?,
     };
     out.flush()?;
     Ok(outcome)

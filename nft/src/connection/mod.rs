@@ -7,6 +7,7 @@ mod errors;
 mod look;
 mod outline;
 mod read;
+mod walk;
 
 use std::io;
 
@@ -22,6 +23,7 @@ use crate::wire::{Writer, flag, kind};
 pub use errors::{CommitError, ReadError, Refusal, refusal};
 pub use outline::TableOutline;
 pub use read::TableDump;
+pub use walk::Item;
 
 /// The size of a committed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
