@@ -263,7 +263,7 @@ fn what_it_cannot_look_at_is_an_error_with_a_remedy() {
     for (args, expected) in [
         ("--from 203.0.113.7 --to 10.96.0.1", "expected IP:PORT"),
         ("--from 203.0.113.7 --to [fd00::1]:80", "different families"),
-        ("--from 203.0.113.7 --to 10.96.0.1:80 --iface to-clinet", "did you mean to-client?"),
+        ("--from 203.0.113.7 --to 10.96.0.1:80 --iface to-clinet", "did you mean to-client"),
         ("--from 192.0.2.2 --to 10.96.0.1:80 --iface lo", "leave out --iface"),
     ] {
         let (code, out, errors) = explain(&world.node, &args.split(' ').collect::<Vec<_>>());
