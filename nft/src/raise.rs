@@ -55,9 +55,8 @@ impl RuleDump {
 
 /// The statement at the start of the expressions, and the number of its expressions.
 fn statement(exprs: &[Expr], family: Family) -> Option<(Statement, usize)> {
-    let is_it = |(statement, len): &(Statement, usize)| {
-        exprs.get(..*len).is_some_and(|exprs| statement.lower(family) == exprs)
-    };
+    let is_it =
+        |(statement, len): &(Statement, usize)| exprs.get(..*len).is_some_and(|exprs| statement.lower(family) == exprs);
     of_shape(exprs).into_iter().chain(with_fields(exprs)).find(is_it)
 }
 

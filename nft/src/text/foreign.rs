@@ -11,7 +11,9 @@ pub(super) fn words(exprs: &[Expr]) -> Option<(String, usize)> {
         [Expr::Foreign(foreign), rest @ ..] => match (&**foreign, rest) {
             (Foreign::Notrack, _) => Some(("notrack".to_owned(), 1)),
             (Foreign::Harmless(name), _) => Some((name.to_string(), 1)),
-            (Foreign::Meta { key, .. }, [Expr::Cmp { op, data, .. }, ..]) => meta(*key, *op, data).map(|text| (text, 2)),
+            (Foreign::Meta { key, .. }, [Expr::Cmp { op, data, .. }, ..]) => {
+                meta(*key, *op, data).map(|text| (text, 2))
+            }
             _ => None,
         },
         [Expr::Ct { key: CtKey::State, .. }, Expr::Bitwise { mask, .. }, Expr::Cmp { op, data, .. }, ..] => {

@@ -223,7 +223,9 @@ fn reason(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NetworkUnreachable => "no route".to_owned(),
         ErrorKind::HostUnreachable => "no route, or this host does not forward packets".to_owned(),
-        ErrorKind::CrossesDevices => "the reverse-path filter drops packets from this source at this interface".to_owned(),
+        ErrorKind::CrossesDevices => {
+            "the reverse-path filter drops packets from this source at this interface".to_owned()
+        }
         ErrorKind::InvalidInput => "the kernel takes no packet with these addresses at this interface".to_owned(),
         _ => error.to_string(),
     }

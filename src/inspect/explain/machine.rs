@@ -333,7 +333,9 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
     fn obey(&mut self, thread: &mut Thread, verdict: Verdict, table: &TableName) -> Result<bool> {
         let enter = |machine: &mut Self, thread: &mut Thread, chain: Arc<str>| -> Result<bool> {
             if thread.stack.len() >= DEPTH {
-                bail!("chain {chain} of table {table} is deeper than the kernel allows; the rules changed while they were read");
+                bail!(
+                    "chain {chain} of table {table} is deeper than the kernel allows; the rules changed while they were read"
+                );
             }
             let rules = machine.ruleset.rules(table, &chain)?;
             thread.stack.push(Frame { chain, rules, at: 0 });
@@ -477,9 +479,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             (LookupResult::Member, _) => Flow::Next,
             (LookupResult::NotMember, _) => Flow::Break,
             (LookupResult::Verdict, Value::Verdict(verdict)) => Flow::Verdict(verdict),
-            (LookupResult::Load(dreg), Value::Data(data)) => {
-                thread.load(dreg, Loaded::Bytes(data.as_slice().to_vec()))
-            }
+            (LookupResult::Load(dreg), Value::Data(data)) => thread.load(dreg, Loaded::Bytes(data.as_slice().to_vec())),
             (LookupResult::Verdict | LookupResult::Load(_), _) => Flow::Stuck(format!("the set {set}")),
         })
     }
@@ -507,8 +507,23 @@ enum Assumed {
 fn effect_of(rest: &[Expr]) -> Option<Assumed> {
     /// Expressions that only compare, load, or let a packet by at a rate.
     const CONDITIONS: [&str; 17] = [
-        "bitwise", "byteorder", "cmp", "connlimit", "ct", "dynset", "exthdr", "fib", "hash", "limit", "lookup", "meta",
-        "numgen", "osf", "payload", "quota", "range",
+        "bitwise",
+        "byteorder",
+        "cmp",
+        "connlimit",
+        "ct",
+        "dynset",
+        "exthdr",
+        "fib",
+        "hash",
+        "limit",
+        "lookup",
+        "meta",
+        "numgen",
+        "osf",
+        "payload",
+        "quota",
+        "range",
     ];
     /// Targets of iptables that do not end a rule and do not change the way of the packet.
     const HARMLESS: [&str; 7] = ["AUDIT", "CHECKSUM", "LOG", "NFLOG", "RATEEST", "TCPMSS", "TRACE"];
@@ -850,9 +865,7 @@ impl Thread {
                 };
                 self.load(*dreg, loaded)
             }
-            Foreign::Nat { of_destination: true, address, port, .. } => {
-                self.dnat(*address, *port, is_v4)
-            }
+            Foreign::Nat { of_destination: true, address, port, .. } => self.dnat(*address, *port, is_v4),
             Foreign::Nat { of_destination: false, address, .. } => {
                 let to = address.and_then(|register| self.address(register, is_v4));
                 self.effects.extend(to.map(Effect::SourceTo));

@@ -180,7 +180,8 @@ fn answer(args: &Args) -> Result<(Packet, Explanation)> {
         let mut explanation = evaluate(&packet, is_own, family, &mut live, &mut host)?;
         if live.generation()? == before || changes == TRIES {
             if changes == TRIES {
-                let text = "the rules changed while they were read, each time; parts of the answer may be older than others";
+                let text =
+                    "the rules changed while they were read, each time; parts of the answer may be older than others";
                 explanation.warnings.push(text.to_owned());
             }
             return Ok((packet, explanation));
@@ -194,7 +195,9 @@ fn input(args: &Args, is_own: bool, host: &mut ThisHost) -> Result<Link> {
     let source = args.from.address;
     match &args.iface {
         Some(name) if is_own => {
-            bail!("{source} is an address of this host, so the packet arrives at no interface: leave out --iface {name}")
+            bail!(
+                "{source} is an address of this host, so the packet arrives at no interface: leave out --iface {name}"
+            )
         }
         Some(name) => host.interface(name).ok_or_else(|| {
             let known: Vec<&str> = host.names().map(|name| &**name).collect();

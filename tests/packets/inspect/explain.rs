@@ -28,9 +28,13 @@ fn cluster() -> Vec<Value> {
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
     let ranges = json!(["198.51.100.0/24", "2001:db8:51::/64"]);
     let lb = service("shop", "lb").cluster_ips(2).port("http", Proto::Tcp, 80).load_balancer_ip(v4.load_balancer_ip(2));
-    let api = service("shop", "api").cluster_ips(3).port("http", Proto::Tcp, 80).load_balancer_ip(v4.load_balancer_ip(3));
+    let api =
+        service("shop", "api").cluster_ips(3).port("http", Proto::Tcp, 80).load_balancer_ip(v4.load_balancer_ip(3));
     let sticky = service("shop", "cart").cluster_ips(4).port("http", Proto::Tcp, 80).client_ip_affinity(3600);
-    let here = service("shop", "log").cluster_ips(5).port("http", Proto::Tcp, 80).spec("internalTrafficPolicy", json!("Local"));
+    let here = service("shop", "log")
+        .cluster_ips(5)
+        .port("http", Proto::Tcp, 80)
+        .spec("internalTrafficPolicy", json!("Local"));
     let empty = service("shop", "old").cluster_ips(6).port("http", Proto::Tcp, 80).external_ip(v4.external_ip(6));
     let mut objects = vec![
         node(),
@@ -114,9 +118,8 @@ fn the_json_has_the_fields_that_are_documented(layout: Layout) {
     ] {
         let value = json_of(&world.node, from, to);
         assert_eq!(value["verdict"], verdict, "{value:#}");
-        let fields = [
-            "verdict", "service", "endpoints", "masquerade", "masqueradeReason", "reason", "steps", "warnings",
-        ];
+        let fields =
+            ["verdict", "service", "endpoints", "masquerade", "masqueradeReason", "reason", "steps", "warnings"];
         assert_eq!(names(&value), BTreeSet::from(fields));
         assert!(value["masquerade"].is_boolean() && value["warnings"].is_array());
         assert!(value["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{value:#}");
@@ -172,7 +175,10 @@ fn a_rule_of_another_program_that_drops_earlier_is_found(layout: Layout) {
     // It lets other packets by, and says so by the verdict.
     let other = json_of(&world.node, "10.244.1.99", "10.96.0.4:80");
     assert_eq!(other["verdict"], "translated", "{other:#}");
-    nft::load(&world.node, "flush chain inet guard early\nadd rule inet guard early ip daddr 10.96.0.1 limit rate over 1/second drop");
+    nft::load(
+        &world.node,
+        "flush chain inet guard early\nadd rule inet guard early ip daddr 10.96.0.1 limit rate over 1/second drop",
+    );
     let value = json_of(&world.node, "10.244.1.99", "10.96.0.1:80");
     assert_eq!(value["verdict"], "unknown", "{value:#}");
     assert!(value["reason"].as_str().is_some_and(|reason| reason.contains("limit")), "{value:#}");
@@ -190,7 +196,8 @@ fn tamper(node: &Namespace, layout: Layout) {
         ),
         Layout::Chains => {
             let listing = nft::list_ruleset(node);
-            let rule = listing.lines().find(|line| line.contains("dnat to 10.244.1.10:8080") && line.contains("shop/web"));
+            let rule =
+                listing.lines().find(|line| line.contains("dnat to 10.244.1.10:8080") && line.contains("shop/web"));
             assert!(rule.is_some(), "{listing}");
             let chain = listing
                 .split("\tchain ")
