@@ -26,12 +26,12 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use nft::{Connection, Data, Family, TableName, Value};
 
+use crate::inspect::Outcome;
 use crate::inspect::names;
 use crate::inspect::output::{Format, FormatArgs, Output};
-use crate::inspect::{COULD_NOT_LOOK, Outcome};
 use crate::kernel::routes;
 use kernel::{Live, ThisHost};
 use machine::{Host as _, Lookup, Ruleset as _};
@@ -145,8 +145,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
 /// # Errors
 /// As those of the command.
 pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation> {
-    let wrong = |why: &'static str| anyhow::anyhow!("{why} (exit code {COULD_NOT_LOOK})");
-    let (from, to) = (from.parse().map_err(wrong)?, to.parse().map_err(wrong)?);
+    let (from, to) = (from.parse().map_err(Error::msg)?, to.parse().map_err(Error::msg)?);
     let args = Args { from, to, iface: iface.map(str::to_owned), format: FormatArgs::default() };
     answer(&args).map(|(_, explanation)| explanation)
 }

@@ -120,6 +120,7 @@ const NAT_SOURCE: i32 = 100;
 impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     /// A packet that arrives at an interface.
     fn arrive(&mut self, branches: Vec<Branch>) -> Result<Vec<Branch>> {
+        self.note_earlier(Hook::Prerouting);
         let mut done = Vec::new();
         for mut branch in self.hook(Hook::Prerouting, branches)? {
             if branch.fate.is_some() {
@@ -145,6 +146,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
 
     /// A packet of this host.
     fn leave(&mut self, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
+        self.note_earlier(Hook::Output);
         for branch in &mut branches {
             branch.packet.output = self.output(&branch.packet)?;
         }
@@ -207,7 +209,6 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
 
     /// Calls what is registered at a hook.
     fn hook(&mut self, hook: Hook, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
-        self.note_earlier(hook);
         for unit in self.units(hook) {
             branches = match unit {
                 Unit::Tracking => branches.into_iter().map(track).collect(),
@@ -246,19 +247,17 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         units.into_iter().map(|(_, unit)| unit).collect()
     }
 
-    /// Notes the chains of other programs that are called before the Services are looked up.
+    /// Notes the chains of other programs that a hook calls before the Services are looked up.
     fn note_earlier(&mut self, hook: Hook) {
-        if !matches!(hook, Hook::Prerouting | Hook::Output) {
-            return;
-        }
         let units = self.units(hook).into_iter().flat_map(|unit| match unit {
             Unit::Tracking => Vec::new(),
             Unit::Nat(chains) => chains,
             Unit::Chain(chain) => vec![chain],
         });
-        let earlier = units.take_while(|chain| !is_ours(&chain.table)).map(|chain| Before { hook, chain });
-        let new: Vec<Before> = earlier.filter(|before| !self.before.contains(before)).collect();
-        self.before.extend(new);
+        let mut chains: Vec<ChainHead> = units.collect();
+        let ours = chains.iter().position(|chain| is_ours(&chain.table)).unwrap_or(0);
+        chains.truncate(ours);
+        self.before = chains.into_iter().map(|chain| Before { hook, chain }).collect();
     }
 
     fn chain(&mut self, chain: &ChainHead, branches: Vec<Branch>) -> Result<Vec<Branch>> {
