@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::decoded::name;
-use super::exprs::{Reader, only_if};
+use super::reader::{Reader, only_if};
 use crate::expr::{Foreign, Order, Register};
 use crate::table::Family;
 

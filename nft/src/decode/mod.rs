@@ -16,6 +16,7 @@ mod messages;
 mod notice;
 mod objects;
 mod outline;
+mod reader;
 
 use crate::table::Family;
 use crate::wire::{Attrs, SUBSYSTEM, kind};
