@@ -12,6 +12,7 @@
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
 //! running proxy and, as far as its subject allows, without one.
 
+pub mod explain;
 mod names;
 mod output;
 mod running;
@@ -50,6 +51,7 @@ impl Outcome {
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
 enum Command {
+    Explain(explain::Args),
     Services(services::Args),
 }
 
@@ -65,6 +67,7 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
     let outcome = match Command::from_arg_matches(matches)? {
+        Command::Explain(args) => explain::run(&args, &mut out)?,
         Command::Services(args) => services::run(&args, &mut out)?,
     };
     out.flush()?;

@@ -10,17 +10,21 @@ mod ack;
 mod decoded;
 mod elements;
 mod exprs;
+mod foreign;
+mod heads;
 mod messages;
 mod notice;
 mod objects;
 mod outline;
+mod reader;
 
 use crate::table::Family;
 use crate::wire::{Attrs, SUBSYSTEM, kind};
 
 pub use ack::{Ack, ack, done};
 pub use decoded::{Count, DecodeError, Decoded, RawElement};
-pub use elements::pair;
+pub use elements::{pair, pair_of};
+pub use heads::{ChainHead, HookHead, RuleHead, SetHead, TableHead, chain_head, rule_head, set_head, table_head};
 pub use messages::{Messages, dump_interrupted, sequence};
 pub(crate) use notice::is_about;
 pub use notice::{Notice, Process, notice};

@@ -111,6 +111,7 @@ impl Built {
             Expr::Reject(with) => (c"reject", reject(*with)),
             Expr::Counter => (c"counter", vec![]),
             Expr::FlowOffload(flowtable) => (c"flow_offload", flow_offload(flowtable)?),
+            Expr::Foreign(foreign) => unreachable!("no statement lowers to {foreign:?}"),
             Expr::Unknown(name) => unreachable!("no statement lowers to the unknown expression {name}"),
         };
         Ok(Self { name, attributes })

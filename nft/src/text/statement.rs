@@ -7,11 +7,36 @@ use crate::data::Data;
 use crate::datatype::DataType;
 use crate::expr::FibAddress;
 use crate::field::Field;
-use crate::object::Rule;
+use crate::object::{Rule, RuleDump};
+use crate::raise::Part;
 use crate::statement::{CtBit, Operand, Statement};
 use crate::table::Family;
 use crate::text::element::values;
+use crate::text::foreign;
 use crate::text::words::{comment, duration, interface_start};
+
+impl RuleDump {
+    /// The rule as nft lists it in a table of the family. An expression that this crate has no words for stands in the style of
+    /// `nft --debug=netlink`, in brackets.
+    #[must_use]
+    pub fn to_nft(&self, family: Family) -> String {
+        if let Some(rule) = self.to_rule(family) {
+            return Scope::table(family).rule(&rule);
+        }
+        let scope = Scope::table(family);
+        let mut words = Vec::new();
+        let mut at = 0;
+        while let Some(rest) = self.exprs.get(at..).filter(|rest| !rest.is_empty()) {
+            let (text, len) = match self.part(at, family) {
+                (Part::Statement(statement), len) => (scope.statement(&statement), len),
+                (Part::Expr(_), _) => foreign::words(rest).unwrap_or_else(|| (rest[0].to_string(), 1)),
+            };
+            words.push(text);
+            at += len;
+        }
+        words.join(" ") + &comment(self.comment.as_deref())
+    }
+}
 
 /// The context that the text of a statement depends on.
 #[derive(Clone, Copy)]

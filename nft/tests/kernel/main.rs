@@ -8,6 +8,7 @@ mod dumps;
 mod fixtures;
 mod large;
 mod listing;
+mod look;
 mod ownership;
 mod refusal;
 mod support;
