@@ -10,6 +10,7 @@ pub mod chains;
 pub mod fastpath;
 pub mod maps;
 pub mod notes;
+pub mod reading;
 mod shared;
 
 use std::net::IpAddr;

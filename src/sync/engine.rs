@@ -18,12 +18,14 @@ use super::budget::{Budget, Oversized};
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
+use super::journal::Journal;
 use super::locality::NoLocalEndpoints;
 use super::lost::{self, LostClaims};
 use super::pending::Pending;
 use super::quarantine::{Quarantine, RefusedService};
 use super::settings;
 use super::tables::Tables;
+use crate::changes::TriggerKind;
 use crate::config::Config;
 use crate::conntrack::Flow;
 use crate::kernel::{ForeignWrites, Kernel};
@@ -39,6 +41,7 @@ pub struct Engine<K> {
     pub(super) health_checks: HealthChecks,
     pub(super) no_local_endpoints: NoLocalEndpoints,
     pub(super) pending: Pending,
+    pub(super) journal: Journal,
     udp: UdpFlows,
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
@@ -88,6 +91,7 @@ impl<K: Kernel> Engine<K> {
             health_checks: HealthChecks::default(),
             no_local_endpoints: NoLocalEndpoints::default(),
             pending: Pending::new(families, SystemTime::now()),
+            journal: Journal::default(),
             udp: UdpFlows::default(),
             kernel,
             interfaces: Vec::new(),
@@ -105,7 +109,9 @@ impl<K: Kernel> Engine<K> {
             Event::NodeApplied(node) => Event::NodeApplied(node.with_bind_address(self.config.bind_address)),
             event => event,
         };
-        self.pending.note(&self.state, &event);
+        if self.pending.note(&self.state, &event) {
+            self.journal.note(&self.state, &event, Instant::now());
+        }
         self.state.apply(event);
         self.state.is_complete() && self.state.is_dirty()
     }
@@ -130,6 +136,7 @@ impl<K: Kernel> Engine<K> {
         let families: Vec<Family> = self.families().collect();
         let suspicious = std::mem::take(&mut self.suspicious);
         self.pending.taken();
+        self.journal.begin(suspicious);
         let services = self.recompute();
         let outcome = match self.bring_about(after_pause) {
             Err(failed) if cannot_own(&failed) => {
@@ -143,7 +150,9 @@ impl<K: Kernel> Engine<K> {
         };
         let outcome = outcome.or_else(|failed| self.isolate(failed));
         self.quarantine.synced(outcome.is_ok());
-        let mut report = outcome.map_err(SyncError::from)?;
+        let outcome = outcome.map_err(SyncError::from);
+        self.journal.ended(&self.tables, outcome.as_ref().err());
+        let mut report = outcome?;
         report.services = services;
         report.repaired = suspicious && services == 0 && report.committed.is_some();
         if suspicious && report.committed.is_some() {
@@ -170,6 +179,7 @@ impl<K: Kernel> Engine<K> {
         let start = Instant::now();
         let Done { committed, commands, left } = self.commit(commands, stale)?;
         let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
+        self.journal.committed(&self.tables, &commands);
         self.tables.committed(&commands, Instant::now());
         if commands.iter().any(deletes_clients) {
             // Until now, a client that was remembered there could make a flow to an endpoint that is gone.
@@ -185,7 +195,11 @@ impl<K: Kernel> Engine<K> {
     /// Selects the endpoints of the Services that became dirty, and puts the records into the tables. Gives the number of Services.
     fn recompute(&mut self) -> usize {
         let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
-        services.extend(self.quarantine.due(Instant::now()));
+        let due = self.quarantine.due(Instant::now());
+        let reasons =
+            [(node, TriggerKind::Node), (service_cidrs, TriggerKind::ServiceCidr), (!due.is_empty(), TriggerKind::Retry)];
+        reasons.into_iter().filter(|(is, _)| *is).for_each(|(_, reason)| self.journal.because(reason));
+        services.extend(due);
         if self.first {
             self.health_checks.clear();
         }
@@ -288,6 +302,7 @@ impl<K: Kernel> Engine<K> {
             return None;
         }
         self.refresh_node();
+        self.journal.because(TriggerKind::Addresses);
         Some(AddressChange { added, removed })
     }
 
@@ -315,6 +330,7 @@ impl<K: Kernel> Engine<K> {
             }
         };
         self.suspicious = true;
+        self.journal.because(TriggerKind::Repair);
         self.tables.other_proxy.suspect();
         self.tables.forget();
         Some(programs)
@@ -332,12 +348,14 @@ impl<K: Kernel> Engine<K> {
             warn!(%error, "cannot ask whether another program changed our rules");
         }
         self.refresh_node();
+        self.journal.because(TriggerKind::Takeover);
         self.tables.forget();
     }
 
     /// Has the next sync list the node's addresses and compare all that the kernel holds.
     pub fn compare_everything(&mut self) {
         self.suspicious = true;
+        self.journal.because(TriggerKind::Resync);
         self.refresh_node();
         self.tables.forget();
     }

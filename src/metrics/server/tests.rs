@@ -14,6 +14,7 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
         configz: r#"{"kubeproxy.config.k8s.io":{"mode":"nftables"}}"#.to_owned(),
         flagz: Some(vec![("v".to_owned(), "2".to_owned()), ("config".to_owned(), "/a/b".to_owned())]),
         statusz: Some(Versions { binary: "1.36.2+x".to_owned(), emulation: "1.36".to_owned() }),
+        changes: Changes::new(SystemTime::now()),
         debug: Some(Arc::new(move |level| {
             if level > 10 {
                 return Err("too loud".to_owned());
@@ -24,6 +25,12 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
     };
     let (address, server) = serve(pages);
     (address, server, set)
+}
+
+/// Only the pages that are always there.
+fn none() -> Pages {
+    let changes = Changes::new(SystemTime::now());
+    Pages { configz: "{}".to_owned(), flagz: None, statusz: None, changes, debug: None }
 }
 
 fn serve(pages: Pages) -> (SocketAddr, Server) {
@@ -71,7 +78,7 @@ async fn fixed_pages_are_exact() {
 
 #[tokio::test]
 async fn pages_that_are_switched_off_are_not_found() {
-    let (address, _server) = serve(Pages { configz: "{}".to_owned(), flagz: None, statusz: None, debug: None });
+    let (address, _server) = serve(none());
     for path in ["/flagz", "/statusz", "/debug/pprof", "/debug/pprof/", "/debug/flags", "/debug/flags/v"] {
         assert!(get(address, path).await.starts_with("HTTP/1.1 404 Not Found\r\n"), "{path}");
     }
