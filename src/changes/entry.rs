@@ -411,7 +411,8 @@ impl Trigger {
 
 impl Change {
     fn heap(&self) -> usize {
-        let fields = self.fields.iter().map(|field| field.field.capacity() + field.before.capacity() + field.after.capacity());
+        let fields =
+            self.fields.iter().map(|field| field.field.capacity() + field.before.capacity() + field.after.capacity());
         let endpoints = self.endpoints.added.capacity() + self.endpoints.removed.capacity();
         name_size(&self.service)
             + self.trigger.heap()
@@ -506,7 +507,9 @@ mod form {
             name.as_ref().map(ToString::to_string).serialize(to)
         }
 
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ObjectName>, D::Error> {
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<Option<ObjectName>, D::Error> {
             let text = Option::<String>::deserialize(from)?;
             text.as_deref().map(super::parse).transpose().map_err(D::Error::custom)
         }

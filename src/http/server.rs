@@ -28,13 +28,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The two ends of a connection; an extension of each request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
-    client: SocketAddr,
-    server: SocketAddr,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
 }
 
 impl Ends {
     /// Whether the client is on this host: it came over loopback, or from the address that it went to.
-    pub(crate) fn are_on_one_host(&self) -> bool {
+    pub(crate) fn are_on_one_host(self) -> bool {
         let [client, server] = [self.client, self.server].map(|end| end.ip().to_canonical());
         client.is_loopback() || client == server
     }

@@ -14,6 +14,7 @@
 
 #![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
 
+mod changes;
 mod names;
 mod output;
 
@@ -48,7 +49,9 @@ impl Outcome {
 
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
-enum Command {}
+enum Command {
+    Changes(changes::Args),
+}
 
 /// Adds the commands to a command line.
 pub(crate) fn commands(line: clap::Command) -> clap::Command {
@@ -61,7 +64,9 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 /// Why it could not look, or [`ReaderGone`].
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
-    let outcome = match Command::from_arg_matches(matches)? {};
+    let outcome = match Command::from_arg_matches(matches)? {
+        Command::Changes(args) => changes::run(&args, &mut out)?,
+    };
     out.flush()?;
     Ok(outcome)
 }

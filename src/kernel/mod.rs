@@ -20,7 +20,9 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Command, CommitError, Committed, Connection, Element, Elements, ReadError, Set, Table, TableDump, TableName};
+use nft::{
+    Command, CommitError, Committed, Connection, Element, Elements, ReadError, Set, Table, TableDump, TableName,
+};
 use tracing::{Level, enabled, info, trace};
 
 use crate::conntrack::Flow;
@@ -153,8 +155,12 @@ fn shortened(command: &Command) -> String {
     let short = match command {
         _ if command.elements() <= LOGGED => return command.to_string(),
         Command::AddElements(table, set, list) => Command::AddElements(table.clone(), Arc::clone(set), first(list)),
-        Command::DeleteElements(table, set, list) => Command::DeleteElements(table.clone(), Arc::clone(set), first(list)),
-        Command::DestroyElements(table, set, list) => Command::DestroyElements(table.clone(), Arc::clone(set), first(list)),
+        Command::DeleteElements(table, set, list) => {
+            Command::DeleteElements(table.clone(), Arc::clone(set), first(list))
+        }
+        Command::DestroyElements(table, set, list) => {
+            Command::DestroyElements(table.clone(), Arc::clone(set), first(list))
+        }
         other => return other.to_string(),
     };
     format!("{short} and {} more elements", command.elements() - LOGGED)

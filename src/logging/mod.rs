@@ -203,7 +203,8 @@ mod tests {
     #[test]
     fn changed_services_are_logged_from_2_on_and_endpoints_from_4_on() {
         let shown = |verbosity, level| filter(verbosity).would_enable("kube_proxy::changes::log", &level);
-        let levels = [0, 1, 2, 3, 4, 6].map(|verbosity| (shown(verbosity, Level::INFO), shown(verbosity, Level::DEBUG)));
+        let levels =
+            [0, 1, 2, 3, 4, 6].map(|verbosity| (shown(verbosity, Level::INFO), shown(verbosity, Level::DEBUG)));
         let (none, services, endpoints) = ((false, false), (true, false), (true, true));
         assert_eq!(levels, [none, none, services, services, endpoints, endpoints]);
     }

@@ -69,7 +69,8 @@ pub fn drops(value: ValueRef<'_>, chains: &[ChainContent]) -> bool {
 /// Whether a chain, or one that it leads to over so many steps, drops what reaches its end.
 fn chain_drops(name: &str, chains: &[ChainContent], steps: usize) -> bool {
     let Ok(index) = chains.binary_search_by(|content| (*content.chain.name).cmp(name)) else { return false };
-    has_drop(&chains[index]) || steps > 0 && chains[index].targets().any(|target| chain_drops(target, chains, steps - 1))
+    has_drop(&chains[index])
+        || steps > 0 && chains[index].targets().any(|target| chain_drops(target, chains, steps - 1))
 }
 
 /// Whether a chain has a rule that drops packets.
@@ -140,7 +141,11 @@ mod tests {
     }
 
     /// The fronts with what is told of each, and the endpoints, as they are read from what a layout writes.
-    fn read(layout: Layout, family: Family, selection: &ServiceSelection) -> (BTreeMap<Front, &'static str>, BTreeSet<SocketAddr>) {
+    fn read(
+        layout: Layout,
+        family: Family,
+        selection: &ServiceSelection,
+    ) -> (BTreeMap<Front, &'static str>, BTreeSet<SocketAddr>) {
         let mut fragment = layout.service(&settings(family), selection);
         fragment.chains.sort_by(|a, b| a.chain.name.cmp(&b.chain.name));
         let mut fronts = BTreeMap::new();
@@ -186,12 +191,8 @@ mod tests {
     #[test]
     fn what_each_layout_writes_is_read_back() {
         let policies = [TrafficPolicy::Cluster, TrafficPolicy::Local];
-        let nodes: [&[&str]; 4] = [
-            &[],
-            &["10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here"],
-            &["10.0.0.2 @there"],
-            &["10.0.0.1 @here"],
-        ];
+        let nodes: [&[&str]; 4] =
+            [&[], &["10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here"], &["10.0.0.2 @there"], &["10.0.0.1 @here"]];
         let mut seen = BTreeSet::new();
         for (internal, external) in policies.into_iter().flat_map(|one| policies.map(|other| (one, other))) {
             for (endpoints, affinity, ranges) in
@@ -212,8 +213,9 @@ mod tests {
                 let slices = slices.into_iter().filter(|slice| !slice.endpoints.is_empty()).map(Event::SliceApplied);
                 let state = testing::state(std::iter::once(Event::ServiceApplied(web)).chain(slices));
                 let selection = select(&state, &name("ns/web")).unwrap();
-                for (layout, family) in
-                    [Layout::Maps, Layout::Chains].into_iter().flat_map(|layout| Family::BOTH.map(|family| (layout, family)))
+                for (layout, family) in [Layout::Maps, Layout::Chains]
+                    .into_iter()
+                    .flat_map(|layout| Family::BOTH.map(|family| (layout, family)))
                 {
                     let found = read(layout, family, &selection);
                     assert_eq!(found, expected(family, &selection), "{layout:?} {family} {internal:?} {external:?}");

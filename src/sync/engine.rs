@@ -196,8 +196,11 @@ impl<K: Kernel> Engine<K> {
     fn recompute(&mut self) -> usize {
         let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
         let due = self.quarantine.due(Instant::now());
-        let reasons =
-            [(node, TriggerKind::Node), (service_cidrs, TriggerKind::ServiceCidr), (!due.is_empty(), TriggerKind::Retry)];
+        let reasons = [
+            (node, TriggerKind::Node),
+            (service_cidrs, TriggerKind::ServiceCidr),
+            (!due.is_empty(), TriggerKind::Retry),
+        ];
         reasons.into_iter().filter(|(is, _)| *is).for_each(|(_, reason)| self.journal.because(reason));
         services.extend(due);
         if self.first {

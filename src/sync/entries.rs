@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use super::Sync;
 use super::engine::Report;
 use super::failure::SyncError;
 use super::journal::Told;
 use super::repairs::Unlogged;
-use super::Sync;
 use crate::changes::{self, Outcome, Repair, SyncRun, Trigger, TriggerKind, What, cut};
 use crate::kernel::Kernel;
 
@@ -14,14 +14,20 @@ impl<K: Kernel> Sync<K> {
     /// Tells what a sync did, and what it did not do. `is_first` says that no sync before it was committed.
     pub(super) fn tell(&mut self, outcome: Result<&Report, &SyncError>, took: Duration, is_first: bool) {
         let Told { changes, unlisted, repair, reason } = self.engine.journal.take();
-        let reason = if is_first { TriggerKind::Start } else { reason };
+        let trigger = match (reason, &changes[..]) {
+            _ if is_first => Trigger::of(TriggerKind::Start),
+            (Some(reason), _) => Trigger::of(reason),
+            (None, [only]) if unlisted == 0 => only.trigger.clone(),
+            (None, [first, ..]) => Trigger::of(first.trigger.kind),
+            (None, []) => Trigger::of(TriggerKind::Retry),
+        };
         let has_changes = !changes.is_empty();
         changes.into_iter().for_each(|change| self.enter(What::Service(Box::new(change))));
-        let run = SyncRun { unlisted, ..run(outcome, Trigger::of(reason), took) };
-        let is_of_node = match reason {
-            TriggerKind::Node | TriggerKind::Addresses | TriggerKind::ServiceCidr | TriggerKind::Takeover => true,
-            _ => false,
-        };
+        let run = SyncRun { unlisted, ..run(outcome, trigger, took) };
+        let is_of_node = matches!(
+            run.trigger.kind,
+            TriggerKind::Node | TriggerKind::Addresses | TriggerKind::ServiceCidr | TriggerKind::Takeover
+        );
         let changed_more = is_of_node && !has_changes && outcome.is_ok_and(|report| report.committed.is_some());
         if is_first || unlisted > 0 || outcome.is_err() || changed_more {
             self.enter(What::Sync(run.clone()));

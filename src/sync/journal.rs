@@ -35,6 +35,8 @@ struct Note {
     cluster: Option<i64>,
     /// What is different in the Service itself since the last commit.
     fields: Vec<FieldChange>,
+    /// It was told that the last change was refused.
+    is_told: bool,
 }
 
 /// What is known of the sync under way and of what led to it.
@@ -51,8 +53,10 @@ pub(super) struct Journal {
     suspicious: bool,
     /// A sync was committed.
     began: bool,
-    /// Failed syncs in a row.
-    failures: u32,
+    /// The last sync failed.
+    has_failed: bool,
+    /// The sync before this one failed.
+    retries: bool,
 }
 
 /// What is to be told of a sync.
@@ -61,7 +65,8 @@ pub(super) struct Told {
     pub(super) changes: Vec<Change>,
     pub(super) unlisted: usize,
     pub(super) repair: Option<Repair>,
-    pub(super) reason: TriggerKind,
+    /// What made the sync necessary, where that is more than single Services.
+    pub(super) reason: Option<TriggerKind>,
 }
 
 impl Journal {
@@ -90,9 +95,10 @@ impl Journal {
         };
         if let Some(note) = self.notes.get_mut(service) {
             changes::merge(&mut note.fields, fields);
+            note.is_told = false;
         } else if self.notes.len() < NOTED {
             let trigger = Trigger { kind, object: Some(object.clone()) };
-            self.notes.insert(service.clone(), Note { trigger, since: now, cluster, fields });
+            self.notes.insert(service.clone(), Note { trigger, since: now, cluster, fields, is_told: false });
         }
     }
 
@@ -107,6 +113,7 @@ impl Journal {
         self.unlisted = 0;
         self.repair = None;
         self.suspicious = suspicious;
+        self.retries = self.has_failed;
     }
 
     /// The kernel carried out these commands, and the tables do not know it yet.
@@ -117,16 +124,17 @@ impl Journal {
         }
     }
 
-    /// A sync ended. The first of several failures tells what it did not do.
+    /// A sync ended. Of several failures each tells what none before it told.
     pub(super) fn ended(&mut self, tables: &Tables, error: Option<&SyncError>) {
         let Some(error) = error else {
-            (self.began, self.failures) = (true, 0);
+            (self.began, self.has_failed) = (true, false);
             return;
         };
-        if self.began && self.failures == 0 {
+        if self.began {
             self.collect(tables, Outcome::Refused, Some(&cut(error.to_string())));
+            self.notes.values_mut().for_each(|note| note.is_told = true);
         }
-        self.failures = self.failures.saturating_add(1);
+        self.has_failed = true;
     }
 
     /// A Service was left out.
@@ -146,8 +154,8 @@ impl Journal {
 
     /// What is to be told of the sync that ended. What led to a sync that failed is kept for the next one.
     pub(super) fn take(&mut self) -> Told {
-        let reason = self.reason();
-        if self.failures == 0 {
+        let reason = self.reason.or(self.retries.then_some(TriggerKind::Retry));
+        if !self.has_failed {
             self.notes.clear();
             self.reason = None;
         }
@@ -161,14 +169,18 @@ impl Journal {
 
     /// What made a Service change of which no event told anything: something larger, a failure, or another Service.
     fn reason(&self) -> TriggerKind {
-        let other = if self.failures > 0 { TriggerKind::Retry } else { TriggerKind::Claim };
+        let other = if self.retries { TriggerKind::Retry } else { TriggerKind::Claim };
         self.reason.unwrap_or(other)
     }
 
     /// Adds what differs between the open and the committed records.
     fn collect(&mut self, tables: &Tables, result: Outcome, error: Option<&str>) {
         tables.each_changed(|owner, name, table, is_first| {
-            let known = self.changes.iter().position(|change| change.service == *name && change.result == result);
+            if result == Outcome::Refused && self.is_told(name) {
+                return;
+            }
+            let is_it = |change: &Change| change.service == *name && change.result == result;
+            let known = if is_first { None } else { self.changes.iter().position(is_it) };
             if known.is_none() && self.changes.len() >= LISTED {
                 self.unlisted += usize::from(is_first);
                 return;
@@ -185,6 +197,11 @@ impl Journal {
             });
             difference::add(&mut self.changes[index], table);
         });
+    }
+
+    /// Whether the last change of a Service was told as refused.
+    fn is_told(&self, name: &ObjectName) -> bool {
+        self.notes.get(name).map_or(self.retries, |note| note.is_told)
     }
 
     /// A change of which nothing but its cause is known yet.

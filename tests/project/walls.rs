@@ -76,6 +76,7 @@ const WALLS: &[Wall] = &[
             "table",
             "select",
             "model",
+            "changes",
             "config",
             "metrics",
             "conntrack",
@@ -83,12 +84,13 @@ const WALLS: &[Wall] = &[
         ],
         words: &["nft::", "Instant::now", "SystemTime::now"],
     },
+    Wall { module: "changes", modules: &["changes", "model"], words: &[] },
     Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
     Wall { module: "config", modules: &["config"], words: &["clap", "std::fs", "std::thread"] },
     Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix", "Instant::now"] },
     Wall {
         module: "metrics",
-        modules: &["metrics", "model", "http"],
+        modules: &["metrics", "changes", "model", "http"],
         words: &["hyper", "prometheus_client", "std::fs", "Instant::now", "SystemTime::now"],
     },
     Wall {
@@ -105,6 +107,7 @@ const WALLS: &[Wall] = &[
         module: "app",
         modules: &[
             "app",
+            "changes",
             "config",
             "events",
             "fastpath",
@@ -126,8 +129,8 @@ const WALLS: &[Wall] = &[
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall {
         module: "inspect",
-        modules: &["inspect", "config", "kernel", "logging", "model"],
-        words: &["nft::", "clap", "rustix", "std::env", "std::fs", "Instant::now", "SystemTime::now"],
+        modules: &["inspect", "changes", "config", "kernel", "logging", "model"],
+        words: &["nft::", "tokio", "hyper", "clap", "rustix", "std::env", "std::fs", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall { module: "supervise", modules: &["supervise"], words: &["tokio", "std::thread"] },

@@ -121,7 +121,9 @@ impl Router {
                 .statusz
                 .as_ref()
                 .map_or_else(http::not_found, |statusz| statusz.respond(accepted(headers), Instant::now())),
-            "/debug/changes" => self.changes(&request),
+            "/debug/changes" => {
+                self.changes(request.extensions().get().copied(), request.uri().query().unwrap_or_default())
+            }
             path => match &self.debug {
                 Some(set_verbosity) if path.starts_with("/debug/") => debug(request, set_verbosity).await,
                 _ => http::not_found(),
@@ -138,12 +140,12 @@ impl Router {
     }
 
     /// What the proxy did lately.
-    fn changes(&self, request: &Request) -> Response {
-        let is_local = request.extensions().get().is_some_and(Ends::are_on_one_host);
+    fn changes(&self, ends: Option<Ends>, query: &str) -> Response {
+        let is_local = ends.is_some_and(Ends::are_on_one_host);
         if !is_local && self.debug.is_none() {
             return http::not_found();
         }
-        match Query::parse(request.uri().query().unwrap_or_default()) {
+        match Query::parse(query) {
             Ok(query) => {
                 let page = query.answer(&self.changes.snapshot(query.after), SystemTime::now());
                 http::response(StatusCode::OK, JSON, page)

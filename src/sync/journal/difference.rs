@@ -95,7 +95,8 @@ fn add_fronts(change: &mut Change, table: ChangedIn<'_>) {
     fronts.dedup();
     let before = fates(table, table.changed.before_entries(), chains_before, &fronts);
     let after = fates(table, table.changed.entries(), chains, &fronts);
-    for ((front, before), after) in fronts.into_iter().zip(before).zip(after).filter(|((_, before), after)| before != after)
+    for ((front, before), after) in
+        fronts.into_iter().zip(before).zip(after).filter(|((_, before), after)| before != after)
     {
         change.front(FrontChange { front, before, after });
     }
