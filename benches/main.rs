@@ -66,7 +66,7 @@ fn main() {
     table.finish();
 }
 
-/// Runs in a namespace that is gone afterwards.
+/// Runs in a namespace that is deleted afterwards.
 fn fresh<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Namespace::new("bench").enter(work)
 }

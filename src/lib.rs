@@ -26,6 +26,7 @@ pub mod app;
 pub mod changes;
 pub mod config;
 pub mod conntrack;
+mod counters;
 mod events;
 mod fastpath;
 pub mod health;

@@ -59,6 +59,7 @@ pub(super) async fn run(
     let sender = Arc::new(sender);
     let sink = SyncSender::clone(&sender);
     let source = Source::spawn(&config, sink, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
+    sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
     let first_sync = sync_loop::spawn_fast_path(&config, lock.held(), &supervisor)?;
     let wake = wake(&sender);
     let sync = SyncLoop { config, lock, metrics, reporter, changes, recorder: recorder.clone(), first_sync, wake };

@@ -133,11 +133,12 @@ impl fmt::Display for SyncRun {
         let Self { services, unlisted, elements_added, elements_removed, .. } = self;
         let name = if self.trigger.kind == TriggerKind::Start { "first sync" } else { "sync" };
         if let Some(error) = &self.error {
-            return write!(f, "{name} of {services} Services failed, the rules from before stay in force: {error}");
+            return write!(f, "{name} failed, the rules from before stay in force: {error}");
         }
-        write!(f, "{name} of {services} Services: +{elements_added} -{elements_removed} elements")?;
+        let plural = if *services == 1 { "" } else { "s" };
+        write!(f, "{name} of {services} Service{plural}: +{elements_added} -{elements_removed} elements")?;
         if *unlisted > 0 {
-            write!(f, "; {unlisted} Services changed that are not listed")?;
+            write!(f, "; {unlisted} more changed than are listed")?;
         }
         Ok(())
     }

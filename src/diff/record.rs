@@ -4,6 +4,7 @@
 //! the order of their slots. Invariant: a record has one entry for a key of a set, and one object of a name; of several in a fragment
 //! the last counts.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use nft::packed::pack;
@@ -232,6 +233,22 @@ impl Record {
         self.own.is_some()
     }
 
+    /// Bytes that tell the entries of most records apart: head, flags and length of the first key, and an address.
+    pub(super) const BEGINNING: usize = HEAD + 2 + 16;
+
+    /// The first bytes of the entries, filled up with zeros.
+    pub(super) fn beginning(&self) -> [u8; Self::BEGINNING] {
+        let mut beginning = [0; Self::BEGINNING];
+        let len = self.entries.len().min(Self::BEGINNING);
+        beginning[..len].copy_from_slice(&self.entries[..len]);
+        beginning
+    }
+
+    /// Orders records by their entries as bytes.
+    pub(super) fn cmp_entries(&self, other: &Self) -> Ordering {
+        self.entries.cmp(&other.entries)
+    }
+
     /// The entries in the order of set and key.
     pub(super) fn entries(&self) -> Entries<'_> {
         Entries(&self.entries)
@@ -249,7 +266,7 @@ impl Record {
         self.own.as_ref().map_or(&[], |own| &own.chains)
     }
 
-    /// The same with the numbers of slots and choices that values have in another record, as far as they can keep them.
+    /// This record with the numbers of slots and choices that values have in another record, as far as they can keep them.
     pub(super) fn arranged_like(self, other: &Self) -> Self {
         let mut groups = other.entries().filter_map(|entry| Some((entry.set, entry.group()?))).peekable();
         let slots = |set: u16, wanted: Group<'_>| {
@@ -262,9 +279,9 @@ impl Record {
         self.arranged(slots, choice).unwrap_or(self)
     }
 
-    /// The same with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group,
-    /// `choice` the verdicts of a choice by number; `None` when nothing is there, or all is as it should be. `None` when it is the same
-    /// without that.
+    /// This record with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group,
+    /// `choice` the verdicts of a choice by number; `None` when nothing is there, or all is as it should be. `None` when the numbers
+    /// are these already.
     pub(super) fn arranged<'a>(
         &self,
         mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,
@@ -296,17 +313,17 @@ impl Record {
         changes.then_some(arranged)
     }
 
-    /// A chain of its own.
+    /// The chain of this name that belongs to the owner of the record.
     pub(super) fn chain(&self, name: &str) -> Option<&ChainContent> {
         find(self.chains(), name, |content| &content.chain.name)
     }
 
-    /// A choice of its own.
+    /// The choice (a map of numbered verdicts) of this name that belongs to the owner of the record.
     pub(super) fn choice(&self, name: &str) -> Option<&Choice> {
         find(self.choices(), name, |choice| &choice.set.name)
     }
 
-    /// A map or set of its own that rules fill.
+    /// The map or set of this name that rules fill and that belongs to the owner of the record.
     pub(super) fn learned_map(&self, name: &str) -> Option<&LearnedMap> {
         find(self.learned(), name, |map| &map.set.name)
     }
@@ -322,7 +339,7 @@ impl Record {
         learned.chain(self.choices().iter().map(|choice| &choice.set))
     }
 
-    /// The same without some entries.
+    /// This record without some of its entries.
     pub(super) fn without(&self, is_left_out: impl Fn(Entry<'_>) -> bool) -> Self {
         let mut entries = Vec::new();
         let mut rest = self.entries();

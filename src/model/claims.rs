@@ -1,4 +1,4 @@
-//! Who owns each front.
+//! Which Service owns each front.
 //!
 //! Takes the old and the new content of a Service, the endpoints of the API server and the ServiceCIDRs. Gives the Services whose
 //! ownership changed by that, and the conflicts that arose.
@@ -25,7 +25,7 @@ use super::service::Service;
 /// A claim of a Service on a front that it does not get.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// What is claimed.
+    /// The front that is claimed.
     pub front: Front,
     /// Why the loser does not get it.
     pub winner: Winner,
@@ -35,7 +35,7 @@ pub struct Conflict {
     pub kind: FrontKind,
 }
 
-/// What comes before a claim.
+/// What takes precedence over a claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Winner {
     /// The claim of this Service, to which the front is this; the loser itself when two of its ports claim the front.
@@ -143,12 +143,24 @@ pub(super) struct Claims {
 impl Claims {
     /// Replaces the claims of one Service by those of its new content; `None` is a Service that does not exist.
     ///
-    /// Gives the Services that gained or lost a front; one may be named more than once.
+    /// Gives the other Services that gained or lost a front; one may be named more than once, and this one may be among them.
     pub(super) fn replace(&mut self, old: Option<&Service>, new: Option<&Service>) -> Vec<ObjectName> {
         let (old, new) = (claims_of(old), claims_of(new));
         let gone = old.iter().filter(|claim| new.binary_search(claim).is_err()).cloned().collect();
-        let entered = new.into_iter().filter(|claim| old.binary_search(claim).is_err()).collect();
+        let entered = new.into_iter().filter(|claim| old.binary_search(claim).is_err());
+        let entered = entered.filter_map(|(front, claim)| self.enter_alone(front, claim)).collect();
         self.exchange(gone, entered)
+    }
+
+    /// Adds a claim on a front that nothing else claims: no other Service gains or loses a front by it. Any other is given back.
+    fn enter_alone(&mut self, front: Front, claim: Claim) -> Option<(Front, Claim)> {
+        match self.owners.entry(front) {
+            Entry::Vacant(place) if !is_barred(&front, &claim, &self.service_cidrs) => {
+                place.insert(claim);
+                None
+            }
+            _ => Some((front, claim)),
+        }
     }
 
     /// Replaces the endpoints of the API server, whose Service has this name. Gives the Services that gained or lost a front.
@@ -203,7 +215,7 @@ impl Claims {
         changed
     }
 
-    /// Takes over what became of the conflicts at a front that were these before.
+    /// Updates the conflicts at a front, which were `before` until now.
     fn note(&mut self, front: Front, before: &BTreeSet<Conflict>) {
         let now = self.conflicts_at(front);
         self.lost = self.lost + now.len() - before.len();
@@ -271,7 +283,7 @@ impl Claims {
 }
 
 /// Whether a claim is one of an external IP on an address that is set aside for cluster IPs. A Service with such an address as its
-/// cluster IP comes before the claim; while there is none, the next Service that gets the address must not find its traffic elsewhere.
+/// cluster IP comes before the claim; while no Service has the address, the claim would take the traffic of the next Service that gets it.
 fn is_barred(front: &Front, claim: &Claim, service_cidrs: &[IpNet]) -> bool {
     match front.destination {
         Destination::Address(ip) if claim.rank == Rank::ExternalIp => {

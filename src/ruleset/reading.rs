@@ -117,6 +117,7 @@ mod tests {
     use super::*;
     use crate::model::testing::{self, name, port, service, slice, slice_port};
     use crate::model::{Event, TrafficPolicy};
+    use crate::ruleset::counters::Counters;
     use crate::ruleset::{Layout, NodePorts, Settings};
     use crate::select::{Action, ServiceSelection, select};
     use nft::packed::pack;
@@ -130,6 +131,7 @@ mod tests {
             local_traffic: None,
             node_ports: NodePorts::Listed,
             drop_invalid: false,
+            counters: Counters::Off,
             owned: false,
         }
     }

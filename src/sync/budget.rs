@@ -1,6 +1,6 @@
 //! Services that are too large, and that are left out so that the others are programmed.
 //!
-//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before anything is made of the
+//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before records are made for the
 //! Service, so one that is over the limit costs next to nothing at each of its changes. What is wanted stays a function of the
 //! cluster's state: nothing of a Service that is over the limit, however it came to be.
 
@@ -33,6 +33,11 @@ impl fmt::Display for Oversized {
     }
 }
 
+/// About how many elements stand for a Service.
+pub(super) fn size(state: &State, layout: Layout, name: &ObjectName) -> u64 {
+    sizes(state, name).fold(0, |sum: u64, port| sum.saturating_add(layout.weight(&port)))
+}
+
 /// Which Services are over the limit.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -43,30 +48,31 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many elements a Service.
+    /// A limit of this many elements for each Service.
     pub(super) fn new(limit: u64) -> Self {
         Self { limit, over: BTreeMap::new(), news: Vec::new() }
     }
 
-    /// Counts a Service anew; gives whether it is within the limit.
-    pub(super) fn admits(&mut self, state: &State, layout: Layout, name: &ObjectName) -> bool {
-        let size = sizes(state, name).fold(0, |sum: u64, port| sum.saturating_add(layout.weight(&port)));
-        if size <= self.limit {
-            self.over.remove(name);
-            return true;
-        }
-        if self.over.insert(name.clone(), size).is_none() {
-            self.news.push(Oversized { service: name.clone(), size, limit: self.limit });
-        }
-        false
+    /// The size that a Service may have.
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
     }
 
-    /// Those that are over the limit.
+    /// Takes over the size of a Service.
+    pub(super) fn note(&mut self, name: &ObjectName, size: u64) {
+        if size <= self.limit {
+            self.over.remove(name);
+        } else if self.over.insert(name.clone(), size).is_none() {
+            self.news.push(Oversized { service: name.clone(), size, limit: self.limit });
+        }
+    }
+
+    /// The Services that are over the limit.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.over.keys()
     }
 
-    /// Those that went over it since the last call.
+    /// The Services that went over the limit since the last call.
     pub(super) fn take_news(&mut self) -> Vec<Oversized> {
         std::mem::take(&mut self.news)
     }

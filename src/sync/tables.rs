@@ -46,11 +46,11 @@ pub(super) struct Tables {
     owned: bool,
     /// Whether it is known what the kernel holds.
     known: bool,
-    /// What was written for Services depends on settings that are not in force any more.
+    /// The records of Services were made with settings that have changed since.
     outdated: bool,
     /// At least a second has passed since the last such note that a commit took into account.
     second_passed: bool,
-    /// What read-backs found that is not this proxy's, but for other rules and elements.
+    /// The objects of other programs that read-backs found; rules and elements are not among them.
     findings: Vec<String>,
     /// Another kube-proxy that writes to the same tables.
     pub(super) other_proxy: OtherProxy,
@@ -197,12 +197,18 @@ impl Tables {
         }
     }
 
-    /// Takes over what was selected for a Service; `None` when it is gone.
-    pub(super) fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
-        for table in &mut self.tables {
-            let fragment = selection.map(|selection| self.layout.service(&table.settings, selection));
-            table.records.put(Owner::Service(name.clone()), fragment.unwrap_or_default());
-        }
+    /// The records for what was selected for a Service, which is `None` when it is gone.
+    pub(super) fn records_for(&self, name: &ObjectName, selection: Option<&ServiceSelection>) -> ServiceRecords {
+        let Some(selection) = selection else { return self.tables.iter().map(|_| Record::default()).collect() };
+        let owner = Owner::Service(name.clone());
+        let record =
+            |table: &FamilyTable| table.records.record_for(&owner, self.layout.service(&table.settings, selection));
+        self.tables.iter().map(record).collect()
+    }
+
+    /// Makes room for the records of so many Services.
+    pub(super) fn reserve(&mut self, services: usize) {
+        self.tables.iter_mut().for_each(|table| table.records.reserve(services));
     }
 
     /// The records of a Service.
@@ -293,7 +299,7 @@ impl Tables {
         std::mem::take(&mut self.outdated)
     }
 
-    /// Does without owning the tables.
+    /// No longer makes tables that only this process may change, because the kernel has none.
     pub(super) fn disown(&mut self) {
         self.owned = false;
         for table in &mut self.tables {
@@ -321,7 +327,7 @@ impl Tables {
     /// Notes that the kernel may hold anything.
     pub(super) fn forget(&mut self) {
         self.known = false;
-        // If it was a deletion that the kernel refused, the next sync does without.
+        // If the kernel refused a deletion, the next sync does not try it again.
         self.second_passed = false;
     }
 
@@ -357,7 +363,8 @@ impl Tables {
         Ok(())
     }
 
-    /// What the last read-backs found that is not this proxy's, but for other rules and elements, in words.
+    /// The objects that other programs put into the tables, as the last read-backs found them, in words; rules and elements are not among
+    /// them.
     pub(super) fn take_findings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.findings)
     }

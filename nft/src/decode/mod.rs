@@ -19,7 +19,7 @@ use crate::table::Family;
 use crate::wire::{Attrs, SUBSYSTEM, kind};
 
 pub use ack::{Ack, ack, done};
-pub use decoded::{DecodeError, Decoded, RawElement};
+pub use decoded::{Count, DecodeError, Decoded, RawElement};
 pub use elements::pair;
 pub use messages::{Messages, dump_interrupted, sequence};
 pub(crate) use notice::is_about;

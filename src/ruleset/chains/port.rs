@@ -85,7 +85,7 @@ impl Writer<'_> {
         self.dispatch(&selection.front, verdict);
     }
 
-    /// Leads packets of a front somewhere.
+    /// Adds the verdict for packets of a front to the map of its kind of front.
     fn dispatch(&mut self, front: &Front, verdict: Verdict) {
         let (key, map) = match front.destination {
             Destination::Address(_) => (key(front), set::SERVICES),

@@ -70,7 +70,7 @@ enum Side {
 impl Side {
     const BOTH: [Self; 2] = [Self::Address, Self::NodePort];
 
-    /// Front : verdict.
+    /// The map from a front to its verdict.
     const fn dispatch(self) -> &'static str {
         match self {
             Self::Address => "services",
@@ -78,7 +78,7 @@ impl Side {
         }
     }
 
-    /// Front : verdict, for pods and the host behind an external policy Local.
+    /// The map from a front with external policy Local to its verdict for pods and the host.
     const fn cluster_policy(self) -> &'static str {
         match self {
             Self::Address => "cluster-policy",
@@ -86,7 +86,7 @@ impl Side {
         }
     }
 
-    /// Front : verdict, for other clients behind an external policy Local.
+    /// The map from a front with external policy Local to its verdict for other clients.
     const fn local_policy(self) -> &'static str {
         match self {
             Self::Address => "local-policy",
@@ -94,7 +94,7 @@ impl Side {
         }
     }
 
-    /// Front : verdict in the filter chains.
+    /// The map from a front without endpoints to its verdict in the filter chains.
     const fn no_endpoints(self) -> &'static str {
         match self {
             Self::Address => set::NO_ENDPOINTS,

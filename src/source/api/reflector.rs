@@ -27,7 +27,7 @@ use super::error::{Cause, Error};
 use super::known::KnownObjects;
 use super::list_watch::ListMethods;
 use super::resource::Resource;
-use super::retry::{Backoff, Outage, go_duration};
+use super::retry::{Backoff, FIRST, Outage, go_duration};
 use super::startup::ProgressSender;
 use super::{EventSender, Observer};
 use crate::logging::once::{Once, OncePerKey};
@@ -43,7 +43,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// How often the back-off may start again at its shortest wait before a watch has lasted.
 const FAST_RETRIES: u8 = 2;
 
-/// Time limits.
+/// The time limits of lists and watches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     /// The life that a watch is requested for, before jitter of a tenth. The server ends it then.
@@ -52,7 +52,7 @@ pub(super) struct Timing {
     pub(super) grace: Duration,
     /// A watch on which nothing arrives for this long is dead: servers send bookmarks about every minute.
     pub(super) idle: Duration,
-    /// A streaming list on which nothing arrives for this long before its end will not end.
+    /// A streaming list fails when nothing arrives for this long before its end.
     pub(super) initial: Duration,
     /// How long the start of a page may take; servers give up on a list after 60 s.
     pub(super) list_response: Duration,
@@ -66,6 +66,8 @@ pub(super) struct Timing {
     pub(super) stable: Duration,
     /// How often an optional kind that the server does not have is listed again.
     pub(super) absent: Duration,
+    /// The shortest wait after a first failure.
+    pub(super) first_wait: Duration,
 }
 
 impl Default for Timing {
@@ -81,6 +83,7 @@ impl Default for Timing {
             stall: Duration::from_secs(30),
             stable: Duration::from_secs(5),
             absent: Duration::from_secs(180),
+            first_wait: FIRST,
         }
     }
 }
@@ -136,7 +139,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
             watch_began: None,
             outage: Outage::default(),
             removal_unconfirmed: false,
-            backoff: Backoff::default(),
+            backoff: Backoff::new(shared.timing.first_wait),
             is_unreachable: false,
             fast_retries: FAST_RETRIES,
             logged_problems: OncePerKey::default(),

@@ -15,7 +15,7 @@ use super::*;
 use crate::supervise::{self, Failures};
 use server::{Act, Request, Server, serve};
 
-/// Longer than anything here takes, on a busy machine too.
+/// The deadline of every wait: longer than anything here takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Counts into a list that the test keeps.
@@ -68,7 +68,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// The next events in short, up to the one that is asked for.
+    /// The next events in short form, up to the event `last`.
     fn until(&self, last: &str) -> Vec<String> {
         let mut found = Vec::new();
         while found.last().is_none_or(|found| found != last) {
@@ -110,6 +110,11 @@ fn short(event: &Event) -> String {
 fn timing() -> Timing {
     let (initial, idle) = (Duration::from_millis(500), Duration::from_millis(700));
     Timing { initial, idle, watch_response: idle, stall: idle, ..Timing::default() }
+}
+
+/// The first failure is followed by a wait of 20 to 30 s, as the sixth one is otherwise; 4 to 6 s for Nodes at a server that cannot be reached.
+fn longest_waits() -> Timing {
+    Timing { first_wait: PATIENCE, ..Timing::default() }
 }
 
 fn options(url: &str) -> ApiOptions {

@@ -1,19 +1,44 @@
-//! The store: what a change of a file changes.
+//! Tests of the store: the events that follow from a change of a file.
+
+use std::collections::BTreeMap;
 
 use super::super::store::{Changes, Store};
 use super::*;
 
+/// A store, and the text of each file, for when it asks for it again.
 #[derive(Default)]
-struct Files(Store);
+struct Files {
+    store: Store,
+    texts: BTreeMap<Arc<Path>, String>,
+}
 
 impl Files {
     fn write(&mut self, file: &str, text: &str) -> Changes {
-        let content = content(file, text);
-        self.0.replace(&Path::new(file).into(), content.objects, content.broken)
+        let file: Arc<Path> = Path::new(file).into();
+        self.texts.insert(Arc::clone(&file), text.to_owned());
+        let changes = self.read(&file);
+        self.read_again(changes)
     }
 
     fn remove(&mut self, file: &str) -> Vec<String> {
-        words(&self.0.remove(&Path::new(file).into()).events)
+        let file: Arc<Path> = Path::new(file).into();
+        self.texts.remove(&file);
+        let changes = self.store.remove(&file);
+        words(&self.read_again(changes).events)
+    }
+
+    fn read(&mut self, file: &Arc<Path>) -> Changes {
+        let content = content(file.to_str().unwrap(), &self.texts[file]);
+        self.store.replace(file, content.objects, content.broken)
+    }
+
+    fn read_again(&mut self, mut changes: Changes) -> Changes {
+        for file in std::mem::take(&mut changes.again) {
+            let again = self.read(&file);
+            assert!(again.duplicates.is_empty() && again.again.is_empty(), "{again:?}");
+            changes.events.extend(again.events);
+        }
+        changes
     }
 
     fn events(&mut self, file: &str, text: &str) -> Vec<String> {
@@ -30,7 +55,7 @@ fn only_what_changed_is_sent() {
     let mut files = Files::default();
     let (a, b) = (service("a", "10.96.0.1"), service("b", "10.96.0.2"));
     assert_eq!(files.events("f.yaml", &two(&a, &b)), ["+demo/a 10.96.0.1", "+demo/b 10.96.0.2"]);
-    // A6: the order in a file does not matter.
+    // The order in a file does not matter (A6).
     assert_eq!(files.events("f.yaml", &two(&b, &a)), [""; 0]);
     assert_eq!(files.events("f.yaml", &two(&a, &service("b", "10.96.0.3"))), ["+demo/b 10.96.0.3"]);
     assert_eq!(files.events("f.yaml", &a), ["-demo/b"]);
@@ -40,7 +65,7 @@ fn only_what_changed_is_sent() {
 
 #[test]
 fn a_service_that_is_not_ours_comes_and_goes() {
-    // A1, A2: a headless Service is none for the proxy.
+    // A headless Service is none for the proxy (A1, A2).
     let mut files = Files::default();
     assert_eq!(files.events("f.yaml", &service("a", "None")), [""; 0]);
     assert_eq!(files.events("f.yaml", &service("a", "10.96.0.1")), ["+demo/a 10.96.0.1"]);
@@ -69,7 +94,7 @@ fn the_smallest_path_counts() {
         texts(&changes.duplicates),
         ["b.yaml, document 1: Service demo/a: also in a.yaml, document 1, which counts; ignored here"]
     );
-    // It is reported once.
+    // The duplicate is reported once.
     let changes = files.write("b.yaml", &service("a", "10.96.0.3"));
     assert!(changes.events.is_empty() && changes.duplicates.is_empty());
     assert_eq!(files.remove("a.yaml"), ["+demo/a 10.96.0.3"]);

@@ -9,12 +9,14 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use foldhash::HashSet;
 use nft::monitor::Process;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 use stale_clients::Done;
 use tracing::{info, warn};
 
 use super::budget::{Budget, Oversized};
+use super::computed;
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
@@ -31,7 +33,6 @@ use crate::conntrack::Flow;
 use crate::kernel::{ForeignWrites, Kernel};
 use crate::model::{Dirty, Event, Family, ObjectName, State};
 use crate::ruleset::{Layout, NodeFacts};
-use crate::select::select;
 
 /// Owns the state of the cluster and the records of the tables, and makes the kernel hold what these say.
 pub struct Engine<K> {
@@ -46,7 +47,7 @@ pub struct Engine<K> {
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
     /// Another program may have changed the tables since the last sync.
-    suspicious: bool,
+    may_have_changed: bool,
     /// The node's facts were not taken over yet.
     first: bool,
     quarantine: Quarantine,
@@ -74,7 +75,7 @@ pub struct Report {
     pub repaired: bool,
     /// For each changed slice with a time since when it waited, how long that was.
     pub programmed: Vec<(Family, Duration)>,
-    /// UDP flows that were looked through afterwards, by family.
+    /// The results of examining UDP flows afterwards, by family.
     pub flows: Vec<Reconciled>,
 }
 
@@ -95,7 +96,7 @@ impl<K: Kernel> Engine<K> {
             udp: UdpFlows::default(),
             kernel,
             interfaces: Vec::new(),
-            suspicious: false,
+            may_have_changed: false,
             first: true,
             quarantine: Quarantine::default(),
             destroys: true,
@@ -134,14 +135,14 @@ impl<K: Kernel> Engine<K> {
     /// See [`SyncError`]; the next sync reads back and compares everything.
     pub fn sync(&mut self, after_pause: bool) -> Result<Report, SyncError> {
         let families: Vec<Family> = self.families().collect();
-        let suspicious = std::mem::take(&mut self.suspicious);
+        let may_have_changed = std::mem::take(&mut self.may_have_changed);
         self.pending.taken();
-        self.journal.begin(suspicious);
+        self.journal.begin(may_have_changed);
         let services = self.recompute();
         let outcome = match self.bring_about(after_pause) {
             Err(failed) if cannot_own(&failed) => {
                 info!(
-                    "this kernel cannot keep other programs from changing the rules; changes are watched for instead"
+                    "this kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
                 );
                 self.tables.disown();
                 self.bring_about(after_pause)
@@ -154,8 +155,8 @@ impl<K: Kernel> Engine<K> {
         self.journal.ended(&self.tables, outcome.as_ref().err());
         let mut report = outcome?;
         report.services = services;
-        report.repaired = suspicious && services == 0 && report.committed.is_some();
-        if suspicious && report.committed.is_some() {
+        report.repaired = may_have_changed && services == 0 && report.committed.is_some();
+        if may_have_changed && report.committed.is_some() {
             self.udp.all_changed();
         }
         report.flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
@@ -194,7 +195,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Selects the endpoints of the Services that became dirty, and puts the records into the tables. Gives the number of Services.
     fn recompute(&mut self) -> usize {
-        let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
+        let Dirty { services: mut names, node, service_cidrs } = self.state.take_dirty();
         let due = self.quarantine.due(Instant::now());
         let reasons = [
             (node, TriggerKind::Node),
@@ -202,7 +203,10 @@ impl<K: Kernel> Engine<K> {
             (!due.is_empty(), TriggerKind::Retry),
         ];
         reasons.into_iter().filter(|(is, _)| *is).for_each(|(_, reason)| self.journal.because(reason));
-        services.extend(due);
+        if !due.is_empty() {
+            let dirty: HashSet<ObjectName> = names.iter().cloned().collect();
+            names.extend(due.into_iter().filter(|name| !dirty.contains(name)));
+        }
         if self.first {
             self.health_checks.clear();
         }
@@ -211,22 +215,28 @@ impl<K: Kernel> Engine<K> {
             self.first = false;
         }
         let families: Vec<Family> = self.families().collect();
-        for name in &services {
+        let results = computed::all(&self.state, &self.tables, self.budget.limit(), &names);
+        self.tables.reserve(names.len());
+        for (name, computed) in names.iter().zip(results) {
             self.quarantine.retry(name);
-            let fits = self.budget.admits(&self.state, self.tables.layout(), name);
-            self.udp.service_changed(&self.state, name, fits);
-            let selection = if fits { select(&self.state, name) } else { None };
-            self.health_checks.set_service(name, selection.as_ref(), &families);
-            self.no_local_endpoints.set_service(name, selection.as_ref());
-            self.tables.set_service(name, selection.as_ref());
+            self.budget.note(name, computed.size);
+            self.udp.service_changed(name, computed.has_udp_endpoints);
+            self.health_checks.set_service(name, &computed.health_checks, &families);
+            self.no_local_endpoints.set_service(name, computed.no_local_endpoints);
+            self.tables.put_records(name, computed.records);
         }
         if !self.tables.take_outdated() {
-            return services.len();
+            return names.len();
         }
-        for service in self.state.services().filter(|service| !services.contains(&service.name)) {
-            if self.budget.admits(&self.state, self.tables.layout(), &service.name) {
-                self.quarantine.retry(&service.name);
-                self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
+        let done: HashSet<&ObjectName> = names.iter().collect();
+        let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));
+        let others: Vec<ObjectName> = others.cloned().collect();
+        let results = computed::all(&self.state, &self.tables, self.budget.limit(), &others);
+        for (name, computed) in others.iter().zip(results) {
+            self.budget.note(name, computed.size);
+            if computed.fits {
+                self.quarantine.retry(name);
+                self.tables.put_records(name, computed.records);
             }
         }
         self.state.service_count()
@@ -332,14 +342,15 @@ impl<K: Kernel> Engine<K> {
                 return None;
             }
         };
-        self.suspicious = true;
+        self.may_have_changed = true;
         self.journal.because(TriggerKind::Repair);
-        self.tables.other_proxy.suspect();
+        self.tables.other_proxy.note_foreign_write();
         self.tables.forget();
         Some(programs)
     }
 
-    /// What the last read-backs found in the tables that this proxy never makes, but for other rules and elements, in words.
+    /// The objects that other programs put into the tables, as the last read-backs found them, in words; rules and elements are not among
+    /// them.
     pub fn take_findings(&mut self) -> Vec<String> {
         self.tables.take_findings()
     }
@@ -357,7 +368,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Has the next sync list the node's addresses and compare all that the kernel holds.
     pub fn compare_everything(&mut self) {
-        self.suspicious = true;
+        self.may_have_changed = true;
         self.journal.because(TriggerKind::Resync);
         self.refresh_node();
         self.tables.forget();
@@ -373,9 +384,9 @@ impl<K: Kernel> Engine<K> {
 /// Addresses of the node that came and went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressChange {
-    /// Those that came.
+    /// The addresses that are new.
     pub added: Vec<IpAddr>,
-    /// Those that went.
+    /// The addresses that the node no longer has.
     pub removed: Vec<IpAddr>,
 }
 

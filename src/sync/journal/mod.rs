@@ -50,7 +50,7 @@ pub(super) struct Journal {
     unlisted: usize,
     repair: Option<Repair>,
     /// Another program may have changed the tables before this sync.
-    suspicious: bool,
+    may_have_changed: bool,
     /// A sync was committed.
     began: bool,
     /// The last sync failed.
@@ -107,12 +107,12 @@ impl Journal {
         self.reason.get_or_insert(reason);
     }
 
-    /// A sync begins. `suspicious` says that another program may have changed the tables.
-    pub(super) fn begin(&mut self, suspicious: bool) {
+    /// A sync begins. `may_have_changed` says that another program may have changed the tables.
+    pub(super) fn begin(&mut self, may_have_changed: bool) {
         self.changes.clear();
         self.unlisted = 0;
         self.repair = None;
-        self.suspicious = suspicious;
+        self.may_have_changed = may_have_changed;
         self.retries = self.has_failed;
     }
 
@@ -224,7 +224,7 @@ impl Journal {
 
     /// Tells whose parts of the tables another program had changed: those of the commands that no Service's own change explains.
     fn repaired(&mut self, tables: &Tables, commands: &[Command]) {
-        if !self.suspicious || commands.is_empty() {
+        if !self.may_have_changed || commands.is_empty() {
             return;
         }
         let is_large = commands.iter().map(Command::elements).sum::<usize>() > NAMED;
