@@ -5,10 +5,13 @@ use std::fmt::Display;
 use super::entry::{FieldChange, cut};
 use crate::model::{Family, Service, ServicePort, TrafficPolicy};
 
+/// The value of a field as text.
+type Value = fn(&Service) -> String;
+
 /// The fields that differ, in a fixed order. What is not part of [`Service`] has no influence on rules.
 #[must_use]
 pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
-    let fields: [(&str, fn(&Service) -> String); 9] = [
+    let fields: [(&str, Value); 9] = [
         ("clusterIPs", |service| list(Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family)))),
         ("externalIPs", |service| list(&service.external_ips)),
         ("loadBalancerIPs", |service| list(&service.load_balancer_ips)),
