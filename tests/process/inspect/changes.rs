@@ -89,7 +89,8 @@ fn normalised(table: &str) -> String {
         for at in 1..words.len() {
             if ["us", "ms", "s"].contains(&&*words[at]) && words[at - 1].chars().all(|c| c.is_ascii_digit() || c == '.')
             {
-                ("N".clone_into(&mut words[at - 1]), "UNIT".clone_into(&mut words[at]));
+                "N".clone_into(&mut words[at - 1]);
+                "UNIT".clone_into(&mut words[at]);
             }
             if words[at - 1] == "(pid" && is_number(words[at].trim_end_matches(')')) {
                 "N)".clone_into(&mut words[at]);
@@ -196,6 +197,7 @@ fn with_table_owned<T>(node: &Namespace, during: impl FnOnce() -> T) -> T {
     })
 }
 
+// After a refusal the rules from before stay, and it is tried again (G5).
 test_in_each_layout!(a_transaction_that_the_kernel_refuses_is_told_and_so_is_its_later_success);
 
 fn a_transaction_that_the_kernel_refuses_is_told_and_so_is_its_later_success(layout: Layout) {
@@ -305,6 +307,7 @@ fn status(from: &Namespace, address: &str) -> String {
 
 #[test]
 fn the_page_answers_other_hosts_only_with_profiling() {
+    // The page of changes is for the node, and for others with profiling (P5).
     let world = World::new();
     let address = format!("{}:10249", V4.node());
     for (profiling, from_elsewhere) in [(false, "HTTP/1.1 404 Not Found"), (true, "HTTP/1.1 200 OK")] {
