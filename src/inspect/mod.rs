@@ -12,11 +12,12 @@
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
 //! running proxy and, as far as its subject allows, without one.
 
-#![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
-
 mod changes;
 mod names;
 mod output;
+mod running;
+mod services;
+mod tables;
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -50,6 +51,7 @@ impl Outcome {
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
 enum Command {
+    Services(services::Args),
     Changes(changes::Args),
 }
 
@@ -65,6 +67,7 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
     let outcome = match Command::from_arg_matches(matches)? {
+        Command::Services(args) => services::run(&args, &mut out)?,
         Command::Changes(args) => changes::run(&args, &mut out)?,
     };
     out.flush()?;

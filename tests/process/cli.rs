@@ -28,7 +28,9 @@ fn refused(args: &[&str]) -> String {
 #[test]
 fn version_and_help_end_with_0() {
     assert!(printed(&["--version"]).starts_with("Kubernetes v1.36.2"));
-    assert!(printed(&["--help"]).contains("--conntrack-max-per-core"));
+    let help = printed(&["--help"]);
+    assert!(help.starts_with("Programs Kubernetes Services into nf_tables"), "{help}");
+    assert!(help.contains("--conntrack-max-per-core") && help.contains("\n  services "), "{help}");
 }
 
 #[test]

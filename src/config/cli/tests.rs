@@ -231,3 +231,18 @@ fn commands_of_the_caller_get_their_arguments_and_their_own_errors() {
     let Err(ParseError::OfProxy(text)) = request_with_look(&["lok"]) else { panic!() };
     assert!(text.contains("'look'"), "the near command is not named: {text}");
 }
+
+#[test]
+fn completion_and_man_page_know_the_commands_and_their_options() {
+    for (shell, mark) in [("bash", "complete -F"), ("zsh", "#compdef kube-proxy"), ("fish", "complete -c kube-proxy")] {
+        let Ok(Request::Print(script)) = request_with_look(&["completion", shell]) else { panic!("{shell}") };
+        for part in [mark, "look", "far", "masquerade-all"] {
+            assert!(script.contains(part), "{shell} lacks {part}: {script}");
+        }
+    }
+    assert!(request(&["completion", "tcsh"]).is_err());
+    let Ok(Request::Print(page)) = request_with_look(&["man"]) else { panic!() };
+    for part in [".TH kube-proxy 8", "masquerade\\-all", ".SH \"COMMAND LOOK\"", "\\-\\-far"] {
+        assert!(page.contains(part), "the page lacks {part}: {page}");
+    }
+}
