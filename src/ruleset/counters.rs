@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use nft::{Data, Element, Expr, RuleDump, Set, Value, Verdict};
 
+use super::notes;
 use super::shared::set::{CLUSTER_IPS, SERVICE_CIDRS};
 
 /// What the rules count.
@@ -70,10 +71,18 @@ pub(super) fn add(counters: Counters, sets: &mut [Set]) {
     sets.iter_mut().filter(|set| counts(set)).for_each(|set| set.counter = true);
 }
 
+/// The label in the comment of a front.
+fn service_port(comment: &Arc<str>) -> Arc<str> {
+    match notes::service_port(comment) {
+        label if label.len() == comment.len() => Arc::clone(comment),
+        label => label.into(),
+    }
+}
+
 /// What the counter of an element stands for. `port_of` gives the label of the service port whose front has this key in a dispatch map.
 #[must_use]
 pub fn of_element(set: &str, element: &Element, port_of: impl Fn(&str, &[u8]) -> Option<Arc<str>>) -> Option<Meaning> {
-    let label = || element.comment.clone();
+    let label = || element.comment.as_ref().map(service_port);
     let dropped = element.value == Value::Verdict(Verdict::Drop);
     match set {
         // The fronts with an external policy Local are counted where the policy is applied.
@@ -91,7 +100,9 @@ pub fn of_element(set: &str, element: &Element, port_of: impl Fn(&str, &[u8]) ->
         "no-endpoints" | "no-endpoints-external" | "no-endpoints-nodeports" => label().map(Meaning::NoEndpoints),
         "lb-restricted" => {
             let key = element.key.as_slice();
-            port_of("services", key).or_else(|| port_of("no-endpoints", key)).map(Meaning::SourceRanges)
+            port_of("services", key)
+                .or_else(|| port_of("no-endpoints", key))
+                .map(|label| Meaning::SourceRanges(service_port(&label)))
         }
         "endpoints" | "local-endpoints" => of_slot("services", element, port_of),
         "nodeport-endpoints" | "nodeport-local-endpoints" => of_slot("nodeports", element, port_of),
@@ -108,7 +119,7 @@ fn leads_to_policy(value: &Value) -> bool {
 fn of_slot(dispatch: &str, element: &Element, port_of: impl Fn(&str, &[u8]) -> Option<Arc<str>>) -> Option<Meaning> {
     let (front, _) = element.key.as_slice().split_last_chunk::<4>()?;
     let Value::Data(endpoint) = &element.value else { return None };
-    Some(Meaning::Endpoint(port_of(dispatch, front)?, socket_address(endpoint)?))
+    Some(Meaning::Endpoint(service_port(&port_of(dispatch, front)?), socket_address(endpoint)?))
 }
 
 /// An address and a port, as the values of endpoint maps have them.

@@ -22,6 +22,12 @@ pub(crate) const EXTERNAL_IP: &str = "(external IP)";
 /// Behind the name in the comment of a front without endpoints: its traffic policy is Local. It is refused in either case.
 pub(crate) const POLICY_LOCAL: &str = "(policy Local)";
 
+/// The name of the service port in the comment of a front, without the notes behind it.
+#[must_use]
+pub fn service_port(comment: &str) -> &str {
+    comment.split(' ').next().unwrap_or(comment)
+}
+
 /// The comment of a front: the name of the service port, and what the table does not tell otherwise. Few fronts have such a note, because
 /// each costs room in the kernel.
 pub(super) fn on_front(label: &Arc<str>, front: &FrontSelection) -> Arc<str> {

@@ -1,7 +1,7 @@
 //! Reads a table object by object, and keeps none of them: for a reader who needs a summary of a table with a million elements.
 
 use super::{Connection, ReadError};
-use crate::decode::{self, DecodeError, Decoded, RawElement};
+use crate::decode::{self, Count, DecodeError, Decoded, RawElement};
 use crate::object::{RuleDump, Set};
 use crate::table::{TableName, TableState};
 use crate::wire::kind;
@@ -15,6 +15,8 @@ pub enum Item<'a> {
         chain: &'a str,
         /// The rule.
         rule: RuleDump,
+        /// What its first counter has counted.
+        count: Option<Count>,
     },
     /// An element, as the kernel lists it: of a set of ranges with one field, a range is two of them.
     Element {
@@ -55,7 +57,7 @@ impl Connection {
             Err(error) => each(Item::Unreadable(error)),
         })?;
         self.dump(kind::GET_RULE, name, &[&name.name], |item| match item {
-            Ok(Decoded::Rule { chain, rule, .. }) => each(Item::Rule { chain: &chain, rule }),
+            Ok(Decoded::Rule { chain, rule, count, .. }) => each(Item::Rule { chain: &chain, rule, count }),
             Ok(_) => {}
             Err(error) => each(Item::Unreadable(error)),
         })?;

@@ -38,7 +38,7 @@ fn table(listing: &Listing, stats: Option<&Stats>, with_endpoints: bool) -> Tabl
         Column::text("ENDPOINTS"),
     ];
     if let Some(stats) = stats {
-        columns.extend(["OPEN", "UNANSWERED", "TRACKED", "PACKETS", "BYTES"].map(Column::number));
+        columns.extend(["OPEN", "UNANSWERED", "TRACKED", "COUNTED", "PACKETS", "BYTES"].map(Column::number));
         if stats.has_rates() {
             columns.extend(["NEW/S", "PACKETS/S", "BYTES/S"].map(Column::number));
         }
@@ -55,7 +55,7 @@ fn table(listing: &Listing, stats: Option<&Stats>, with_endpoints: bool) -> Tabl
             sources(view, with_endpoints),
             Cell::from(summary(view)),
         ];
-        row.extend(stats.into_iter().flat_map(|stats| number_cells(stats.of_front(position), stats.has_rates())));
+        row.extend(stats.into_iter().flat_map(|stats| number_cells(stats.of_front(position, view), stats.has_rates())));
         table.row(row);
         if with_endpoints {
             endpoints(&mut table, position, view, stats);
@@ -70,7 +70,7 @@ fn endpoints(table: &mut Table, position: usize, view: &FrontView, stats: Option
         let text = if endpoint.local { format!("{} local", endpoint.address) } else { endpoint.address.to_string() };
         let mut row = vec![Cell::from(""); 7];
         row.push(Cell::from(text));
-        let numbers = |stats: &Stats| number_cells(stats.of_endpoint(position, endpoint.address), stats.has_rates());
+        let numbers = |stats: &Stats| number_cells(stats.of_endpoint(position, endpoint), stats.has_rates());
         row.extend(stats.into_iter().flat_map(numbers));
         table.row(row);
     }
@@ -82,6 +82,7 @@ fn number_cells(numbers: Numbers, with_rates: bool) -> Vec<Cell> {
         Cell::from(numbers.open),
         Cell::from(numbers.unanswered),
         Cell::from(numbers.connections),
+        optional(numbers.counted),
         optional(numbers.packets),
         optional(numbers.bytes),
     ];
@@ -268,7 +269,7 @@ fn service<'a>(position: usize, view: &'a FrontView, stats: Option<&Stats>) -> S
         address: endpoint.address.ip(),
         port: endpoint.address.port(),
         local: endpoint.local,
-        stats: stats.map(|stats| stats.of_endpoint(position, endpoint.address)),
+        stats: stats.map(|stats| stats.of_endpoint(position, endpoint)),
     };
     ServiceFields {
         service: view.service.as_deref(),
@@ -286,6 +287,6 @@ fn service<'a>(position: usize, view: &'a FrontView, stats: Option<&Stats>) -> S
         restricted: view.sources.is_some(),
         source_ranges: view.sources.iter().flatten().map(ToString::to_string).collect(),
         endpoints: view.endpoints.iter().map(endpoint).collect(),
-        stats: stats.map(|stats| stats.of_front(position)),
+        stats: stats.map(|stats| stats.of_front(position, view)),
     }
 }

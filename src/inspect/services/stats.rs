@@ -1,13 +1,12 @@
 //! The connections of each front and endpoint, from one walk over what the kernel tracks.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::conntrack::traffic::{Count, Fronts, Look, Memory, Walk};
-use crate::inspect::tables::View;
+use crate::inspect::tables::{EndpointView, FrontView, View};
 use crate::kernel::each_connection;
 
 /// The last walk, and what the next one is compared with.
@@ -30,6 +29,8 @@ pub(super) struct Numbers {
     pub(super) unanswered: u64,
     /// All connections that the kernel tracks, closed ones included.
     pub(super) connections: u64,
+    /// The connections that the counters of the rules counted since they were made; `None` without.
+    pub(super) counted: Option<u64>,
     pub(super) packets: Option<u64>,
     pub(super) bytes: Option<u64>,
     /// With `--watch`, from the second look on.
@@ -65,16 +66,17 @@ impl Stats {
     }
 
     /// The numbers of the front at a position of the view.
-    pub(super) fn of_front(&self, position: usize) -> Numbers {
-        self.look.fronts.get(position).map_or_else(Numbers::default, |count| self.numbers(count))
+    pub(super) fn of_front(&self, position: usize, front: &FrontView) -> Numbers {
+        let numbers = self.look.fronts.get(position).map_or_else(Numbers::default, |count| self.numbers(count));
+        Numbers { counted: front.counted, ..numbers }
     }
 
     /// The numbers of one of its endpoints.
-    pub(super) fn of_endpoint(&self, position: usize, endpoint: SocketAddr) -> Numbers {
-        let count = self.look.endpoints.get(&(position, endpoint)).copied();
+    pub(super) fn of_endpoint(&self, position: usize, endpoint: &EndpointView) -> Numbers {
+        let count = self.look.endpoints.get(&(position, endpoint.address)).copied();
         // Without a connection nothing came since the look before either.
         let none = Count { since: self.elapsed.map(|_| Default::default()), ..Count::default() };
-        self.numbers(&count.unwrap_or(none))
+        Numbers { counted: endpoint.counted, ..self.numbers(&count.unwrap_or(none)) }
     }
 
     fn numbers(&self, count: &Count) -> Numbers {
@@ -90,6 +92,7 @@ impl Stats {
             open: count.open,
             unanswered: count.unanswered,
             connections: count.open + count.unanswered + count.ended,
+            counted: None,
             packets: count.counters.map(|counters| counters.packets),
             bytes: count.counters.map(|counters| counters.bytes),
             rates,

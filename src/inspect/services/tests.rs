@@ -21,7 +21,11 @@ fn args(words: &[&str]) -> Args {
 fn front(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoints: &[(&str, bool)]) -> FrontView {
     let destination =
         address.map_or(Destination::NodePort(Family::V4), |address| Destination::Address(address.parse().unwrap()));
-    let endpoint = |(address, local): &(&str, bool)| EndpointView { address: address.parse().unwrap(), local: *local };
+    let endpoint = |(address, local): &(&str, bool)| EndpointView {
+        address: address.parse().unwrap(),
+        local: *local,
+        counted: None,
+    };
     FrontView {
         service: Some(service.into()),
         front: Front { destination, protocol: Protocol::Tcp, port },
@@ -29,6 +33,7 @@ fn front(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoints:
         state: Some(if endpoints.is_empty() { State::Refused } else { State::Served }),
         policy: Some(Policy::Cluster),
         affinity: None,
+        counted: None,
         sources: None,
         endpoints: endpoints.iter().map(endpoint).collect(),
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
-use nft::decode::RawElement;
+use nft::decode::{Count, RawElement};
 use nft::{Data, Element, Expr, Item, RuleDump, Set, Value, Verdict};
 
 use crate::model::{Destination, Family, Front, Protocol};
@@ -42,15 +42,20 @@ pub(super) struct Record {
     pub(super) local_target: Option<Target>,
     /// Whether the filter chains refuse it.
     pub(super) is_refused: bool,
+    /// New connections, where counters are on.
+    pub(super) counted: Option<u64>,
     /// Endpoints of the cluster, and of this node (layout `maps`).
-    pub(super) cluster: Vec<SocketAddr>,
-    pub(super) local: Vec<SocketAddr>,
+    pub(super) cluster: Vec<Slot>,
+    pub(super) local: Vec<Slot>,
     /// Whether only some sources may connect, and which (layout `maps`).
     pub(super) is_restricted: bool,
     pub(super) sources: Vec<IpNet>,
     /// The chain that remembers its clients (layout `maps`).
     pub(super) learns: Option<Arc<str>>,
 }
+
+/// An endpoint in a slot of a front, and the connections that were sent to it, where counters are on.
+pub(super) type Slot = (SocketAddr, Option<u64>);
 
 /// What a verdict of a front does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +81,8 @@ impl From<&Verdict> for Target {
 pub(super) struct Chain {
     /// The address that it translates to.
     pub(super) endpoint: Option<SocketAddr>,
+    /// The connections that were translated to it.
+    pub(super) counted: Option<u64>,
     /// Whether it marks packets for masquerading: in the chain of an endpoint, those of the endpoint itself, which is on this node.
     pub(super) marks: bool,
     pub(super) rest: Option<Box<Rest>>,
@@ -103,7 +110,7 @@ impl Collected {
     /// Takes one object of the table of a family.
     pub(super) fn take(&mut self, family: Family, item: Item<'_>) {
         match item {
-            Item::Rule { chain, rule } => self.rule(chain, &rule),
+            Item::Rule { chain, rule, count } => self.rule(chain, &rule, count),
             Item::Element { set, element } => self.element(family, set, element),
             Item::Unreadable(_) => self.unreadable += 1,
         }
@@ -132,11 +139,12 @@ impl Collected {
         number
     }
 
-    fn rule(&mut self, chain: &str, rule: &RuleDump) {
+    fn rule(&mut self, chain: &str, rule: &RuleDump, count: Option<Count>) {
         let number = self.number(chain);
         let Some(chain) = self.chains.get_mut(number as usize) else { return };
         if let Some(endpoint) = destination(&rule.exprs) {
             chain.endpoint = Some(endpoint);
+            chain.counted = count.map(|count| count.packets);
         }
         let source = source(&rule.exprs);
         for expr in &rule.exprs {
@@ -168,20 +176,25 @@ impl Collected {
             return;
         }
         let Element { key, key_end, value, comment, .. } = raw.element;
+        let counted = raw.count.map(|count| count.packets);
         let mut key = Reader { family, bytes: key.as_slice() };
         match &*set.name {
             "cluster-ips" => self.cluster_ips.extend(key.address()),
             "nodeport-addresses" => self.node_addresses.extend(key.address()),
-            "services" | "KUBE-SERVICES" => self.leads(key.front(), &value, comment),
-            "nodeports" | "KUBE-NODEPORTS" => self.leads(key.node_port(), &value, comment),
+            "services" | "KUBE-SERVICES" => self.leads(key.front(), &value, comment, counted),
+            "nodeports" | "KUBE-NODEPORTS" => self.leads(key.node_port(), &value, comment, counted),
             "local-policy" => self.leads_locally(key.front(), &value),
             "nodeport-local-policy" => self.leads_locally(key.node_port(), &value),
             "no-endpoints" | "no-endpoints-external" => self.refuses(key.front(), comment),
             "no-endpoints-nodeports" => self.refuses(key.node_port(), comment),
-            "endpoints" => self.endpoint(key.front(), &value, family, |record| &mut record.cluster),
-            "local-endpoints" => self.endpoint(key.front(), &value, family, |record| &mut record.local),
-            "nodeport-endpoints" => self.endpoint(key.node_port(), &value, family, |record| &mut record.cluster),
-            "nodeport-local-endpoints" => self.endpoint(key.node_port(), &value, family, |record| &mut record.local),
+            "endpoints" => self.endpoint(key.front(), family, &value, counted, |record| &mut record.cluster),
+            "local-endpoints" => self.endpoint(key.front(), family, &value, counted, |record| &mut record.local),
+            "nodeport-endpoints" => {
+                self.endpoint(key.node_port(), family, &value, counted, |record| &mut record.cluster)
+            }
+            "nodeport-local-endpoints" => {
+                self.endpoint(key.node_port(), family, &value, counted, |record| &mut record.local);
+            }
             "lb-restricted" => self.change(key.front(), |record| record.is_restricted = true),
             "lb-sources" => {
                 let (front, first) = (key.front(), key.address());
@@ -217,8 +230,9 @@ impl Collected {
         }
     }
 
-    fn leads(&mut self, front: Option<Front>, value: &Value, comment: Option<Arc<str>>) {
+    fn leads(&mut self, front: Option<Front>, value: &Value, comment: Option<Arc<str>>, counted: Option<u64>) {
         self.change(front, |record| {
+            record.counted = counted;
             record.comment = record.comment.take().or(comment);
             record.target = Some(target(value));
         });
@@ -238,14 +252,15 @@ impl Collected {
     fn endpoint(
         &mut self,
         front: Option<Front>,
-        value: &Value,
         family: Family,
-        list: impl FnOnce(&mut Record) -> &mut Vec<SocketAddr>,
+        value: &Value,
+        counted: Option<u64>,
+        list: impl FnOnce(&mut Record) -> &mut Vec<Slot>,
     ) {
         let Value::Data(data) = value else { return };
         let mut reader = Reader { family, bytes: data.as_slice() };
         if let (Some(ip), Some(port)) = (reader.address(), reader.port()) {
-            self.change(front, |record| list(record).push(SocketAddr::new(ip, port)));
+            self.change(front, |record| list(record).push((SocketAddr::new(ip, port), counted)));
         }
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct FrontView {
     pub(crate) affinity: Option<Affinity>,
     /// The sources that may connect, sorted; `None` when every source may.
     pub(crate) sources: Option<Vec<IpNet>>,
+    /// The connections that counters counted, if `nftables.counters` is on.
+    pub(crate) counted: Option<u64>,
     /// Where it leads, sorted by address.
     pub(crate) endpoints: Vec<EndpointView>,
 }
@@ -54,6 +56,8 @@ pub(crate) struct EndpointView {
     pub(crate) address: SocketAddr,
     /// Whether it is on this node.
     pub(crate) local: bool,
+    /// The connections that counters counted, if there are any; in layout `chains` those of all fronts of the service port.
+    pub(crate) counted: Option<u64>,
 }
 
 /// What a front is to its Service.
@@ -175,9 +179,4 @@ fn explained(error: ReadError) -> anyhow::Error {
         }
         other => anyhow!("cannot read the tables: {other}"),
     }
-}
-
-/// The service port in the comment of an element of a front, without the notes behind it.
-pub(crate) fn service_in(comment: &str) -> &str {
-    comment.split(' ').next().unwrap_or(comment)
 }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use foldhash::HashSet;
 use ipnet::IpNet;
 
-use super::collect::{Collected, Record, Rest, Target};
-use super::{Affinity, EndpointView, FrontView, Kind, Policy, State, service_in};
+use super::collect::{Collected, Record, Rest, Slot, Target};
+use super::{Affinity, EndpointView, FrontView, Kind, Policy, State};
 use crate::model::{Destination, Family, Front};
-use crate::ruleset::notes::{EXTERNAL_IP, POLICY_LOCAL};
+use crate::ruleset::notes::{EXTERNAL_IP, POLICY_LOCAL, service_port};
 
 /// The fronts of a family's table.
 pub(super) fn fronts(family: Family, mut collected: Collected) -> Vec<FrontView> {
@@ -40,13 +40,14 @@ fn view(collected: &Collected, front: Front, mut record: Record) -> FrontView {
     sources.sort();
     let policy = path.policy.or_else(|| notes.ends_with(POLICY_LOCAL).then_some(Policy::Local));
     FrontView {
-        service: record.comment.as_deref().map(|comment| Arc::from(service_in(comment))),
+        service: record.comment.as_deref().map(|comment| Arc::from(service_port(comment))),
         front,
         kind: kind(collected, front, is_restricted, notes),
         state: if record.is_refused { Some(State::Refused) } else { path.state },
         // A refused front leads nowhere; the proxy notes the policy when it is Local.
         policy: policy.or_else(|| (record.is_refused && !is_cut(notes)).then_some(Policy::Cluster)),
         affinity: path.affinity,
+        counted: record.counted,
         sources: is_restricted.then_some(sources),
         endpoints: path.endpoints,
     }
@@ -97,15 +98,22 @@ fn in_maps(collected: &Collected, chain: &str, front: Front, record: &mut Record
     let policy = if by_origin || is_local { Policy::Local } else { Policy::Cluster };
     let is_dropped = by_origin && record.local_target == Some(Target::Drop);
     let here = std::mem::take(&mut record.local);
-    let mut addresses: Vec<SocketAddr> = if is_local { Vec::new() } else { std::mem::take(&mut record.cluster) };
-    let local: HashSet<SocketAddr> = here.iter().copied().collect();
-    addresses.extend(here);
-    addresses.sort_unstable();
-    addresses.dedup();
+    let mut slots: Vec<Slot> = if is_local { Vec::new() } else { std::mem::take(&mut record.cluster) };
+    let local: HashSet<SocketAddr> = here.iter().map(|(address, _)| *address).collect();
+    slots.extend(here);
+    slots.sort_unstable();
+    // An endpoint of both lists has two slots.
+    slots.dedup_by(|later, first| {
+        let same = later.0 == first.0;
+        if same {
+            first.1 = first.1.zip(later.1).map(|(a, b)| a + b).or(first.1).or(later.1);
+        }
+        same
+    });
     let is_here =
         |address: &SocketAddr| local.contains(address) || collected.local.contains(&(*address, front.protocol));
-    let endpoints: Vec<EndpointView> =
-        addresses.into_iter().map(|address| EndpointView { local: is_here(&address), address }).collect();
+    let endpoint = |(address, counted)| EndpointView { local: is_here(&address), address, counted };
+    let endpoints: Vec<EndpointView> = slots.into_iter().map(endpoint).collect();
     let leads = if is_dropped { Some(State::Dropped) } else { (!endpoints.is_empty()).then_some(State::Served) };
     let rules = record.learns.as_ref().and_then(|chain| collected.chain(chain)).and_then(|chain| chain.rest.as_deref());
     Path {
@@ -175,7 +183,7 @@ fn choose(collected: &Collected, name: &str, is_local: bool, path: &mut Path) {
         if !path.seen.insert(address) {
             continue;
         }
-        path.endpoints.push(EndpointView { address, local: is_local || chain.marks });
+        path.endpoints.push(EndpointView { address, local: is_local || chain.marks, counted: chain.counted });
         if let Some((set, seconds)) = chain.rest.as_deref().and_then(|rest| rest.learns.first()) {
             let known = path.affinity.get_or_insert(Affinity { seconds: *seconds, clients: 0 });
             known.clients += collected.clients.get(set).copied().unwrap_or(0);

@@ -18,7 +18,7 @@ impl TableOf {
 
     fn rule(mut self, chain: &str, statements: &[Statement]) -> Self {
         let rule = Rule::new(statements).to_dump(nft::Family::Ip);
-        self.0.take(Family::V4, Item::Rule { chain, rule });
+        self.0.take(Family::V4, Item::Rule { chain, rule, count: None });
         self
     }
 
@@ -87,7 +87,10 @@ fn a_front_has_the_name_the_endpoints_and_the_state_that_its_elements_say() {
         (front.kind, front.state, front.policy),
         (Some(Kind::ClusterIP), Some(State::Served), Some(Policy::Cluster))
     );
-    assert_eq!(front.endpoints, [EndpointView { address: "10.0.0.1:8080".parse().unwrap(), local: false }]);
+    assert_eq!(
+        front.endpoints,
+        [EndpointView { address: "10.0.0.1:8080".parse().unwrap(), local: false, counted: None }]
+    );
     assert!(front.sources.is_none() && front.affinity.is_none());
 }
 

@@ -105,6 +105,7 @@ const STATS: &[(&str, &[&str])] = &[
     ("open", &["number"]),
     ("unanswered", &["number"]),
     ("connections", &["number"]),
+    ("counted", &["number", "null"]),
     ("packets", &["number", "null"]),
     ("bytes", &["number", "null"]),
 ];
