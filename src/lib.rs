@@ -23,6 +23,7 @@ pub mod kernel;
 pub mod sync;
 
 pub mod app;
+pub mod changes;
 pub mod config;
 pub mod conntrack;
 mod counters;

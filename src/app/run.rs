@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use tokio::runtime::Builder;
@@ -14,6 +14,7 @@ use super::servers::{self, Servers};
 use super::shutdown;
 use super::source::{Source, client};
 use super::sync_loop::{self, SyncLoop};
+use crate::changes::Changes;
 use crate::config::{self, Config, ConfigFile};
 use crate::events::{self, Recorder, ReportedEvent};
 use crate::kernel::{Lock, Wake};
@@ -43,6 +44,7 @@ pub(super) async fn run(
     let (supervisor, mut failures) = supervise::new();
     let signal = shutdown::on_signal(&supervisor)?;
     let metrics = servers::metrics(&config);
+    let changes = Changes::new(SystemTime::now());
     let (recorder, publisher) = publish_events(&config, &supervisor)?;
     recorder.record(ReportedEvent::Starting);
     if let Err((event, error)) = servers::check_ports(&config) {
@@ -51,15 +53,16 @@ pub(super) async fn run(
         return Err(error.into());
     }
     let servers = Servers { config: &config, metrics: &metrics, recorder: &recorder, supervisor: &supervisor };
-    let reporter = servers.start(verbosity, open_files);
+    let reporter = servers.start(verbosity, changes.clone(), open_files);
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let sender = Arc::new(sender);
-    let source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone(), reporter.clone(), &supervisor)?;
+    let sink = SyncSender::clone(&sender);
+    let source = Source::spawn(&config, sink, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
     sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
     let first_sync = sync_loop::spawn_fast_path(&config, lock.held(), &supervisor)?;
-    let sync =
-        SyncLoop { config, lock, metrics, reporter, recorder: recorder.clone(), first_sync, wake: wake(&sender) };
+    let wake = wake(&sender);
+    let sync = SyncLoop { config, lock, metrics, reporter, changes, recorder: recorder.clone(), first_sync, wake };
     let sync = supervisor.thread("sync", "the sync loop's thread", move || sync.run(&events))?;
     let failure = tokio::select! {
         Ok(()) = signal => None,

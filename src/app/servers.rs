@@ -5,6 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::changes::Changes;
 use crate::config::{Config, KUBERNETES_MINOR, Stage};
 use crate::events::{Recorder, ReportedEvent};
 use crate::health::{self, ListenFailure, Observer, Page, Reporter};
@@ -73,19 +74,19 @@ pub(super) struct Servers<'a> {
 
 impl Servers<'_> {
     /// Starts all servers, which together use at most `open_files` file descriptors, less those for other purposes.
-    pub(super) fn start(&self, verbosity: Verbosity, open_files: u64) -> Reporter {
+    pub(super) fn start(&self, verbosity: Verbosity, changes: Changes, open_files: u64) -> Reporter {
         // The listener takes one more file descriptor.
         let metrics = METRICS_CONNECTIONS + 1;
         let health = usize::try_from(open_files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES + metrics);
-        self.serve_metrics(verbosity, ConnectionLimit::new(METRICS_CONNECTIONS, metrics));
+        self.serve_metrics(pages(self.config, verbosity, changes), ConnectionLimit::new(METRICS_CONNECTIONS, metrics));
         self.serve_health(ConnectionLimit::new(HEALTH_CONNECTIONS, health))
     }
 
     /// Serves the metrics and the pages beside them.
-    fn serve_metrics(&self, verbosity: Verbosity, connections: ConnectionLimit) {
+    fn serve_metrics(&self, pages: Pages, connections: ConnectionLimit) {
         let (address, hard_fail) = (self.config.metrics_bind_address, self.config.bind_address_hard_fail);
         let listen = server::Listen { address, hard_fail, connections };
-        let run = server::run(listen, self.metrics.clone(), pages(self.config, verbosity));
+        let run = server::run(listen, self.metrics.clone(), pages);
         let recorder = self.recorder.clone();
         self.supervisor.task("the metrics server's task", async move {
             Ok(run.await.inspect_err(|error| recorder.record(ReportedEvent::MetricsFailed(error.to_string())))?)
@@ -107,13 +108,14 @@ impl Servers<'_> {
 }
 
 /// The contents of the pages of the metrics server.
-fn pages(config: &Config, verbosity: Verbosity) -> Pages {
+fn pages(config: &Config, verbosity: Verbosity, changes: Changes) -> Pages {
     let binary = config.version.trim_start_matches('v').to_owned();
     let versions = Versions { binary, emulation: format!("1.{KUBERNETES_MINOR}") };
     Pages {
         configz: config.configz.clone(),
         flagz: config.flagz.then(|| config.flags.clone()),
         statusz: config.statusz.then_some(versions),
+        changes,
         debug: config.profiling.then(|| Arc::new(move |level| verbosity.set(level)) as server::SetVerbosity),
     }
 }

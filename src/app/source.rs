@@ -1,10 +1,13 @@
 //! Starts the source of objects: manifests if a directory is given, else the API server.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
-use std::time::SystemTime;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 
+use crate::changes::{self, ApiServer, Changes, Connection, What};
 use crate::config::{Config, DetectLocal};
 use crate::health::Reporter;
 use crate::metrics::Metrics;
@@ -28,6 +31,7 @@ impl Source {
         sink: SyncSender<Event>,
         metrics: Metrics,
         health: Reporter,
+        changes: Changes,
         supervisor: &Supervisor,
     ) -> Result<Self> {
         if let Some(dir) = config.manifests.clone() {
@@ -44,7 +48,8 @@ impl Source {
             needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
             removal_limit: config.relist_removal_limit,
         };
-        Ok(Self::Api { _handle: api::spawn(options, sink, ApiObserver(metrics, health), supervisor)? })
+        let observer = ApiObserver { metrics, health, changes, lost: Mutex::default() };
+        Ok(Self::Api { _handle: api::spawn(options, sink, observer, supervisor)? })
     }
 }
 
@@ -69,28 +74,55 @@ pub(super) fn options(config: &Config) -> ConvertOptions {
     ConvertOptions { allow_external_ips: config.allow_service_external_ips }
 }
 
-/// Counts events of the connections to the API server, and has `/readyz` show what the source waits for.
-struct ApiObserver(Metrics, Reporter);
+/// Counts events of the connections to the API server, tells when it is lost and found, and has `/readyz` show what the source waits for.
+struct ApiObserver {
+    metrics: Metrics,
+    health: Reporter,
+    changes: Changes,
+    /// The kinds that are not served at present.
+    lost: Mutex<BTreeSet<&'static str>>,
+}
+
+impl ApiObserver {
+    /// Tells that the server is lost with the first kind that fails, and found with the last one that works again.
+    fn tell(&self, kind: &'static str, error: Option<String>, lasted: Option<Duration>) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let were_served = lost.is_empty();
+        let (is_news, state) = match &error {
+            Some(_) => (lost.insert(kind) && were_served, Connection::Lost),
+            None => (lost.remove(kind) && lost.is_empty(), Connection::Found),
+        };
+        if is_news {
+            let server = ApiServer { state, resource: kind.to_owned(), error: error.map(changes::cut), lasted };
+            self.changes.push(SystemTime::now(), None, What::ApiServer(server));
+        }
+    }
+}
 
 impl api::Observer for ApiObserver {
     fn connected(&self, kind: &'static str, is: bool) {
-        self.0.source_connected(kind, is);
+        self.metrics.source_connected(kind, is);
     }
 
     fn received(&self, kind: &'static str, at: SystemTime) {
-        self.0.source_received(kind, at);
+        self.metrics.source_received(kind, at);
     }
 
-    fn reconnected(&self, kind: &'static str) {
-        self.0.source_reconnected(kind);
+    fn lost(&self, kind: &'static str, why: &str) {
+        self.tell(kind, Some(why.to_owned()), None);
+    }
+
+    fn reconnected(&self, kind: &'static str, lasted: Duration) {
+        self.metrics.source_reconnected(kind);
+        self.tell(kind, None, Some(lasted));
     }
 
     fn rejected(&self, kind: &'static str) {
-        self.0.object_rejected(kind);
+        self.metrics.object_rejected(kind);
     }
 
     fn waiting_for(&self, missing: &[&str]) {
-        self.1.not_ready(match missing {
+        self.health.not_ready(match missing {
             [] => "the first sync has not been done".to_owned(),
             _ => format!("waiting for the API server, which has not given {} yet", missing.join(", ")),
         });

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use tracing::warn;
 
 use super::node_check;
+use crate::changes::Changes;
 use crate::config::{Config, Counters, Flowtable};
 use crate::counters;
 use crate::events::{Recorder, ReportedEvent};
@@ -32,6 +33,8 @@ pub(super) struct SyncLoop {
     pub(super) lock: Lock,
     pub(super) metrics: Metrics,
     pub(super) reporter: Reporter,
+    /// What the loop does, for those who ask later.
+    pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     /// Starts the fast path, if there is one, when it is sent something.
     pub(super) first_sync: Option<SyncSender<()>>,
@@ -45,7 +48,7 @@ impl SyncLoop {
     /// # Errors
     /// When a socket cannot be opened, and when the node cannot be served at all.
     pub(super) fn run(self, events: &Receiver<Event>) -> Result<()> {
-        let Self { config, lock, metrics, reporter, recorder, first_sync, wake } = self;
+        let Self { config, lock, metrics, reporter, changes, recorder, first_sync, wake } = self;
         let fast_path = first_sync.is_some().then(ruleset::fastpath::table);
         let kernel = Netfilter::open().context("netfilter netlink socket")?;
         let kernel = kernel.with_fast_path(fast_path).waking(wake).with_lock(lock);
@@ -62,6 +65,7 @@ impl SyncLoop {
         };
         let (refused, lost, another) = (record(&recorder), record(&recorder), record(&recorder));
         Sync::new(engine, schedule, metrics, reporter, check_node)
+            .telling(changes)
             .on_refused_service(Box::new(move |RefusedService { service, reason }| {
                 refused(ReportedEvent::ServiceNotProgrammed { service, error: reason });
             }))

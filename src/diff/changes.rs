@@ -144,7 +144,7 @@ impl SetChanges {
 }
 
 /// Goes through two lists in the order of set and key, and hands over what both have at each place.
-fn for_each_pair<'a>(
+pub(super) fn for_each_pair<'a>(
     before: impl Iterator<Item = Entry<'a>>,
     now: impl Iterator<Item = Entry<'a>>,
     mut each: impl FnMut(Option<Entry<'a>>, Option<Entry<'a>>),

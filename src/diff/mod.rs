@@ -15,6 +15,7 @@ mod records;
 mod room;
 mod slots;
 mod totals;
+mod views;
 
 use std::sync::Arc;
 
@@ -24,8 +25,9 @@ use crate::table::{ChainContent, Program};
 
 pub use kept::Collect;
 pub use objects::Objects;
-pub use record::Record;
+pub use record::{Content, Entry, Group, Record};
 pub use records::Records;
+pub use views::Changed;
 
 /// The number of a slot as the end of a key.
 fn slot_number(slot: usize) -> [u8; 4] {

@@ -32,21 +32,24 @@ pub(super) struct Own {
 
 /// An entry of a record with its set, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry<'a> {
+pub struct Entry<'a> {
     pub(super) set: u16,
-    pub(super) content: Content<'a>,
+    /// What it has at its key.
+    pub content: Content<'a>,
 }
 
 /// What an entry has at its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content<'a> {
+pub enum Content<'a> {
+    /// An element.
     Element(ElementRef<'a>),
+    /// A group of slots.
     Group(Group<'a>),
 }
 
 /// The values of a group of slots: the first is in slot 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Group<'a> {
+pub struct Group<'a> {
     pub(super) prefix: &'a [u8],
     width: usize,
     values: &'a [u8],
@@ -62,11 +65,21 @@ const ROOM_PER_GROUP: usize = 96;
 const SLOT_NUMBER: usize = 4;
 
 impl<'a> Group<'a> {
-    pub(super) fn values(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
+    /// The values in the order of their slots.
+    pub fn values(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
         self.values.chunks_exact(self.width)
     }
 
-    pub(super) fn len(self) -> usize {
+    /// Whether another group has the same values in the same slots.
+    #[must_use]
+    pub fn has_values_of(self, other: Self) -> bool {
+        self.values == other.values
+    }
+
+    /// Number of slots.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is no group without values")]
+    pub fn len(self) -> usize {
         self.values.len() / self.width
     }
 

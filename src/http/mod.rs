@@ -23,7 +23,7 @@ pub(crate) use limit::ConnectionLimit;
 #[cfg(test)]
 pub(crate) use listen::bind;
 pub(crate) use listen::{bind_with_retry, check};
-pub(crate) use server::{Limits, Server};
+pub(crate) use server::{Ends, Limits, Server};
 
 /// A request whose body has not been read.
 pub(crate) type Request = hyper::Request<Incoming>;

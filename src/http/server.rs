@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -23,6 +24,21 @@ use super::{Request, Response};
 
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The two ends of a connection; an extension of each request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+}
+
+impl Ends {
+    /// Whether the client is on this host: it came over loopback, or from the address that it went to.
+    pub(crate) fn are_on_one_host(self) -> bool {
+        let [client, server] = [self.client, self.server].map(|end| end.ip().to_canonical());
+        client.is_loopback() || client == server
+    }
+}
 
 /// The limits of one listener.
 #[derive(Clone, Debug)]
@@ -163,8 +179,12 @@ async fn exchange<A, F>(
     A: Fn(Request) -> F,
     F: Future<Output = Response>,
 {
-    let service = service_fn(|request| {
+    let ends = stream.peer_addr().and_then(|client| Ok(Ends { client, server: stream.local_addr()? })).ok();
+    let service = service_fn(|mut request: Request| {
         permit.requested();
+        if let Some(ends) = ends {
+            request.extensions_mut().insert(ends);
+        }
         let response = respond(request);
         async {
             let response = response.await;

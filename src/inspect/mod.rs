@@ -12,6 +12,7 @@
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
 //! running proxy and, as far as its subject allows, without one.
 
+mod changes;
 pub mod explain;
 mod names;
 mod output;
@@ -53,6 +54,7 @@ impl Outcome {
 enum Command {
     Explain(explain::Args),
     Services(services::Args),
+    Changes(changes::Args),
 }
 
 /// Adds the commands to a command line.
@@ -69,6 +71,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let outcome = match Command::from_arg_matches(matches)? {
         Command::Explain(args) => explain::run(&args, &mut out)?,
         Command::Services(args) => services::run(&args, &mut out)?,
+        Command::Changes(args) => changes::run(&args, &mut out)?,
     };
     out.flush()?;
     Ok(outcome)

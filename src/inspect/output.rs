@@ -124,6 +124,16 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
+    /// Prints cells as a line that is aligned with no other: for what comes one by one.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn line(&mut self, cells: &[Cell]) -> Result<()> {
+        let words: Vec<String> = cells.iter().map(|cell| self.styled(cell.tone, &cell.text).to_string()).collect();
+        self.text(words.join("  "))?;
+        self.text("\n")
+    }
+
     /// Prints a value as JSON or YAML; the other formats are the caller's, and JSON stands for them.
     ///
     /// # Errors

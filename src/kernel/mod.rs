@@ -19,9 +19,12 @@ mod waker;
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use nft::{Command, CommitError, Committed, Connection, Element, ReadError, Set, Table, TableDump, TableName};
-use tracing::info;
+use nft::{
+    Command, CommitError, Committed, Connection, Element, Elements, ReadError, Set, Table, TableDump, TableName,
+};
+use tracing::{Level, enabled, info, trace};
 
 use crate::conntrack::Flow;
 use crate::model::Family;
@@ -145,8 +148,31 @@ impl Netfilter {
     }
 }
 
+/// Elements that the log has of a command.
+const LOGGED: usize = 64;
+
+/// A command in nft syntax; of many elements the first ones and their number.
+fn shortened(command: &Command) -> String {
+    let first = |elements: &Elements| elements.iter().take(LOGGED).collect();
+    let short = match command {
+        _ if command.elements() <= LOGGED => return command.to_string(),
+        Command::AddElements(table, set, list) => Command::AddElements(table.clone(), Arc::clone(set), first(list)),
+        Command::DeleteElements(table, set, list) => {
+            Command::DeleteElements(table.clone(), Arc::clone(set), first(list))
+        }
+        Command::DestroyElements(table, set, list) => {
+            Command::DestroyElements(table.clone(), Arc::clone(set), first(list))
+        }
+        other => return other.to_string(),
+    };
+    format!("{short} and {} more elements", command.elements() - LOGGED)
+}
+
 impl Kernel for Netfilter {
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
+        if enabled!(Level::TRACE) {
+            commands.iter().for_each(|command| trace!("{}", shortened(command)));
+        }
         let detector = &mut self.foreign_writes;
         self.connection.with(
             |error| matches!(error, CommitError::Socket(_)),

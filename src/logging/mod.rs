@@ -164,12 +164,20 @@ fn flush() {
 const LIBRARIES: [&str; 6] = ["kube_client", "hyper", "hyper_util", "rustls", "tower", "tower_http"];
 
 fn filter(verbosity: u32) -> Targets {
-    let targets = Targets::new().with_default(level(verbosity));
+    let targets = Targets::new().with_default(level(verbosity)).with_target(CHANGES, level_of_changes(verbosity));
     targets.with_targets(LIBRARIES.map(|library| (library, LevelFilter::OFF)))
 }
 
-/// The level of a verbosity: errors, warnings and important events always; syncs from 4 on, because many clusters run with 2; everything
-/// from 6 on.
+/// What the proxy does is told by this module.
+const CHANGES: &str = "kube_proxy::changes";
+
+/// The level of a verbosity for changes: a line a changed Service from 2 on, a line an endpoint from 4 on.
+fn level_of_changes(verbosity: u32) -> LevelFilter {
+    if verbosity < 2 { LevelFilter::WARN } else { level(verbosity) }
+}
+
+/// The level of a verbosity: errors, warnings and important events always; syncs from 4 on, because many clusters run with 2; everything,
+/// with each command to the kernel, from 6 on.
 fn level(verbosity: u32) -> LevelFilter {
     match verbosity {
         0..=3 => LevelFilter::INFO,
@@ -190,6 +198,15 @@ mod tests {
             assert!(!filter.would_enable("hyper_util::client::legacy::pool", &Level::ERROR));
             assert!(filter.would_enable("kube_proxy::source::api::watcher", &Level::WARN));
         }
+    }
+
+    #[test]
+    fn changed_services_are_logged_from_2_on_and_endpoints_from_4_on() {
+        let shown = |verbosity, level| filter(verbosity).would_enable("kube_proxy::changes::log", &level);
+        let levels =
+            [0, 1, 2, 3, 4, 6].map(|verbosity| (shown(verbosity, Level::INFO), shown(verbosity, Level::DEBUG)));
+        let (none, services, endpoints) = ((false, false), (true, false), (true, true));
+        assert_eq!(levels, [none, none, services, services, endpoints, endpoints]);
     }
 
     #[test]

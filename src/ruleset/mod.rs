@@ -11,6 +11,7 @@ pub mod counters;
 pub mod fastpath;
 pub mod maps;
 pub mod notes;
+pub mod reading;
 mod shared;
 
 use std::net::IpAddr;

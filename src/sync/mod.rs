@@ -10,9 +10,11 @@ mod chores;
 mod client_checks;
 mod computed;
 mod engine;
+mod entries;
 mod failure;
 mod flows;
 mod health;
+mod journal;
 mod locality;
 mod lost;
 mod other_proxy;
@@ -38,6 +40,7 @@ pub use lost::LostClaims;
 pub use quarantine::RefusedService;
 pub use schedule::Schedule;
 
+use crate::changes::{Changes, Outcome, Program};
 use crate::health::Reporter;
 use crate::kernel::{Kernel, Turn};
 use crate::metrics::{Metrics, Transaction};
@@ -77,6 +80,10 @@ pub struct Sync<K> {
     on_other_proxy: Option<OnOtherProxy>,
     /// Whether another process writes, so that this one must not.
     turns: Turns,
+    /// What was done, for those who ask later.
+    changes: Changes,
+    /// Syncs so far, the one under way among them.
+    syncs: u64,
 }
 
 /// Reports a Service that does not get a front that it claims.
@@ -118,7 +125,16 @@ impl<K: Kernel> Sync<K> {
             chores: Chores::default(),
             on_other_proxy: None,
             turns: Turns::default(),
+            changes: Changes::new(SystemTime::now()),
+            syncs: 0,
         }
+    }
+
+    /// Enters what is done into this ring, which others read.
+    #[must_use]
+    pub fn telling(mut self, changes: Changes) -> Self {
+        self.changes = changes;
+        self
     }
 
     /// Has work done after the first successful sync, on the loop's thread.
@@ -299,6 +315,7 @@ impl<K: Kernel> Sync<K> {
         self.health.oversized(self.engine.oversized());
         for oversized in self.engine.take_oversized() {
             error!(service = %oversized.service, "left out until it is smaller: {oversized}");
+            self.engine.journal.left_out(&oversized.service, Outcome::Oversized, &oversized.to_string());
             if let Some(report) = &self.on_refused_service {
                 let reason = format!("nothing of it is programmed, because {oversized}");
                 report(RefusedService { service: oversized.service, reason });
@@ -307,6 +324,7 @@ impl<K: Kernel> Sync<K> {
         for refused in self.engine.take_refused_services() {
             let RefusedService { service, reason } = &refused;
             error!(%service, "left out until it changes, because the kernel refuses it: {reason}");
+            self.engine.journal.left_out(service, Outcome::Quarantined, reason);
             if let Some(report) = &self.on_refused_service {
                 report(refused);
             }
@@ -353,7 +371,7 @@ impl<K: Kernel> Sync<K> {
         let now = Instant::now();
         if let Some(programs) = self.engine.foreign_writes() {
             self.metrics.foreign_change();
-            let by = programs.iter().map(|by| format!("{} (pid {})", by.name, by.pid));
+            let by = programs.into_iter().map(|by| Program { name: by.name, pid: by.pid });
             self.schedule.request_repair(self.repairs.noticed(by, now));
             self.report_queued();
         }
@@ -378,7 +396,9 @@ impl<K: Kernel> Sync<K> {
 
     /// Logs what other programs did to the tables, unless that was logged often enough lately.
     fn log_foreign_writes(&mut self, now: Instant) {
-        let Some(Unlogged { times, by, found }) = self.repairs.take_due(now) else { return };
+        let Some(mut unlogged) = self.repairs.take_due(now) else { return };
+        self.tell_repairs(&mut unlogged);
+        let Unlogged { times, by, found, .. } = unlogged;
         let (by, found): (Vec<String>, Vec<String>) = (by.into_iter().collect(), found.into_iter().collect());
         let (by, found) = (by.join(", "), found.join("; "));
         if self.engine.tables.other_proxy.is_present(now) {
@@ -406,6 +426,8 @@ impl<K: Kernel> Sync<K> {
         if second_passed {
             self.engine.second_passed();
         }
+        self.syncs += 1;
+        let is_first = !self.engine.journal.has_begun();
         let result = self.engine.sync(after_pause);
         self.report_pending();
         self.report_left_out();
@@ -421,6 +443,7 @@ impl<K: Kernel> Sync<K> {
         for family in self.engine.tables.families() {
             self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
         }
+        self.tell(result.as_ref(), took, is_first);
         self.log_foreign_writes(Instant::now());
         match result {
             Ok(report) => {

@@ -32,14 +32,17 @@ impl Pending {
         Self { start, families, slices: 0, services: HashSet::default(), triggers: HashMap::default(), samples: 0 }
     }
 
-    /// Compares an event with the state that does not know of it yet.
-    pub(super) fn note(&mut self, state: &State, event: &Event) {
+    /// Compares an event with the state that does not know of it yet. Gives whether it changes a Service, or a slice of a family that
+    /// is served.
+    pub(super) fn note(&mut self, state: &State, event: &Event) -> bool {
         match event {
             Event::ServiceApplied(service) if state.service(&service.name) != Some(service) => {
                 self.services.insert(service.name.clone());
+                true
             }
             Event::ServiceDeleted(name) if state.service(name).is_some() => {
                 self.services.insert(name.clone());
+                true
             }
             Event::SliceApplied(slice)
                 if self.families.contains(&slice.family) && state.slice(&slice.name) != Some(slice) =>
@@ -50,17 +53,19 @@ impl Pending {
                     self.triggers.entry((slice.service.clone(), slice.family)).or_default().push(time);
                     self.samples += 1;
                 }
+                true
             }
             Event::SliceDeleted(name) => {
                 let Some(slice) = state.slice(name).filter(|slice| self.families.contains(&slice.family)) else {
-                    return;
+                    return false;
                 };
                 self.slices += 1;
                 // The annotation of a deleted slice has the time of its last change, and not that of the deletion.
                 let lost = self.triggers.remove(&(slice.service.clone(), slice.family));
                 self.samples -= lost.map_or(0, |times| times.len());
+                true
             }
-            _ => {}
+            _ => false,
         }
     }
 

@@ -9,6 +9,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::changes::{Program, Repair};
+
 /// How many repairs are made at once, and the least time between two further ones.
 const REPAIRS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) };
 
@@ -56,6 +58,8 @@ pub(super) struct Repairs {
     records: Budget,
     /// A change waits for its repair.
     waiting: bool,
+    /// The programs of the changes that no sync has repaired yet, if there are such changes.
+    unrepaired: Option<BTreeSet<Program>>,
     unlogged: Unlogged,
 }
 
@@ -68,20 +72,40 @@ pub(super) struct Unlogged {
     pub(super) by: BTreeSet<String>,
     /// What was found in the tables, where it is more than other rules and elements.
     pub(super) found: BTreeSet<String>,
+    /// The repairs that were necessary; none when the changes were not to what this proxy wrote.
+    pub(super) repair: Option<Repair>,
 }
 
 impl Repairs {
     pub(super) const fn new() -> Self {
-        let unlogged = Unlogged { times: 0, by: BTreeSet::new(), found: BTreeSet::new() };
-        Self { repairs: Budget::new(REPAIRS), records: Budget::new(RECORDS), waiting: false, unlogged }
+        let unlogged = Unlogged { times: 0, by: BTreeSet::new(), found: BTreeSet::new(), repair: None };
+        let (repairs, records) = (Budget::new(REPAIRS), Budget::new(RECORDS));
+        Self { repairs, records, waiting: false, unrepaired: None, unlogged }
     }
 
     /// The tables were changed by these programs, or may have been. Gives the moment of the repair.
-    pub(super) fn noticed(&mut self, by: impl IntoIterator<Item = String>, now: Instant) -> Instant {
+    pub(super) fn noticed(&mut self, by: impl IntoIterator<Item = Program>, now: Instant) -> Instant {
         self.waiting = true;
         self.unlogged.times += 1;
-        extend(&mut self.unlogged.by, by);
+        let unrepaired = self.unrepaired.get_or_insert_default();
+        for program in by {
+            extend(&mut self.unlogged.by, [program.to_string()]);
+            extend(unrepaired, [program]);
+        }
         self.repairs.next(now)
+    }
+
+    /// A sync was committed, with this repair if one was necessary. Gives it back when no write of another program was noticed before;
+    /// else it belongs to the next log record, and is named with the programs.
+    pub(super) fn done(&mut self, repair: Option<Repair>) -> Option<Repair> {
+        let by = self.unrepaired.take();
+        let repair = repair?;
+        let Some(by) = by else { return Some(repair) };
+        let sum = self.unlogged.repair.get_or_insert_default();
+        let new: Vec<Program> = by.into_iter().filter(|program| !sum.by.contains(program)).collect();
+        sum.by.extend(new.into_iter().take(NAMED.saturating_sub(sum.by.len())));
+        sum.add(repair);
+        None
     }
 
     /// A sync begins, and with it the repair if there is one to do.
@@ -106,7 +130,7 @@ impl Repairs {
     }
 }
 
-fn extend(names: &mut BTreeSet<String>, more: impl IntoIterator<Item = String>) {
+fn extend<T: Ord>(names: &mut BTreeSet<T>, more: impl IntoIterator<Item = T>) {
     for name in more {
         if names.len() < NAMED {
             names.insert(name);
@@ -124,7 +148,8 @@ mod tests {
         let (mut done, mut logged) = (0, Vec::new());
         for millisecond in 0..seconds * 1000 {
             let now = start + Duration::from_millis(millisecond);
-            if repairs.noticed([format!("nft (pid {millisecond})")], now) <= now {
+            let by = Program { name: "nft".to_owned(), pid: u32::try_from(millisecond).unwrap() };
+            if repairs.noticed([by], now) <= now {
                 repairs.started(now);
                 done += 1;
             }
@@ -174,5 +199,27 @@ mod tests {
         let logged = repairs.take_due(now).map(|unlogged| (unlogged.times, unlogged.found));
         assert_eq!(logged, Some((0, BTreeSet::from(["counter foreign".to_owned()]))));
         assert_eq!(repairs.noticed([], now), now, "no repair was counted");
+    }
+
+    #[test]
+    fn a_repair_is_told_with_the_programs_that_made_it_necessary_and_with_those_of_its_log_record() {
+        let (mut repairs, now) = (Repairs::new(), Instant::now());
+        let program = |pid| Program { name: "nft".to_owned(), pid };
+        let repair = |added| Repair { times: 1, elements_added: added, ..Repair::default() };
+        assert_eq!(repairs.done(Some(repair(1))), Some(repair(1)), "no program was seen");
+
+        repairs.noticed([program(7)], now);
+        repairs.started(now);
+        assert_eq!(repairs.done(None), None);
+        assert_eq!(repairs.take_due(now).unwrap().repair, None, "nothing was to be repaired");
+
+        repairs.noticed([program(8)], now);
+        repairs.started(now);
+        repairs.done(Some(repair(2)));
+        repairs.noticed([program(9), program(8)], now);
+        repairs.started(now);
+        repairs.done(Some(repair(3)));
+        let told = repairs.take_due(now).unwrap().repair.unwrap();
+        assert_eq!((told.by, told.times, told.elements_added), (vec![program(8), program(9)], 2, 5));
     }
 }

@@ -9,7 +9,7 @@ use nft::decode::DecodeError;
 use nft::{Command, Element, Refusal, Set, TableDump, TableName};
 
 use crate::config::Config;
-use crate::diff::{Collect, Objects, Record, Records};
+use crate::diff::{Changed, Collect, Entry, Objects, Record, Records};
 use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
@@ -66,6 +66,21 @@ pub(super) enum HeldBack {
     AsCommitted,
     /// Nothing, because the kernel does not accept that either.
     Removed,
+}
+
+/// What changes for a Service in the table of one family.
+#[derive(Clone, Copy)]
+pub(super) struct ChangedIn<'a> {
+    pub(super) family: Family,
+    pub(super) changed: Changed<'a>,
+    records: &'a Records<Owner>,
+}
+
+impl ChangedIn<'_> {
+    /// The name of the set of an entry.
+    pub(super) fn set_name(&self, entry: Entry<'_>) -> &str {
+        self.records.set_name(entry)
+    }
 }
 
 /// Clients that are remembered in a map for endpoints that are gone. Each may be forgotten by the kernel at any moment.
@@ -254,6 +269,29 @@ impl Tables {
             Owner::Service(name) => Some(name.clone()),
         });
         services.collect()
+    }
+
+    /// Hands over what changes for each Service since the last commit, by table; `true` with the first table of a Service.
+    pub(super) fn each_changed(&self, mut each: impl FnMut(&Owner, &ObjectName, ChangedIn<'_>, bool)) {
+        for (index, FamilyTable { settings, records, .. }) in self.tables.iter().enumerate() {
+            for (owner, changed) in records.each_changed() {
+                let Owner::Service(name) = owner else { continue };
+                let is_first = self.tables[..index].iter().all(|table| !table.records.is_open(owner));
+                each(owner, name, ChangedIn { family: settings.family, changed, records }, is_first);
+            }
+        }
+    }
+
+    /// Whether the tables hold something of an owner, and whether they should.
+    pub(super) fn presence(&self, owner: &Owner) -> (bool, bool) {
+        let presence = self.tables.iter().map(|table| table.records.presence(owner));
+        presence.fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1))
+    }
+
+    /// Whether a Service changed since the last commit.
+    pub(super) fn is_open(&self, name: &ObjectName) -> bool {
+        let owner = Owner::Service(name.clone());
+        self.tables.iter().any(|table| table.records.is_open(&owner))
     }
 
     /// Whether every Service has to be written again; resets that.

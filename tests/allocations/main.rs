@@ -1,4 +1,4 @@
-//! What the library asks of the allocator: for one changed endpoint, and for an endpoint that is decoded and kept.
+//! What the library asks of the allocator: for one changed endpoint, for an endpoint that is decoded and kept, and for the ring of changes.
 //!
 //! A binary of its own, because it counts every allocation of the process; its tests take turns, so that none counts another's.
 
@@ -11,6 +11,7 @@ mod support;
 
 mod changes;
 mod decoding;
+mod ring;
 
 /// What the allocator has been asked for.
 #[derive(Clone, Copy)]

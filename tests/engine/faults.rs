@@ -9,13 +9,14 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{env, io};
 
 use crate::support::cluster::{address, config, endpoint, name, node, served, service, slice};
 use crate::support::faulty::{EINVAL, Fault, Faulty};
 use crate::support::figures::Figures;
 use crate::support::kernel::Recorder;
+use kube_proxy::changes::{Action, Change, Changes, Entry, Outcome, What};
 use kube_proxy::health;
 use kube_proxy::kernel::Kernel;
 use kube_proxy::metrics::Metrics;
@@ -445,6 +446,14 @@ fn get(address: SocketAddr, path: &str) -> String {
     io::read_to_string(stream).expect("an answer")
 }
 
+/// The change of a Service in an entry.
+fn change(entry: &Entry) -> Option<&Change> {
+    match &entry.what {
+        What::Service(change) => Some(change),
+        _ => None,
+    }
+}
+
 #[test]
 fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_reported() {
     // A Service that is left out is shown to the operator, with what the kernel refuses (G13, G15).
@@ -461,6 +470,8 @@ fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_report
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
     let sync = sync.on_refused_service(Box::new(move |refused| report.send(refused).expect("the test listens")));
+    let changes = Changes::new(SystemTime::now());
+    let sync = sync.telling(changes.clone());
     let (sender, source) = channel();
     let end = thread::spawn(move || {
         let first = reports.recv_timeout(Duration::from_secs(20)).expect("a refused Service");
@@ -483,6 +494,13 @@ fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_report
     for line in ["kubeproxy_nft_quarantined_services 1", "kubeproxy_nft_errors_total{kind=\"refused\"} 1"] {
         assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
     }
+    let entries = changes.snapshot(0).entries;
+    let told: Vec<&Change> = entries.iter().filter_map(|entry| change(entry)).collect();
+    let [left_out] = told.iter().filter(|change| change.result == Outcome::Quarantined).collect::<Vec<_>>()[..] else {
+        panic!("{entries:?}")
+    };
+    assert_eq!((&left_out.service, left_out.action), (&name(2), Action::Kept));
+    assert!(left_out.error.as_ref().is_some_and(|error| error.contains("element of endpoints")), "{left_out:?}");
     let log = String::from_utf8(log.0.lock().expect("no writer panicked").clone()).expect("text");
     let naming = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     assert_eq!(naming("left out until it changes"), 1, "{log}");

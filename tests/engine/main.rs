@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod changes;
 mod expiry;
 mod faults;
 mod flows;

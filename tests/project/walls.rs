@@ -77,6 +77,7 @@ const WALLS: &[Wall] = &[
             "table",
             "select",
             "model",
+            "changes",
             "config",
             "metrics",
             "conntrack",
@@ -85,12 +86,13 @@ const WALLS: &[Wall] = &[
         // A second thread for the records of many Services, which ends before the sync goes on.
         words: &["nft::", "Instant::now", "SystemTime::now", "std::thread"],
     },
+    Wall { module: "changes", modules: &["changes", "model"], words: &[] },
     Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
     Wall { module: "config", modules: &["config"], words: &["clap", "std::fs", "std::thread"] },
     Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix", "Instant::now"] },
     Wall {
         module: "metrics",
-        modules: &["metrics", "model", "http"],
+        modules: &["metrics", "changes", "model", "http"],
         words: &["hyper", "prometheus_client", "std::fs", "Instant::now", "SystemTime::now"],
     },
     Wall {
@@ -107,6 +109,7 @@ const WALLS: &[Wall] = &[
         module: "app",
         modules: &[
             "app",
+            "changes",
             "config",
             "counters",
             "events",
@@ -129,8 +132,19 @@ const WALLS: &[Wall] = &[
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall {
         module: "inspect",
-        modules: &["inspect", "config", "conntrack", "kernel", "logging", "model", "ruleset"],
-        words: &["nft::", "clap", "rustix", "std::env", "std::fs", "std::thread", "Instant::now", "SystemTime::now"],
+        modules: &["inspect", "changes", "config", "conntrack", "kernel", "logging", "model", "ruleset"],
+        words: &[
+            "nft::",
+            "tokio",
+            "hyper",
+            "clap",
+            "rustix",
+            "std::env",
+            "std::fs",
+            "std::thread",
+            "Instant::now",
+            "SystemTime::now",
+        ],
     },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall { module: "supervise", modules: &["supervise"], words: &["tokio", "std::thread"] },

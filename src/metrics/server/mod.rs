@@ -3,6 +3,9 @@
 //! Takes [`Pages`], which are plain values, and serves them over plain HTTP. Only a PUT to `/debug/flags/v` changes anything, and that
 //! page exists only with profiling.
 //!
+//! `/debug/changes` answers clients on this host; others, like all pages below `/debug`, only with profiling. It names Services,
+//! endpoints and programs, which the other pages do not.
+//!
 //! `/debug/pprof` exists as a page that says why it is empty: its profiles are those of Go's runtime.
 
 mod negotiate;
@@ -20,7 +23,8 @@ use tracing::info;
 
 use super::Metrics;
 use super::text;
-use crate::http::{self, ConnectionLimit, JSON, Limits, PLAIN, Request, Response, Server};
+use crate::changes::{Changes, Query};
+use crate::http::{self, ConnectionLimit, Ends, JSON, Limits, PLAIN, Request, Response, Server};
 use slis::Slis;
 use zpages::{Flagz, Statusz};
 
@@ -41,7 +45,9 @@ pub(crate) struct Pages {
     pub(crate) flagz: Option<Vec<(String, String)>>,
     /// For `/statusz`; `None` where gate ComponentStatusz is off.
     pub(crate) statusz: Option<Versions>,
-    /// For `/debug`; `None` without `enableProfiling`.
+    /// For `/debug/changes`.
+    pub(crate) changes: Changes,
+    /// For the rest of `/debug`; `None` without `enableProfiling`.
     pub(crate) debug: Option<SetVerbosity>,
 }
 
@@ -86,18 +92,19 @@ struct Router {
     configz: String,
     flagz: Option<Flagz>,
     statusz: Option<Statusz>,
+    changes: Changes,
     debug: Option<SetVerbosity>,
 }
 
 impl Router {
     fn new(metrics: Metrics, pages: Pages) -> Self {
-        let Pages { configz, flagz, statusz, debug } = pages;
+        let Pages { configz, flagz, statusz, changes, debug } = pages;
         let flagz = flagz.map(Flagz::new);
         let paths = [("/configz", true), ("/flagz", flagz.is_some()), ("/healthz", true), ("/metrics", true)];
         let paths = paths.into_iter().chain([("/proxyMode", true)]).filter(|(_, there)| *there);
         let paths = paths.map(|(path, _)| path).collect();
         let statusz = statusz.map(|versions| Statusz::new(versions, paths, SystemTime::now(), Instant::now()));
-        Self { metrics, slis: Slis::new(), configz, flagz, statusz, debug }
+        Self { metrics, slis: Slis::new(), configz, flagz, statusz, changes, debug }
     }
 
     async fn respond(self: Arc<Self>, request: Request) -> Response {
@@ -114,6 +121,9 @@ impl Router {
                 .statusz
                 .as_ref()
                 .map_or_else(http::not_found, |statusz| statusz.respond(accepted(headers), Instant::now())),
+            "/debug/changes" => {
+                self.changes(request.extensions().get().copied(), request.uri().query().unwrap_or_default())
+            }
             path => match &self.debug {
                 Some(set_verbosity) if path.starts_with("/debug/") => debug(request, set_verbosity).await,
                 _ => http::not_found(),
@@ -127,6 +137,21 @@ impl Router {
             return http::response(StatusCode::OK, PLAIN, "metrics reset\n");
         }
         exposition(request.headers(), self.slis.open_metrics())
+    }
+
+    /// What the proxy did lately.
+    fn changes(&self, ends: Option<Ends>, query: &str) -> Response {
+        let is_local = ends.is_some_and(Ends::are_on_one_host);
+        if !is_local && self.debug.is_none() {
+            return http::not_found();
+        }
+        match Query::parse(query) {
+            Ok(query) => {
+                let page = query.answer(&self.changes.snapshot(query.after), SystemTime::now());
+                http::response(StatusCode::OK, JSON, page)
+            }
+            Err(wrong) => http::response(StatusCode::BAD_REQUEST, PLAIN, wrong),
+        }
     }
 
     /// Shows that this server responds; independent of the health of the proxy.

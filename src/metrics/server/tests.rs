@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::changes::{Repair, What};
 use crate::http::testing::{exchange, get, without_date};
 
 /// A server with every page, and the verbosities that were set.
@@ -14,6 +15,7 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
         configz: r#"{"kubeproxy.config.k8s.io":{"mode":"nftables"}}"#.to_owned(),
         flagz: Some(vec![("v".to_owned(), "2".to_owned()), ("config".to_owned(), "/a/b".to_owned())]),
         statusz: Some(Versions { binary: "1.36.2+x".to_owned(), emulation: "1.36".to_owned() }),
+        changes: Changes::new(SystemTime::now()),
         debug: Some(Arc::new(move |level| {
             if level > 10 {
                 return Err("too loud".to_owned());
@@ -24,6 +26,12 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
     };
     let (address, server) = serve(pages);
     (address, server, set)
+}
+
+/// Only the pages that are always there.
+fn none() -> Pages {
+    let changes = Changes::new(SystemTime::now());
+    Pages { configz: "{}".to_owned(), flagz: None, statusz: None, changes, debug: None }
 }
 
 fn serve(pages: Pages) -> (SocketAddr, Server) {
@@ -69,9 +77,53 @@ async fn fixed_pages_are_exact() {
     }
 }
 
+/// A ring with a repair, and the page about it.
+fn changes() -> (Changes, Pages) {
+    let changes = Changes::new(SystemTime::now());
+    let repair = What::Repair(Repair { times: 1, ..Repair::default() });
+    changes.push(SystemTime::now(), Some(1), repair);
+    let pages = Pages { changes: changes.clone(), ..none() };
+    (changes, pages)
+}
+
+fn json_body(response: &str) -> Value {
+    serde_json::from_str(response.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[tokio::test]
+async fn the_page_of_changes_goes_on_where_its_reader_stopped() {
+    let (changes, pages) = changes();
+    let (address, _server) = serve(pages);
+    let first = get(address, "/debug/changes").await;
+    assert!(first.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"), "{first}");
+    let first = json_body(&first);
+    assert_eq!((&first["changes"][0]["kind"], &first["last"]), (&json!("repair"), &json!(1)));
+    changes.push(SystemTime::now(), Some(2), What::Repair(Repair::default()));
+    let next = json_body(&get(address, "/debug/changes?after=1").await);
+    assert_eq!(next["changes"][0]["number"], 2);
+    let wrong = get(address, "/debug/changes?since=5m").await;
+    assert!(wrong.starts_with("HTTP/1.1 400 Bad Request\r\n") && wrong.contains("not a number of seconds"), "{wrong}");
+}
+
+#[tokio::test]
+async fn other_hosts_see_changes_only_with_profiling() {
+    let ask = |from: &str, pages: Pages| {
+        let ends = Ends { client: from.parse().unwrap(), server: "192.0.2.2:10249".parse().unwrap() };
+        Router::new(Metrics::new(), pages).changes(Some(ends), "").status()
+    };
+    for host in ["127.0.0.1:9", "[::1]:9", "[::ffff:127.0.0.1]:9", "192.0.2.2:9"] {
+        assert_eq!(ask(host, changes().1), StatusCode::OK, "{host}");
+    }
+    let profiling = || Pages { debug: Some(Arc::new(|_| Ok(()))), ..changes().1 };
+    for host in ["192.0.2.3:9", "[2001:db8::1]:9"] {
+        assert_eq!(ask(host, changes().1), StatusCode::NOT_FOUND, "{host}");
+        assert_eq!(ask(host, profiling()), StatusCode::OK, "{host}");
+    }
+}
+
 #[tokio::test]
 async fn pages_that_are_switched_off_are_not_found() {
-    let (address, _server) = serve(Pages { configz: "{}".to_owned(), flagz: None, statusz: None, debug: None });
+    let (address, _server) = serve(none());
     for path in ["/flagz", "/statusz", "/debug/pprof", "/debug/pprof/", "/debug/flags", "/debug/flags/v"] {
         assert!(get(address, path).await.starts_with("HTTP/1.1 404 Not Found\r\n"), "{path}");
     }

@@ -26,6 +26,7 @@ use nft::Element;
 
 use crate::model::Family;
 use crate::ruleset::Settings;
+use crate::ruleset::reading::Role;
 use crate::select::ServiceSelection;
 use crate::table::Fragment;
 
@@ -41,6 +42,17 @@ pub(super) fn service(settings: &Settings, selection: &ServiceSelection) -> Frag
         port::write(settings, port, &mut fragment);
     }
     fragment
+}
+
+/// The sets whose keys are fronts and whose values say where packets go, each with whether the fronts are node ports.
+pub(super) const fn front_sets() -> [(&'static str, bool, Role); 5] {
+    [
+        (set::SERVICES, false, Role::Dispatch),
+        (set::NODEPORTS, true, Role::Dispatch),
+        (set::NO_ENDPOINTS, false, Role::Refuse),
+        (set::NO_ENDPOINTS_EXTERNAL, false, Role::Refuse),
+        (set::NO_ENDPOINTS_NODEPORTS, true, Role::Refuse),
+    ]
 }
 
 /// Names of the sets and maps of the fixed program.

@@ -17,6 +17,7 @@ mod balancer;
 mod elements;
 mod program;
 
+use super::reading::Role;
 use crate::select::size::PortSize;
 
 pub(super) use elements::service;
@@ -27,6 +28,20 @@ pub(super) fn weight(size: &PortSize) -> u64 {
     let PortSize { fronts, sources, endpoints, .. } = *size;
     let slots = fronts.saturating_mul(endpoints.saturating_add(1));
     slots.saturating_add(sources).saturating_add(affinity::weight(size))
+}
+
+/// The sets whose keys are fronts and whose values say where packets go, each with whether the fronts are node ports.
+pub(super) fn front_sets() -> [(&'static str, bool, Role); 6] {
+    let [address, node_port] = Side::BOTH.map(|side| {
+        let is_node_port = side == Side::NodePort;
+        [
+            (side.dispatch(), is_node_port, Role::Dispatch),
+            (side.local_policy(), is_node_port, Role::FromOutside),
+            (side.no_endpoints(), is_node_port, Role::Refuse),
+        ]
+    });
+    let ([a, b, c], [d, e, f]) = (address, node_port);
+    [a, b, c, d, e, f]
 }
 
 /// Names of the sets and maps.

@@ -72,8 +72,11 @@ pub(crate) trait Observer: Send + 'static {
     fn connected(&self, kind: &'static str, is: bool);
     /// The server sent something about a kind: objects, changes or a bookmark. Called for each piece of an answer.
     fn received(&self, kind: &'static str, at: SystemTime);
-    /// The watch of a kind works again after a failure.
-    fn reconnected(&self, kind: &'static str);
+    /// The watch of a kind fails: where, why, and what is likely wrong. Called again from time to time while that lasts, and not at all
+    /// for a failure that passes at once.
+    fn lost(&self, kind: &'static str, why: &str);
+    /// The watch of a kind works again after a failure, which lasted so long.
+    fn reconnected(&self, kind: &'static str, lasted: Duration);
     /// An object of a kind has a new problem, and cannot be used in full.
     fn rejected(&self, kind: &'static str);
     /// What the start waits for, in words, whenever that changes; an empty list once, just before [`Event::InitialListDone`] is sent.

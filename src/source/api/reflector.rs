@@ -233,7 +233,11 @@ impl<'a, O: Observer> Reflector<'a, O> {
     /// Logs a failure if it is due.
     fn warn_if_due(&mut self, cause: Cause, text: &str) {
         let (kind, url) = (self.kind.name(), self.connection.url());
-        match self.outage.failed(cause, Instant::now().into_std()) {
+        let due = self.outage.failed(cause, Instant::now().into_std());
+        if due.is_some() {
+            self.shared.observer.lost(kind, &format!("{url}: {text}"));
+        }
+        match due {
             None => debug!(kind, "cannot be watched: {url}: {text}; trying again"),
             Some(lasted) if lasted.as_secs() == 0 => warn!(kind, "cannot be watched: {url}: {text}; trying again"),
             Some(lasted) => warn!(kind, "cannot be watched for {}: {url}: {text}; trying again", go_duration(lasted)),
@@ -251,7 +255,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         if let Some(lasted) = self.outage.over(Instant::now().into_std()) {
             let (kind, url) = (self.kind.name(), self.connection.url());
             info!(kind, "watched again: {url}; the outage lasted {}", go_duration(lasted));
-            self.shared.observer.reconnected(kind);
+            self.shared.observer.reconnected(kind, lasted);
             self.shared.recovered.notify_waiters();
         }
     }

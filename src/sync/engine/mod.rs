@@ -20,12 +20,14 @@ use super::computed;
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
+use super::journal::Journal;
 use super::locality::NoLocalEndpoints;
 use super::lost::{self, LostClaims};
 use super::pending::Pending;
 use super::quarantine::{Quarantine, RefusedService};
 use super::settings;
 use super::tables::Tables;
+use crate::changes::TriggerKind;
 use crate::config::Config;
 use crate::conntrack::Flow;
 use crate::kernel::{ForeignWrites, Kernel};
@@ -40,6 +42,7 @@ pub struct Engine<K> {
     pub(super) health_checks: HealthChecks,
     pub(super) no_local_endpoints: NoLocalEndpoints,
     pub(super) pending: Pending,
+    pub(super) journal: Journal,
     udp: UdpFlows,
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
@@ -89,6 +92,7 @@ impl<K: Kernel> Engine<K> {
             health_checks: HealthChecks::default(),
             no_local_endpoints: NoLocalEndpoints::default(),
             pending: Pending::new(families, SystemTime::now()),
+            journal: Journal::default(),
             udp: UdpFlows::default(),
             kernel,
             interfaces: Vec::new(),
@@ -106,7 +110,9 @@ impl<K: Kernel> Engine<K> {
             Event::NodeApplied(node) => Event::NodeApplied(node.with_bind_address(self.config.bind_address)),
             event => event,
         };
-        self.pending.note(&self.state, &event);
+        if self.pending.note(&self.state, &event) {
+            self.journal.note(&self.state, &event, Instant::now());
+        }
         self.state.apply(event);
         self.state.is_complete() && self.state.is_dirty()
     }
@@ -131,6 +137,7 @@ impl<K: Kernel> Engine<K> {
         let families: Vec<Family> = self.families().collect();
         let may_have_changed = std::mem::take(&mut self.may_have_changed);
         self.pending.taken();
+        self.journal.begin(may_have_changed);
         let services = self.recompute();
         let outcome = match self.bring_about(after_pause) {
             Err(failed) if cannot_own(&failed) => {
@@ -144,7 +151,9 @@ impl<K: Kernel> Engine<K> {
         };
         let outcome = outcome.or_else(|failed| self.isolate(failed));
         self.quarantine.synced(outcome.is_ok());
-        let mut report = outcome.map_err(SyncError::from)?;
+        let outcome = outcome.map_err(SyncError::from);
+        self.journal.ended(&self.tables, outcome.as_ref().err());
+        let mut report = outcome?;
         report.services = services;
         report.repaired = may_have_changed && services == 0 && report.committed.is_some();
         if may_have_changed && report.committed.is_some() {
@@ -171,6 +180,7 @@ impl<K: Kernel> Engine<K> {
         let start = Instant::now();
         let Done { committed, commands, left } = self.commit(commands, stale)?;
         let kernel_time = if committed.is_some() { start.elapsed() } else { Duration::ZERO };
+        self.journal.committed(&self.tables, &commands);
         self.tables.committed(&commands, Instant::now());
         if commands.iter().any(deletes_clients) {
             // Until now, a client that was remembered there could make a flow to an endpoint that is gone.
@@ -187,6 +197,12 @@ impl<K: Kernel> Engine<K> {
     fn recompute(&mut self) -> usize {
         let Dirty { services: mut names, node, service_cidrs } = self.state.take_dirty();
         let due = self.quarantine.due(Instant::now());
+        let reasons = [
+            (node, TriggerKind::Node),
+            (service_cidrs, TriggerKind::ServiceCidr),
+            (!due.is_empty(), TriggerKind::Retry),
+        ];
+        reasons.into_iter().filter(|(is, _)| *is).for_each(|(_, reason)| self.journal.because(reason));
         if !due.is_empty() {
             let dirty: HashSet<ObjectName> = names.iter().cloned().collect();
             names.extend(due.into_iter().filter(|name| !dirty.contains(name)));
@@ -299,6 +315,7 @@ impl<K: Kernel> Engine<K> {
             return None;
         }
         self.refresh_node();
+        self.journal.because(TriggerKind::Addresses);
         Some(AddressChange { added, removed })
     }
 
@@ -326,6 +343,7 @@ impl<K: Kernel> Engine<K> {
             }
         };
         self.may_have_changed = true;
+        self.journal.because(TriggerKind::Repair);
         self.tables.other_proxy.note_foreign_write();
         self.tables.forget();
         Some(programs)
@@ -344,12 +362,14 @@ impl<K: Kernel> Engine<K> {
             warn!(%error, "cannot ask whether another program changed our rules");
         }
         self.refresh_node();
+        self.journal.because(TriggerKind::Takeover);
         self.tables.forget();
     }
 
     /// Has the next sync list the node's addresses and compare all that the kernel holds.
     pub fn compare_everything(&mut self) {
         self.may_have_changed = true;
+        self.journal.because(TriggerKind::Resync);
         self.refresh_node();
         self.tables.forget();
     }

@@ -3,7 +3,7 @@
 //! Needs root, iproute2 and nft (`make deps`). The server is that of `support/apiserver`, in the node's namespace.
 
 mod access;
-mod cluster;
+pub(crate) mod cluster;
 mod following;
 mod hangs;
 mod kubeadm;

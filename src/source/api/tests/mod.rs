@@ -29,7 +29,10 @@ impl Observer for Counts {
     fn received(&self, kind: &'static str, _: SystemTime) {
         self.0.lock().unwrap().push(format!("received {kind}"));
     }
-    fn reconnected(&self, kind: &'static str) {
+    fn lost(&self, kind: &'static str, why: &str) {
+        self.0.lock().unwrap().push(format!("lost {kind}: {why}"));
+    }
+    fn reconnected(&self, kind: &'static str, _: Duration) {
         self.0.lock().unwrap().push(format!("reconnected {kind}"));
     }
     fn rejected(&self, kind: &'static str) {

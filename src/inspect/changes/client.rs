@@ -1,0 +1,109 @@
+//! One GET from the running proxy's metrics server, with limits on time and size.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes that an answer may have; a page has less.
+const MOST: usize = 4 << 20;
+
+/// Asks one server.
+pub(super) struct Client {
+    address: SocketAddr,
+    runtime: Runtime,
+}
+
+impl Client {
+    /// A client of the server that listens at this address, on this host if it listens at all of them.
+    pub(super) fn new(address: SocketAddr) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build().context("cannot start a client")?;
+        Ok(Self { address: reachable(address), runtime })
+    }
+
+    /// The body of a page.
+    ///
+    /// # Errors
+    /// Why there is no answer, or which one there is.
+    pub(super) fn get(&self, path: &str) -> Result<Bytes> {
+        let answer = self.runtime.block_on(async { timeout(PATIENCE, fetch(self.address, path)).await });
+        match answer.map_err(|_| anyhow!("no answer within {PATIENCE:?}")).flatten() {
+            Ok((StatusCode::OK, body)) => Ok(body),
+            Ok((StatusCode::NOT_FOUND, _)) => bail!(
+                "what answers at {} has no such page: it is another program, or another version of kube-proxy",
+                self.address
+            ),
+            Ok((status, body)) => bail!("{} answers {status}: {}", self.address, String::from_utf8_lossy(&body).trim()),
+            Err(error) => Err(error.context(format!(
+                "no kube-proxy answers at {}; name its metrics address with --metrics-bind-address IP:PORT, or its \
+                 configuration file with --config FILE",
+                self.address
+            ))),
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn wait(&self, time: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
+    }
+}
+
+async fn fetch(address: SocketAddr, path: &str) -> Result<(StatusCode, Bytes)> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut requests, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let request = Request::get(path).header("Host", address.to_string()).body(Empty::<Bytes>::new())?;
+    let exchange = async {
+        let response = requests.send_request(request).await?;
+        let (status, body) = (response.status(), response.into_body());
+        let body = Limited::new(body, MOST).collect().await.map_err(|error| anyhow!(error))?.to_bytes();
+        Ok((status, body))
+    };
+    tokio::select! {
+        outcome = exchange => outcome,
+        // It ends first only when it broke off; then the exchange has the same error, or none.
+        Err(error) = connection => Err(error.into()),
+    }
+}
+
+/// Where a server on this host can be reached that listens at this address.
+fn reachable(listening: SocketAddr) -> SocketAddr {
+    let ip = match listening.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listening.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_at_all_addresses_is_asked_over_loopback() {
+        let asked = |address: &str| reachable(address.parse().unwrap()).to_string();
+        assert_eq!(asked("0.0.0.0:10249"), "127.0.0.1:10249");
+        assert_eq!(asked("[::]:10249"), "[::1]:10249");
+        assert_eq!(asked("192.0.2.7:99"), "192.0.2.7:99");
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_named_with_the_remedy() {
+        // The port is taken and nothing listens there.
+        let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = Client::new(taken.local_addr().unwrap()).unwrap();
+        let error = format!("{:#}", client.get("/debug/changes").unwrap_err());
+        assert!(error.starts_with("no kube-proxy answers at 127.0.0.1:"), "{error}");
+        assert!(error.contains("--metrics-bind-address") && error.contains("refused"), "{error}");
+    }
+}

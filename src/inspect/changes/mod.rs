@@ -1,0 +1,245 @@
+//! `kube-proxy changes`: what the running proxy did, from its page `/debug/changes`.
+//!
+//! Takes the proxy's address, from flags or from the configuration file that it has; prints the entries of its ring
+//! ([`crate::changes`]). Needs no privilege, and a running proxy.
+
+mod client;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::Outcome;
+use super::names::ServiceName;
+use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
+use crate::changes::{self, Entry, Page, Query, What};
+use crate::config::{self, GoDuration, Invocation};
+use client::Client;
+
+/// How often a reader that follows asks.
+const EVERY: Duration = Duration::from_millis(500);
+
+const EXAMPLES: &str = "\
+Examples:
+  kube-proxy changes --since 5m                     what changed in the last five minutes
+  kube-proxy changes --service shop/web --follow    what happens to one Service, as it happens
+  kube-proxy changes -o json                        for programs; see deploy/COMMANDS.md
+
+Exit codes: 0 all listed changes are in the kernel; 1 the kernel refused one, or a Service was left out; 2 no proxy answers.
+
+The proxy keeps the last 4096 entries, at most 2 MiB, and none over a restart. From other hosts its page needs enableProfiling.";
+
+/// Arguments of the command.
+#[derive(Debug, clap::Args)]
+#[command(about = "Show what the running proxy changed, why, and how fast", after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Only what happened within this time, such as 30s, 5m or 1h
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    since: Option<Duration>,
+    /// Only what is about this Service
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = service)]
+    service: Option<ServiceName>,
+    /// Go on with what happens from now on, until Ctrl-C
+    #[arg(long, short)]
+    follow: bool,
+    /// The configuration file of the proxy, for its address
+    #[arg(long, value_name = "FILE")]
+    config: Option<OsString>,
+    /// The address of the proxy's metrics server [default: that of --config, else 127.0.0.1:10249]
+    #[arg(long, value_name = "IP[:PORT]")]
+    metrics_bind_address: Option<OsString>,
+    #[command(flatten)]
+    output: FormatArgs,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<GoDuration>().map_err(|error| error.to_string())?;
+    time.to_std().ok_or_else(|| format!("{text:?} is less than nothing"))
+}
+
+fn service(text: &str) -> Result<ServiceName, String> {
+    text.parse().map_err(|error: super::names::NameError| error.to_string())
+}
+
+/// Prints the changes.
+///
+/// # Errors
+/// Why there is no answer.
+pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+    let client = Client::new(address(args)?)?;
+    let service = args.service.as_ref().map(|name| name.service.clone());
+    let mut query = Query { since: args.since, service, after: 0 };
+    if args.follow {
+        return follow(&client, &mut query, args.output.format, out);
+    }
+    let page = all(&client, &mut query)?;
+    match args.output.format {
+        Format::Json | Format::Yaml => out.value(args.output.format, &page)?,
+        Format::Table | Format::Wide if page.changes.is_empty() => out.text("No changes.\n")?,
+        format @ (Format::Table | Format::Wide) => out.table(&table(&page.changes, format == Format::Wide))?,
+    }
+    Ok(outcome(&page.changes))
+}
+
+/// Where the proxy's metrics server listens.
+fn address(args: &Args) -> Result<SocketAddr> {
+    let flag = |name: &str, value: &OsString| {
+        let mut flag = OsString::from(name);
+        flag.push(value);
+        flag
+    };
+    let flag = match args {
+        Args { metrics_bind_address: Some(address), .. } => Some(flag("--metrics-bind-address=", address)),
+        Args { config: Some(file), .. } => Some(flag("--config=", file)),
+        _ => None,
+    };
+    match config::load(std::iter::once(OsString::from("kube-proxy")).chain(flag)).context("the proxy's address")? {
+        Invocation::Run(config) => Ok(config.metrics_bind_address),
+        _ => bail!("the configuration names no metrics server"),
+    }
+}
+
+/// One page behind those that were read.
+fn page(client: &Client, query: &mut Query) -> Result<Page> {
+    let body = client.get(&format!("/debug/changes?{}", query.to_text()))?;
+    let page: Page = serde_json::from_slice(&body).context("the proxy's answer is none of /debug/changes")?;
+    query.after = page.last;
+    Ok(page)
+}
+
+/// All pages as one.
+fn all(client: &Client, query: &mut Query) -> Result<Page> {
+    let mut all = page(client, query)?;
+    while all.more {
+        let next = page(client, query)?;
+        (all.last, all.more) = (next.last, next.more && next.started == all.started);
+        all.changes.extend(next.changes);
+    }
+    Ok(all)
+}
+
+/// Prints what there is and what comes, a line an entry, until the reader or the user ends it. A proxy that is started again is
+/// waited for.
+fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'_>) -> Result<Outcome> {
+    let (mut seen, mut is_gone) = (page(client, query)?, false);
+    let since = query.since;
+    loop {
+        for entry in &seen.changes {
+            print(entry, format, out)?;
+        }
+        out.flush()?;
+        if !seen.more {
+            client.wait(EVERY);
+        }
+        let before = query.after;
+        let next = match page(client, query) {
+            Ok(next) => next,
+            Err(error) => {
+                if !std::mem::replace(&mut is_gone, true) {
+                    notice(&format!("the proxy does not answer any more ({error:#}); waiting for it"), format, out)?;
+                }
+                seen = Page { changes: Vec::new(), more: false, ..seen };
+                continue;
+            }
+        };
+        is_gone = false;
+        // The numbers of another process begin again.
+        if next.started != seen.started {
+            notice("the proxy was started again", format, out)?;
+            *query = Query { after: 0, ..query.clone() };
+            seen = page(client, query)?;
+            continue;
+        }
+        if next.first > before + 1 {
+            notice(&format!("{} changes are missing: too many came at once", next.first - before - 1), format, out)?;
+        }
+        // What follows is new, whatever the time between two looks.
+        query.since = if next.more { since } else { None };
+        seen = next;
+    }
+}
+
+/// Prints an entry as a line, or as a document of its own.
+fn print(entry: &Entry, format: Format, out: &mut Output<'_>) -> Result<()> {
+    match format {
+        Format::Json => out.text(serde_json::to_string(entry)? + "\n"),
+        Format::Yaml => {
+            out.text("---\n")?;
+            out.value(format, entry)
+        }
+        Format::Table | Format::Wide => out.line(&cells(entry, format == Format::Wide)),
+    }
+}
+
+/// Tells people something that is no entry.
+fn notice(text: &str, format: Format, out: &mut Output<'_>) -> Result<()> {
+    match format {
+        Format::Table | Format::Wide => {
+            out.text(format!("({text})\n"))?;
+            out.flush()
+        }
+        Format::Json | Format::Yaml => Ok(()),
+    }
+}
+
+fn table(entries: &[Entry], is_wide: bool) -> Table {
+    let mut columns = vec![Column::text("TIME"), Column::number("SYNC"), Column::text("SERVICE")];
+    columns.extend([Column::text("TRIGGER"), Column::number("LATENCY")]);
+    if is_wide {
+        columns.extend([Column::number("SINCE-CLUSTER"), Column::number("NUMBER")]);
+    }
+    columns.extend([Column::text("RESULT"), Column::text("CHANGE")]);
+    let mut table = Table::new(columns);
+    entries.iter().for_each(|entry| table.row(cells(entry, is_wide)));
+    table
+}
+
+/// The cells of an entry's row.
+fn cells(entry: &Entry, is_wide: bool) -> Vec<Cell> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let (service, latency, in_cluster) = match &entry.what {
+        What::Service(change) => (Some(change.service.to_string()), change.latency, change.cluster_latency),
+        What::Sync(run) => (None, run.latency, None),
+        What::Repair(_) | What::ApiServer(_) => (None, None, None),
+    };
+    let result = entry.result();
+    let tone = match (&entry.what, result) {
+        (What::Service(_) | What::Sync(_), Some(changes::Outcome::Committed)) => Tone::Plain,
+        (What::ApiServer(server), _) if server.state == changes::Connection::Found => Tone::Plain,
+        (What::Repair(_), _) => Tone::Warning,
+        _ => Tone::Bad,
+    };
+    let mut cells = vec![
+        Cell::from(format!("{:.3}", entry.time)),
+        Cell::from(or_dash(entry.sync.map(|sync| sync.to_string()))),
+        Cell::from(or_dash(service)),
+        Cell::from(or_dash(entry.trigger().map(|trigger| trigger.to_string()))),
+        Cell::from(or_dash(latency.map(in_words))),
+    ];
+    if is_wide {
+        cells.extend([Cell::from(or_dash(in_cluster.map(in_words))), Cell::from(entry.number)]);
+    }
+    cells.extend([Cell::new(tone, or_dash(result.map(|result| result.to_string()))), Cell::new(tone, &entry.what)]);
+    cells
+}
+
+/// A time with a unit: `412 us`, `1.2 ms`, `3.0 s`.
+fn in_words(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        _ if seconds < 1e-3 => format!("{} us", time.as_micros()),
+        _ if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{seconds:.1} s"),
+    }
+}
+
+/// Whether one of the entries is about something that is not in the kernel as it should be.
+fn outcome(entries: &[Entry]) -> Outcome {
+    let is_committed = |entry: &Entry| entry.result().is_none_or(|result| result == changes::Outcome::Committed);
+    if entries.iter().all(is_committed) { Outcome::Fine } else { Outcome::Found }
+}
+
+#[cfg(test)]
+mod tests;

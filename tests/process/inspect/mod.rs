@@ -1,0 +1,3 @@
+//! The commands that look at a node, beside a running proxy.
+
+mod changes;
