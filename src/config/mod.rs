@@ -28,6 +28,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use file::{DecodeError, Decoded, KubeProxyConfiguration};
 
 pub(crate) use change::ConfigFile;
+pub(crate) use duration::GoDuration;
 pub(crate) use file::{Flowtable, RulesetLayout};
 
 /// The minor release of Kubernetes 1 whose behaviour this program follows.

@@ -16,6 +16,9 @@
 
 mod names;
 mod output;
+mod screen;
+mod tables;
+mod top;
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -48,7 +51,12 @@ impl Outcome {
 
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
-enum Command {}
+enum Command {
+    Top(top::Args),
+    /// Give the terminal back when the process that has it as a screen is killed
+    #[command(name = screen::GUARD, hide = true)]
+    TerminalGuard,
+}
 
 /// Adds the commands to a command line.
 pub(crate) fn commands(line: clap::Command) -> clap::Command {
@@ -61,7 +69,10 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 /// Why it could not look, or [`ReaderGone`].
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
-    let outcome = match Command::from_arg_matches(matches)? {};
+    let outcome = match Command::from_arg_matches(matches)? {
+        Command::Top(args) => top::run(&args, &mut out)?,
+        Command::TerminalGuard => screen::guard().map(|()| Outcome::Fine)?,
+    };
     out.flush()?;
     Ok(outcome)
 }
