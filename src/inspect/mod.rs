@@ -12,11 +12,11 @@
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
 //! running proxy and, as far as its subject allows, without one.
 
-#![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
-
 mod names;
 mod output;
+mod running;
 mod screen;
+mod services;
 mod tables;
 mod top;
 
@@ -52,6 +52,7 @@ impl Outcome {
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
 enum Command {
+    Services(services::Args),
     Top(top::Args),
     /// Give the terminal back when the process that has it as a screen is killed
     #[command(name = screen::GUARD, hide = true)]
@@ -70,6 +71,7 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
     let outcome = match Command::from_arg_matches(matches)? {
+        Command::Services(args) => services::run(&args, &mut out)?,
         Command::Top(args) => top::run(&args, &mut out)?,
         Command::TerminalGuard => screen::guard().map(|()| Outcome::Fine)?,
     };

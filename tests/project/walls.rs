@@ -126,7 +126,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall {
         module: "inspect",
-        modules: &["inspect", "config", "conntrack", "kernel", "logging", "model"],
+        modules: &["inspect", "config", "conntrack", "kernel", "logging", "model", "ruleset"],
         words: &[
             "nft::",
             "clap",

@@ -6,6 +6,7 @@
 mod errors;
 mod outline;
 mod read;
+mod walk;
 
 use std::io;
 
@@ -21,6 +22,7 @@ use crate::wire::{Writer, flag, kind};
 pub use errors::{CommitError, ReadError, Refusal, refusal};
 pub use outline::TableOutline;
 pub use read::TableDump;
+pub use walk::Item;
 
 /// The size of a committed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
