@@ -14,13 +14,13 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
+use super::Outcome;
 use super::names::{self, FrontName, Wanted, split_port};
 use super::output::{FormatArgs, Output};
 use super::running::{self, LeftOut};
 use super::tables::{FrontView, State, View};
-use super::Outcome;
 use crate::model::{Destination, Front};
 use stats::Stats;
 
@@ -154,16 +154,24 @@ fn front_name(front: &Front) -> FrontName {
     FrontName { address, port: front.port, protocol: Some(front.protocol) }
 }
 
+/// The largest number of fronts that a message has.
+const FEW: usize = 3;
+
 /// The error for a name that nothing has.
 fn unknown(view: &View, wanted: &Wanted) -> anyhow::Error {
-    let what = match wanted {
-        Wanted::Service(name) => format!("no Service {name} in the tables of this node"),
-        Wanted::Address(ip) => format!("no front and no endpoint in the tables of this node has the address {ip}"),
-        Wanted::Front(front) => format!("no Service has the front {front} in the tables of this node"),
-    };
-    if let Wanted::Service(name) = wanted {
-        return names::unknown(&what, &name.to_string(), view.fronts.iter().filter_map(|front| front.service.as_deref()));
+    match wanted {
+        Wanted::Service(name) => {
+            let what = format!("no Service {name} in the tables of this node");
+            let known = view.fronts.iter().filter_map(|front| front.service.as_deref());
+            names::unknown(&what, &name.to_string(), known)
+        }
+        Wanted::Address(ip) => anyhow!("no front and no endpoint in the tables of this node has the address {ip}"),
+        Wanted::Front(wanted) => {
+            let fronts = view.fronts.iter().map(|view| front_name(&view.front));
+            let near = fronts.filter(|front| front.address.is_some() && front.address == wanted.address).take(FEW);
+            let near: Vec<String> = near.map(|front| front.to_string()).collect();
+            let hint = if near.is_empty() { String::new() } else { format!("; its address has {}", near.join(", ")) };
+            anyhow!("no Service has the front {wanted} in the tables of this node{hint}")
+        }
     }
-    let fronts: Vec<String> = view.fronts.iter().map(|view| front_name(&view.front).to_string()).collect();
-    names::unknown(&what, &wanted.to_string(), fronts.iter().map(String::as_str))
 }

@@ -178,7 +178,8 @@ fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
     }
     match listing.view.unreadable {
         0 => Ok(()),
-        count => out.text(format_args!("Objects in the tables that another program wrote and that cannot be read: {count}\n")),
+        count => out
+            .text(format_args!("Objects in the tables that another program wrote and that cannot be read: {count}\n")),
     }
 }
 

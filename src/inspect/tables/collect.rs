@@ -183,7 +183,7 @@ impl Collected {
                     end.front()?;
                     end.address()
                 });
-                self.change(front, |record| record.sources.extend(networks(first, last.or(first))));
+                self.change(front, |record| record.sources.extend(networks(first, last.or(first)).into_iter().flatten()));
             }
             "hairpin" => {
                 let _source = key.address();

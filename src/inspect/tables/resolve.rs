@@ -25,8 +25,8 @@ pub(super) fn fronts(family: Family, mut collected: Collected) -> Vec<FrontView>
 }
 
 fn view(collected: &Collected, front: Front, mut record: Record) -> FrontView {
-    let path = match &record.target {
-        Some(Target::Chain(chain)) => follow(collected, chain, front, &mut record),
+    let path = match record.target.take() {
+        Some(Target::Chain(chain)) => follow(collected, &chain, front, &mut record),
         Some(Target::Drop) => Path { state: Some(State::Dropped), policy: Some(Policy::Local), ..Path::default() },
         Some(Target::Other) | None => Path::default(),
     };
@@ -34,7 +34,9 @@ fn view(collected: &Collected, front: Front, mut record: Record) -> FrontView {
     let is_restricted = record.is_restricted || path.sources.is_some();
     let mut sources: Vec<IpNet> = record.sources.into_iter().chain(path.sources.into_iter().flatten()).collect();
     // The proxy adds the front's own address where a range holds the node's.
-    sources.retain(|range| Destination::Address(range.addr()) != front.destination || range.prefix_len() != max_len(range));
+    sources.retain(|range| {
+        Destination::Address(range.addr()) != front.destination || range.prefix_len() != max_len(range)
+    });
     sources.sort();
     let policy = path.policy.or_else(|| notes.ends_with(POLICY_LOCAL).then_some(Policy::Local));
     FrontView {
@@ -100,7 +102,8 @@ fn in_maps(collected: &Collected, chain: &str, front: Front, record: &mut Record
     addresses.extend(here);
     addresses.sort_unstable();
     addresses.dedup();
-    let is_here = |address: &SocketAddr| local.contains(address) || collected.local.contains(&(*address, front.protocol));
+    let is_here =
+        |address: &SocketAddr| local.contains(address) || collected.local.contains(&(*address, front.protocol));
     let endpoints: Vec<EndpointView> =
         addresses.into_iter().map(|address| EndpointView { local: is_here(&address), address }).collect();
     let leads = if is_dropped { Some(State::Dropped) } else { (!endpoints.is_empty()).then_some(State::Served) };
@@ -130,10 +133,10 @@ const MAX_STEPS: usize = 4;
 /// Layout `chains`.
 fn in_chains(collected: &Collected, first: &str) -> Path {
     let mut path = Path::default();
+    let empty = Rest::default();
     let mut name = first;
     for _ in 0..MAX_STEPS {
         let Some(chain) = collected.chain(name) else { return path };
-        let empty = Rest::default();
         let rest = chain.rest.as_deref().unwrap_or(&empty);
         let next = rest.gotos.first();
         if name.starts_with("KUBE-FW") {
