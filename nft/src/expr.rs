@@ -36,6 +36,12 @@ impl Register {
         Self::word(self.0.saturating_add(words))
     }
 
+    /// The index of its first 32-bit word, below 16.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
     /// The number on the wire (`NFT_REG_1` is 1, `NFT_REG32_00` is 8).
     pub(crate) fn to_wire(self) -> u32 {
         let word = u32::from(self.0);
@@ -277,8 +283,47 @@ pub enum Expr {
     },
     /// Adds the packet's flow to a flowtable.
     FlowOffload(Arc<str>),
+    /// An expression of another program's rule. It comes from dumps only and is never sent.
+    Foreign(Arc<Foreign>),
     /// An expression with this name that no other variant can express. It comes from dumps only and is never sent.
     Unknown(Arc<str>),
+}
+
+/// Expressions that only the rules of other programs have, as far as a reader of rules needs them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, named alike")]
+pub enum Foreign {
+    /// Goes on when the register compares like this, byte by byte.
+    Compare { order: Order, sreg: Register, data: Data },
+    /// Goes on when the register is in the range, or outside of it.
+    Range { outside: bool, sreg: Register, first: Data, last: Data },
+    /// Loads what has this number in `enum nft_meta_keys`.
+    Meta { key: u32, dreg: Register },
+    /// Loads what has this number in `enum nft_ct_keys`, without a direction.
+    Ct { key: u32, dreg: Register },
+    /// Translates source or destination, to one address or one port or both.
+    Nat { of_destination: bool, family: Family, address: Option<Register>, port: Option<Register> },
+    /// Translates the destination to this host.
+    Redirect { port: Option<Register> },
+    /// Keeps the packet out of connection tracking.
+    Notrack,
+    /// Changes neither the packet nor its way: `log`, a named counter, `nftrace`.
+    Harmless(Arc<str>),
+    /// A match of iptables.
+    XtMatch(Arc<str>),
+    /// A target of iptables.
+    XtTarget(Arc<str>),
+}
+
+/// How [`Foreign::Compare`] compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// `<`.
+    Less,
+    /// `<=`.
+    AtMost,
+    /// `>=`.
+    AtLeast,
 }
 
 impl Expr {

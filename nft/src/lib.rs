@@ -9,7 +9,7 @@
 //!   │
 //! command · userdata                one change · comments and types that nft keeps with an object
 //!   │
-//! packed                            elements as bytes
+//! packed · raise                    elements as bytes · expressions back to statements
 //!   │
 //! object                            chains, rules, sets, elements, whole tables
 //!   │
@@ -45,6 +45,7 @@ mod field;
 pub mod monitor;
 mod object;
 pub mod packed;
+mod raise;
 pub mod socket;
 pub mod statement;
 mod table;
@@ -65,5 +66,6 @@ pub use object::{
     SetContent, SetFlags, TableContent, Types, ValueType,
 };
 pub use packed::{ElementRef, Elements};
+pub use raise::Part;
 pub use statement::{Operand, Statement};
 pub use table::{Family, Ownership, Table, TableName, TableState};

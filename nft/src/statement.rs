@@ -119,8 +119,10 @@ pub enum CtBit {
 }
 
 impl CtBit {
+    pub(crate) const ALL: [Self; 4] = [Self::StateNew, Self::StateEstablished, Self::StateInvalid, Self::StatusDnat];
+
     /// Key and bit, as in the kernel's `nf_conntrack_common.h`.
-    const fn parts(self) -> (CtKey, u32) {
+    pub(crate) const fn parts(self) -> (CtKey, u32) {
         match self {
             Self::StateInvalid => (CtKey::State, 1),
             Self::StateEstablished => (CtKey::State, 1 << 1),

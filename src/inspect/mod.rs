@@ -12,6 +12,9 @@
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
 //! running proxy and, as far as its subject allows, without one.
 
+#![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
+
+pub mod explain;
 mod names;
 mod output;
 mod running;
@@ -52,6 +55,8 @@ impl Outcome {
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
 enum Command {
+    /// Tell what becomes of a packet, by the rules that are in the kernel now
+    Explain(explain::Args),
     Services(services::Args),
     Top(top::Args),
     /// Give the terminal back when the process that has it as a screen is killed
@@ -71,6 +76,7 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
     let outcome = match Command::from_arg_matches(matches)? {
+        Command::Explain(args) => explain::run(&args, &mut out)?,
         Command::Services(args) => services::run(&args, &mut out)?,
         Command::Top(args) => top::run(&args, &mut out)?,
         Command::TerminalGuard => screen::guard().map(|()| Outcome::Fine)?,

@@ -12,6 +12,7 @@ mod lock;
 pub mod probe;
 pub(crate) mod process;
 mod reconnect;
+pub(crate) mod routes;
 mod rtnetlink;
 pub mod sysctl;
 mod waker;

@@ -82,7 +82,7 @@ fn interface(message: &[u8]) -> Option<Arc<str>> {
 }
 
 /// The type of a message.
-fn kind(message: &[u8]) -> Option<u16> {
+pub(super) fn kind(message: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?))
 }
 

@@ -358,15 +358,16 @@ const NFT: &[(&str, &[&str])] = &[
     ("field", &["datatype", "expr"]),
     ("statement", &["data", "expr", "field", "table"]),
     ("object", &["data", "datatype", "expr", "field", "statement", "table"]),
+    ("raise", &["data", "expr", "field", "object", "statement", "table"]),
     ("packed", &["data", "object"]),
     ("command", &["object", "packed", "table"]),
     ("userdata", &["datatype", "expr", "field", "object"]),
-    ("text", &["command", "data", "datatype", "expr", "field", "object", "packed", "statement", "table", "userdata"]),
+    ("text", &["command", "data", "datatype", "expr", "field", "object", "packed", "raise", "statement", "table", "userdata"]),
     ("decode", &["data", "datatype", "expr", "field", "object", "table", "userdata", "wire"]),
     ("encode", &["command", "data", "datatype", "expr", "object", "packed", "table", "userdata", "wire"]),
     ("batch", &["command", "decode", "encode", "wire"]),
     ("monitor", &["decode", "socket", "table"]),
-    ("connection", &["batch", "command", "decode", "monitor", "object", "packed", "socket", "table", "wire"]),
+    ("connection", &["batch", "command", "data", "decode", "monitor", "object", "packed", "socket", "table", "wire"]),
 ];
 
 #[test]

@@ -4,6 +4,7 @@
 //! Takes the name of a table, and gives its content.
 
 mod errors;
+mod look;
 mod outline;
 mod read;
 mod walk;

@@ -1,6 +1,7 @@
 //! Elements of sets, and the joining of the two halves in which the kernel keeps each range.
 
 use super::decoded::{DecodeError, Decoded, Object, RawElement, milliseconds, value};
+use super::heads::SetHead;
 use crate::data::{Data, Value};
 use crate::object::{Element, Set};
 use crate::table::Family;
@@ -61,6 +62,16 @@ pub fn pair(set: &Set, raw: Vec<RawElement>) -> Vec<Element> {
         return raw.into_iter().map(|raw| with_end(raw.element, None)).collect();
     }
     pair_ranges(raw)
+}
+
+/// The elements of a set of any program, as [`pair`] gives them.
+#[must_use]
+pub fn pair_of(set: &SetHead, raw: Vec<RawElement>) -> Vec<Element> {
+    match (set.is_interval, set.fields.len()) {
+        (false, _) => raw.into_iter().map(|raw| raw.element).collect(),
+        (true, 0 | 1) => pair_ranges(raw),
+        (true, _) => raw.into_iter().map(|raw| with_end(raw.element, None)).collect(),
+    }
 }
 
 fn pair_ranges(mut raw: Vec<RawElement>) -> Vec<Element> {

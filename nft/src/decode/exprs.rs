@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::decoded::{name, value};
+use super::foreign::foreign;
 use crate::data::{Data, Value};
 use crate::expr::{CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, PayloadBase, Register, RejectWith};
 use crate::table::Family;
@@ -14,7 +15,8 @@ pub(super) fn expr(attrs: Attrs<'_>) -> Option<Expr> {
     const DATA: u16 = 2;
     let name: Arc<str> = attrs.find(NAME)?.str()?.into();
     let data = attrs.find(DATA).map_or(Attrs::new(&[]), |data| data.nested());
-    Some(known(&name, data).unwrap_or(Expr::Unknown(name)))
+    let foreign = || foreign(&name, Reader(data)).map(|foreign| Expr::Foreign(Arc::new(foreign)));
+    Some(known(&name, data).or_else(foreign).unwrap_or(Expr::Unknown(name)))
 }
 
 fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
@@ -43,41 +45,41 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
 
 /// The attributes of one expression. The function of each expression has their numbers.
 #[derive(Clone, Copy)]
-struct Reader<'a>(Attrs<'a>);
+pub(super) struct Reader<'a>(pub(super) Attrs<'a>);
 
 impl Reader<'_> {
-    fn number(self, kind: u16) -> Option<u32> {
+    pub(super) fn number(self, kind: u16) -> Option<u32> {
         self.0.find(kind)?.u32()
     }
 
     /// The number in an attribute, 0 when the attribute is absent.
-    fn number_or_zero(self, kind: u16) -> Option<u32> {
+    pub(super) fn number_or_zero(self, kind: u16) -> Option<u32> {
         self.0.find(kind).map_or(Some(0), |attr| attr.u32())
     }
 
-    fn register(self, kind: u16) -> Option<Register> {
+    pub(super) fn register(self, kind: u16) -> Option<Register> {
         Register::from_wire(self.number(kind)?)
     }
 
     /// A register that may be absent; the outer `None` means an unknown register.
-    fn optional_register(self, kind: u16) -> Option<Option<Register>> {
+    pub(super) fn optional_register(self, kind: u16) -> Option<Option<Register>> {
         if self.has(kind) { self.register(kind).map(Some) } else { Some(None) }
     }
 
-    fn data(self, kind: u16) -> Option<Data> {
+    pub(super) fn data(self, kind: u16) -> Option<Data> {
         match value(self.0.find(kind)?)? {
             Value::Data(data) => Some(data),
             Value::Verdict(_) | Value::None => None,
         }
     }
 
-    fn has(self, kind: u16) -> bool {
+    pub(super) fn has(self, kind: u16) -> bool {
         self.0.find(kind).is_some()
     }
 }
 
 /// `None` unless a condition holds, for use with `?`.
-fn only_if(condition: bool) -> Option<()> {
+pub(super) fn only_if(condition: bool) -> Option<()> {
     condition.then_some(())
 }
 

@@ -10,6 +10,8 @@ mod ack;
 mod decoded;
 mod elements;
 mod exprs;
+mod foreign;
+mod heads;
 mod messages;
 mod notice;
 mod objects;
@@ -21,7 +23,8 @@ use crate::wire::{Attrs, SUBSYSTEM, kind};
 
 pub use ack::{Ack, ack, done};
 pub use decoded::{DecodeError, Decoded, RawElement};
-pub use elements::pair;
+pub use elements::{pair, pair_of};
+pub use heads::{ChainHead, HookHead, RuleHead, SetHead, TableHead, chain_head, rule_head, set_head, table_head};
 pub use messages::{Messages, dump_interrupted, sequence};
 pub(crate) use notice::is_about;
 pub use notice::{Notice, Process, notice};

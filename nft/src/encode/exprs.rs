@@ -112,6 +112,7 @@ impl Built {
             Expr::Counter => (c"counter", vec![]),
             Expr::Limit { per_second, burst } => (c"limit", limit(*per_second, *burst)),
             Expr::FlowOffload(flowtable) => (c"flow_offload", flow_offload(flowtable)?),
+            Expr::Foreign(foreign) => unreachable!("no statement lowers to {foreign:?}"),
             Expr::Unknown(name) => unreachable!("no statement lowers to the unknown expression {name}"),
         };
         Ok(Self { name, attributes })

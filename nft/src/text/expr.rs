@@ -3,7 +3,9 @@
 use std::fmt;
 
 use crate::data::Data;
-use crate::expr::{CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, PayloadBase, Register, RejectWith};
+use crate::expr::{
+    CmpOp, CtKey, Expr, FibAddress, Foreign, LookupResult, MetaKey, Order, PayloadBase, Register, RejectWith,
+};
 use crate::object::RuleDump;
 use crate::text::words::comment;
 
@@ -57,9 +59,55 @@ impl Expr {
             Self::Counter => f.write_str("counter"),
             Self::Limit { per_second, burst } => write!(f, "limit rate {per_second}/second burst {burst} type packets"),
             Self::FlowOffload(flowtable) => write!(f, "flow add table {flowtable}"),
+            Self::Foreign(foreign) => write_foreign(f, foreign),
             Self::Unknown(name) => write!(f, "{name} ?"),
         }
     }
+}
+
+fn write_foreign(f: &mut fmt::Formatter<'_>, foreign: &Foreign) -> fmt::Result {
+    let optional = |name, register: Option<Register>| register.map_or_else(String::new, |r| format!(" {name} {r}"));
+    match foreign {
+        Foreign::Compare { order, sreg, data } => {
+            let order = match order {
+                Order::Less => "lt",
+                Order::AtMost => "lte",
+                Order::AtLeast => "gte",
+            };
+            write!(f, "cmp {order} {sreg} {}", Words(data))
+        }
+        Foreign::Range { outside, sreg, first, last } => {
+            let operator = if *outside { "neq" } else { "eq" };
+            write!(f, "range {operator} {sreg} {} {}", Words(first), Words(last))
+        }
+        Foreign::Meta { key, dreg } => write!(f, "meta load {} => {dreg}", meta_name(*key)),
+        Foreign::Ct { key, dreg } => write!(f, "ct load {key} => {dreg}"),
+        Foreign::Nat { of_destination, family, address, port } => {
+            let kind = if *of_destination { "dnat" } else { "snat" };
+            write!(f, "nat {kind} {family}{}{}", optional("addr_min", *address), optional("proto_min", *port))
+        }
+        Foreign::Redirect { port } => write!(f, "redir{}", optional("proto_min", *port)),
+        Foreign::Notrack => f.write_str("notrack"),
+        Foreign::Harmless(name) => f.write_str(name),
+        Foreign::XtMatch(name) => write!(f, "match name {name}"),
+        Foreign::XtTarget(name) => write!(f, "target name {name}"),
+    }
+}
+
+/// The names that nft has for the keys which other programs use most (`enum nft_meta_keys`).
+fn meta_name(key: u32) -> String {
+    let name = match key {
+        1 => "protocol",
+        4 => "iif",
+        5 => "oif",
+        7 => "oifname",
+        10 => "skuid",
+        11 => "skgid",
+        15 => "nfproto",
+        19 => "pkttype",
+        other => return other.to_string(),
+    };
+    name.to_owned()
 }
 
 fn write_lookup(f: &mut fmt::Formatter<'_>, set: &str, sreg: Register, result: LookupResult) -> fmt::Result {

@@ -7,11 +7,29 @@ use crate::data::Data;
 use crate::datatype::DataType;
 use crate::expr::FibAddress;
 use crate::field::Field;
-use crate::object::Rule;
+use crate::object::{Rule, RuleDump};
+use crate::raise::Part;
 use crate::statement::{CtBit, Operand, Statement};
 use crate::table::Family;
 use crate::text::element::values;
 use crate::text::words::{comment, duration, interface_start};
+
+impl RuleDump {
+    /// The rule as nft lists it in a table of the family. An expression that this crate has no words for stands in the style of
+    /// `nft --debug=netlink`, in brackets.
+    #[must_use]
+    pub fn to_nft(&self, family: Family) -> String {
+        if let Some(rule) = self.to_rule(family) {
+            return Scope::table(family).rule(&rule);
+        }
+        let scope = Scope::table(family);
+        let words = self.parts(family).into_iter().map(|(part, _)| match part {
+            Part::Statement(statement) => scope.statement(&statement),
+            Part::Expr(index) => self.exprs[index].to_string(),
+        });
+        words.collect::<Vec<_>>().join(" ") + &comment(self.comment.as_deref())
+    }
+}
 
 /// The context that the text of a statement depends on.
 #[derive(Clone, Copy)]

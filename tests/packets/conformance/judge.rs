@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::case::{Case, Expect, Origin, Probe};
+use super::explained;
 use super::network::Network;
 use crate::support::netns::Namespace;
 use crate::support::plan::host_prefix;
@@ -49,6 +50,9 @@ pub(crate) fn judge(network: &Network, case: &Case) -> Vec<String> {
             let found = http_status(&network.node, address);
             (found != status).then(|| format!("health check {address}: {found:?}, not {status:?}"))
         }));
+        if wrong.is_empty() {
+            wrong.extend(case.probes.first().and_then(|probe| explained::judge_binary(network, probe).err()));
+        }
         if wrong.is_empty() || Instant::now() > end {
             return wrong;
         }
@@ -82,7 +86,14 @@ fn judge_probe(network: &Network, probe: &Probe, memory: &mut Memory) -> Result<
     };
     own("add");
     let tally = probe_many(network.source(probe), flow, count);
+    let explained = explained::judge(network, probe, &tally);
     own("del");
+    judge_outcome(network, probe, &tally, memory)?;
+    explained
+}
+
+/// What is wrong with what became of a probe.
+fn judge_outcome(network: &Network, probe: &Probe, tally: &Tally, memory: &mut Memory) -> Result<(), String> {
     let is = |allowed: &[Outcome]| {
         let local = |outcome: &Outcome| probe.origin == Origin::Node && *outcome == Outcome::NotPermitted;
         let fits = tally.keys().all(|outcome| allowed.contains(outcome) || local(outcome));
@@ -92,11 +103,11 @@ fn judge_probe(network: &Network, probe: &Probe, memory: &mut Memory) -> Result<
         Expect::Refused => is(&[Outcome::Refused]),
         Expect::Dropped => is(&[Outcome::Dropped]),
         Expect::Passes => {
-            let wrong = reached(&tally)?.into_iter().find(|answer| answer.endpoint != probe.target.ip());
+            let wrong = reached(tally)?.into_iter().find(|answer| answer.endpoint != probe.target.ip());
             wrong.map_or(Ok(()), |answer| Err(format!("{answer} answered")))
         }
         Expect::Reaches { endpoints, sticky } => {
-            let answers = reached(&tally)?;
+            let answers = reached(tally)?;
             let found: BTreeSet<SocketAddr> = answers.iter().map(|a| SocketAddr::new(a.endpoint, a.port)).collect();
             let wanted: BTreeSet<SocketAddr> = endpoints.iter().map(|(endpoint, _)| *endpoint).collect();
             if !found.is_subset(&wanted) {

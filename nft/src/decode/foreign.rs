@@ -1,0 +1,99 @@
+//! Expressions that only the rules of other programs have, as far as a reader of rules can follow them.
+//!
+//! What is not listed here stays [`crate::Expr::Unknown`]. Numbers are those of `linux/netfilter/nf_tables.h`.
+
+use std::sync::Arc;
+
+use super::decoded::name;
+use super::exprs::{Reader, only_if};
+use crate::expr::{Foreign, Order, Register};
+use crate::table::Family;
+
+/// An expression with a name; `None` when it is none of those.
+pub(super) fn foreign(name: &str, a: Reader<'_>) -> Option<Foreign> {
+    match name {
+        "cmp" => compare(a),
+        "range" => range(a),
+        "meta" => meta(a),
+        "ct" => ct(a),
+        "nat" => nat(a),
+        "redir" => redirect(a),
+        "notrack" => Some(Foreign::Notrack),
+        "log" | "last" => Some(Foreign::Harmless(name.into())),
+        "objref" => counter(a),
+        "match" => xt_name(a).map(Foreign::XtMatch),
+        "target" => xt_name(a).map(Foreign::XtTarget),
+        _ => None,
+    }
+}
+
+fn compare(a: Reader<'_>) -> Option<Foreign> {
+    let order = match a.number(2)? {
+        2 => Order::Less,
+        3 => Order::AtMost,
+        5 => Order::AtLeast,
+        _ => return None,
+    };
+    Some(Foreign::Compare { order, sreg: a.register(1)?, data: a.data(3)? })
+}
+
+fn range(a: Reader<'_>) -> Option<Foreign> {
+    let outside = match a.number(2)? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    Some(Foreign::Range { outside, sreg: a.register(1)?, first: a.data(3)?, last: a.data(4)? })
+}
+
+fn meta(a: Reader<'_>) -> Option<Foreign> {
+    const SREG: u16 = 3;
+    const MARK: u32 = 3;
+    let key = a.number(2)?;
+    if a.has(SREG) {
+        // Priority, trace, type and the like; the mark is a variant of its own.
+        return (key != MARK).then(|| Foreign::Harmless("meta set".into()));
+    }
+    Some(Foreign::Meta { key, dreg: a.register(1)? })
+}
+
+fn ct(a: Reader<'_>) -> Option<Foreign> {
+    const DIRECTION: u16 = 3;
+    const SREG: u16 = 4;
+    only_if(!a.has(DIRECTION) && !a.has(SREG))?;
+    Some(Foreign::Ct { key: a.number(2)?, dreg: a.register(1)? })
+}
+
+/// Not the translation to one of a range of addresses or ports.
+fn nat(a: Reader<'_>) -> Option<Foreign> {
+    const ADDRESS: u16 = 3;
+    const PORT: u16 = 5;
+    let is_range = |min: u16| a.has(min + 1) && a.number(min + 1) != a.number(min);
+    only_if(!is_range(ADDRESS) && !is_range(PORT))?;
+    Some(Foreign::Nat {
+        of_destination: a.number(1)? == 1,
+        family: Family::from_number(u8::try_from(a.number(2)?).ok()?)?,
+        address: a.optional_register(ADDRESS)?,
+        port: a.optional_register(PORT)?,
+    })
+}
+
+fn redirect(a: Reader<'_>) -> Option<Foreign> {
+    const PORT: u16 = 1;
+    const LAST_PORT: u16 = 2;
+    let port: Option<Register> = a.optional_register(PORT)?;
+    only_if(!a.has(LAST_PORT) || a.number(LAST_PORT) == a.number(PORT))?;
+    Some(Foreign::Redirect { port })
+}
+
+/// A reference to a named counter; other objects may end the rule.
+fn counter(a: Reader<'_>) -> Option<Foreign> {
+    const TYPE: u16 = 1;
+    const COUNTER: u32 = 1;
+    (a.number(TYPE)? == COUNTER).then(|| Foreign::Harmless("counter".into()))
+}
+
+fn xt_name(a: Reader<'_>) -> Option<Arc<str>> {
+    const NAME: u16 = 1;
+    name(a.0.find(NAME))
+}

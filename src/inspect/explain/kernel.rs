@@ -1,0 +1,213 @@
+//! The kernel's rules, routes and interfaces, read when the walk of a packet meets them.
+//!
+//! Takes a connection to nf_tables and one to rtnetlink; gives [`Ruleset`] and [`Routes`]. Each object is read once: only the chains and
+//! elements on the way of the packet, of sets of ranges all elements. So the size of the tables does not matter.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use nft::decode::{self, ChainHead, RuleHead, SetHead, TableHead};
+use nft::{Connection, Data, Element, Family, ReadError, TableName};
+
+use super::machine::{Host, Lookup, Ruleset};
+use super::packet::{Link, Packet};
+use super::path::{Next, Routes};
+use crate::kernel::routes::{self, RouteQuery};
+
+/// Rules of the kernel that packets of one family meet.
+pub(crate) struct Live<'a> {
+    connection: &'a mut Connection,
+    family: Family,
+    rules: BTreeMap<(TableName, Arc<str>), Arc<[RuleHead]>>,
+    sets: BTreeMap<(TableName, Arc<str>), Option<SetHead>>,
+    /// The elements of sets of ranges, or why they cannot be read.
+    ranges: BTreeMap<(TableName, Arc<str>), Result<Vec<Element>, String>>,
+}
+
+impl<'a> Live<'a> {
+    /// The rules for packets of a family, `ip` or `ip6`.
+    pub(crate) fn new(connection: &'a mut Connection, family: Family) -> Self {
+        Self { connection, family, rules: BTreeMap::new(), sets: BTreeMap::new(), ranges: BTreeMap::new() }
+    }
+
+    /// All tables of all families.
+    pub(crate) fn tables(&mut self) -> Result<Vec<TableHead>> {
+        self.connection.tables().context("cannot list the tables of nf_tables (this needs CAP_NET_ADMIN)")
+    }
+
+    /// The number of the generation of all rules.
+    pub(crate) fn generation(&mut self) -> Result<u32> {
+        Ok(self.connection.generation()?)
+    }
+
+    fn head(&mut self, table: &TableName, set: &str) -> Result<Option<SetHead>> {
+        let name = (table.clone(), Arc::from(set));
+        if let Some(head) = self.sets.get(&name) {
+            return Ok(head.clone());
+        }
+        let head = self.connection.set(table, set)?;
+        self.sets.insert(name, head.clone());
+        Ok(head)
+    }
+
+    /// The element whose range holds a key.
+    fn find_range(&mut self, table: &TableName, head: &SetHead, key: &Data) -> Lookup {
+        let connection = &mut self.connection;
+        let name = (table.clone(), Arc::clone(&head.name));
+        let all = self.ranges.entry(name).or_insert_with(|| {
+            let raw = connection.elements(table, &head.name).map_err(|error| error.to_string())?;
+            Ok(decode::pair_of(head, raw))
+        });
+        match all {
+            Err(why) => Lookup::Unreadable(why.clone()),
+            Ok(all) => {
+                let found = all.iter().find(|element| holds(head, element, key));
+                found.cloned().map_or(Lookup::Missing, Lookup::Found)
+            }
+        }
+    }
+}
+
+/// Whether the range of an element holds a key: each field of a concatenation by itself.
+pub(crate) fn holds(head: &SetHead, element: &Element, key: &Data) -> bool {
+    let (first, key) = (element.key.as_slice(), key.as_slice());
+    let last = element.key_end.as_ref().map_or(first, |end| end.as_slice());
+    let whole = [key.len()];
+    let fields = if head.fields.is_empty() { &whole[..] } else { &head.fields };
+    let mut start = 0;
+    fields.iter().all(|len| {
+        let field = start..start + len;
+        start += len.next_multiple_of(4);
+        match (first.get(field.clone()), key.get(field.clone()), last.get(field)) {
+            (Some(first), Some(key), Some(last)) => (first..=last).contains(&key),
+            _ => false,
+        }
+    })
+}
+
+impl Ruleset for Live<'_> {
+    fn base_chains(&mut self) -> Result<Vec<ChainHead>> {
+        let tables = self.tables()?;
+        let is_awake = |chain: &ChainHead| {
+            let family = chain.table.family.number();
+            tables.iter().any(|table| (table.family, &table.name, table.dormant) == (family, &chain.table.name, false))
+        };
+        let mut chains = self.connection.base_chains(self.family)?;
+        chains.extend(self.connection.base_chains(Family::Inet)?);
+        chains.retain(is_awake);
+        // In the order in which the tables were made, as far as the kernel tells it.
+        let age = |chain: &ChainHead| {
+            tables.iter().position(|t| (t.family, &t.name) == (chain.table.family.number(), &chain.table.name))
+        };
+        chains.sort_by_key(age);
+        Ok(chains)
+    }
+
+    fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>> {
+        let name = (table.clone(), Arc::from(chain));
+        if let Some(rules) = self.rules.get(&name) {
+            return Ok(Arc::clone(rules));
+        }
+        let rules: Arc<[RuleHead]> = self.connection.rules(table, chain)?.into();
+        self.rules.insert(name, Arc::clone(&rules));
+        Ok(rules)
+    }
+
+    fn find(&mut self, table: &TableName, set: &str, key: &[u8]) -> Result<Lookup> {
+        let Some(head) = self.head(table, set)? else {
+            return Ok(Lookup::Unreadable("it cannot be read".to_owned()));
+        };
+        let Some(key) = key.get(..head.key_len).and_then(Data::from_bytes) else {
+            return Ok(Lookup::Unreadable("its keys are too long".to_owned()));
+        };
+        if head.is_interval {
+            return Ok(self.find_range(table, &head, &key));
+        }
+        match self.connection.element(table, set, &key) {
+            Ok(None) => Ok(Lookup::Missing),
+            Ok(Some(raw)) => Ok(Lookup::Found(raw.element)),
+            Err(ReadError::Decode(error)) => Ok(Lookup::Unreadable(error.to_string())),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The routes, addresses and interfaces of this host.
+pub(crate) struct ThisHost {
+    routes: routes::Routes,
+    interfaces: Vec<(u32, Arc<str>)>,
+}
+
+impl ThisHost {
+    /// Opens a socket and lists the interfaces.
+    pub(crate) fn open() -> Result<Self> {
+        let mut routes = routes::Routes::open()?;
+        let interfaces = routes.interfaces().context("cannot list the interfaces")?;
+        Ok(Self { routes, interfaces })
+    }
+
+    /// The interface with a name.
+    pub(crate) fn interface(&self, name: &str) -> Option<Link> {
+        let (index, name) = self.interfaces.iter().find(|(_, known)| &**known == name)?;
+        Some(Link::Known(*index, Arc::clone(name)))
+    }
+
+    /// The names of all interfaces.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.interfaces.iter().map(|(_, name)| name)
+    }
+
+    /// The interface through which packets to an address leave, which is most likely the one at which packets from there arrive.
+    pub(crate) fn towards(&mut self, address: IpAddr) -> Link {
+        let query = RouteQuery { destination: address, source: None, input: None, mark: 0 };
+        self.routes.route(&query).map_or(Link::Unknown, |route| self.link(route.output))
+    }
+
+    fn link(&self, index: Option<u32>) -> Link {
+        let known = index.and_then(|index| self.interfaces.iter().find(|(known, _)| *known == index));
+        known.map_or(Link::Unknown, |(index, name)| Link::Known(*index, Arc::clone(name)))
+    }
+}
+
+impl Host for ThisHost {
+    fn address_type(&mut self, address: IpAddr) -> Result<u8> {
+        let query = RouteQuery { destination: address, source: None, input: None, mark: 0 };
+        // An address without a route is one of elsewhere, to the kernel's `fib`, too.
+        Ok(self.routes.route(&query).map_or(routes::UNICAST, |route| route.kind))
+    }
+}
+
+impl Routes for ThisHost {
+    fn next(&mut self, packet: &Packet) -> Result<Next> {
+        let input = match &packet.input {
+            Link::Known(index, _) => Some(*index),
+            Link::None | Link::Unknown => None,
+        };
+        // Without its interface the source of a packet that arrives would be taken for one of this host.
+        let source = (packet.input != Link::Unknown).then_some(packet.source);
+        let query = RouteQuery { destination: packet.destination, source, input, mark: packet.mark };
+        Ok(match self.routes.route(&query) {
+            Ok(route) if route.kind == routes::UNICAST => Next::Elsewhere(self.link(route.output)),
+            Ok(_) => Next::Here,
+            Err(error) => Next::Nowhere(reason(&error)),
+        })
+    }
+
+    fn loopback(&mut self) -> Result<Link> {
+        Ok(self.interface("lo").unwrap_or(Link::Unknown))
+    }
+}
+
+/// What an error of a look-up means.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NetworkUnreachable => "no route".to_owned(),
+        ErrorKind::HostUnreachable => "no route, or this host does not forward packets".to_owned(),
+        ErrorKind::CrossesDevices => "the reverse-path filter drops packets from this source at this interface".to_owned(),
+        ErrorKind::InvalidInput => "the kernel takes no packet with these addresses at this interface".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,265 @@
+//! `kube-proxy explain`: what becomes of the first packet of a connection, by the rules that are in the kernel now.
+//!
+//! ```text
+//! --from, --to ─► packet ─► path ─► machine ─► branches ─► verdict ─► words, JSON
+//!                            ▲        ▲
+//!                     routes │        │ rules, elements        kernel: reads what the walk meets
+//! ```
+//!
+//! Takes addresses; gives an [`Explanation`]. The rules are interpreted as the kernel lists them, those of other programs too: nothing
+//! here knows what the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and `words`
+//! are pure; `kernel` reads. Invariant: what cannot be evaluated is never guessed. It leaves the verdict as it is only when the packet
+//! fares the same either way.
+
+mod kernel;
+mod machine;
+mod packet;
+mod path;
+mod print;
+mod verdict;
+pub(crate) mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use nft::{Connection, Data, Family, TableName, Value};
+
+use crate::inspect::names;
+use crate::inspect::output::{Format, FormatArgs, Output};
+use crate::inspect::{COULD_NOT_LOOK, Outcome};
+use crate::kernel::routes;
+use kernel::{Live, ThisHost};
+use machine::{Host as _, Lookup, Ruleset as _};
+use packet::{Link, Packet, protocol};
+
+pub use verdict::{Endpoint, Explanation, Told, Verdict};
+
+const EXAMPLES: &str = "\
+Examples:
+  A client outside connects to a load balancer IP:
+    kube-proxy explain --from 203.0.113.7 --to 192.0.2.10:443
+  A pod of this node asks the DNS Service, and the rules are wanted as well:
+    kube-proxy explain --from 10.244.1.5 --to 10.96.0.10:53/udp -o wide
+  A process of this node, for a script:
+    kube-proxy explain --from 192.168.0.2 --to 10.96.0.1:443 -o json | jq -r .verdict
+  A ping:
+    kube-proxy explain --from 10.244.1.5 --to 10.96.0.10/icmp
+
+Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused, or that cannot be told; 2 could not look.";
+
+/// Arguments of `explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where the packet comes from; an address of this host means that the packet is sent here, any other that it arrives
+    #[arg(long, value_name = "IP[:PORT]")]
+    from: Source,
+    /// Where it goes; tcp, unless udp, sctp or icmp is named
+    #[arg(long, value_name = "IP:PORT[/PROTO]")]
+    to: Target,
+    /// The interface at which it arrives, if that is not the one through which packets to its source leave
+    #[arg(long, value_name = "NAME")]
+    iface: Option<String>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Where a packet comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Source {
+    address: IpAddr,
+    port: Option<u16>,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Target {
+    address: IpAddr,
+    port: u16,
+    protocol: u8,
+}
+
+impl FromStr for Source {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self { address, port: None });
+        }
+        let socket: SocketAddr = text.parse().map_err(|_| "expected IP or IP:PORT ([IP]:PORT for IPv6)")?;
+        Ok(Self { address: socket.ip(), port: Some(socket.port()) })
+    }
+}
+
+impl FromStr for Target {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const EXPECTED: &str = "expected IP:PORT ([IP]:PORT for IPv6), IP:PORT/udp, IP:PORT/sctp or IP/icmp";
+        let (address, name) = text.split_once('/').unwrap_or((text, "tcp"));
+        let name = name.to_ascii_lowercase();
+        if ["icmp", "icmpv6"].contains(&name.as_str()) {
+            let bare = address.trim_start_matches('[').trim_end_matches(']');
+            let address: IpAddr = bare.parse().map_err(|_| EXPECTED)?;
+            let protocol = if address.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
+            return Ok(Self { address, port: 0, protocol });
+        }
+        let protocol = match name.as_str() {
+            "tcp" => protocol::TCP,
+            "udp" => protocol::UDP,
+            "sctp" => protocol::SCTP,
+            _ => return Err("expected tcp, udp, sctp or icmp behind the slash"),
+        };
+        let socket: SocketAddr = address.parse().map_err(|_| EXPECTED)?;
+        if socket.port() == 0 {
+            return Err("expected a port from 1 to 65535");
+        }
+        Ok(Self { address: socket.ip(), port: socket.port(), protocol })
+    }
+}
+
+/// Explains a packet.
+///
+/// # Errors
+/// When the rules, routes or interfaces cannot be read, or the arguments do not fit together or this host.
+pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+    let (packet, explanation) = answer(args)?;
+    match args.format.format {
+        Format::Json | Format::Yaml => out.value(args.format.format, &explanation)?,
+        format => print::print(out, &packet, &explanation, format == Format::Wide)?,
+    }
+    Ok(match explanation.verdict {
+        Verdict::Translated | Verdict::Passed => Outcome::Fine,
+        Verdict::Refused | Verdict::Dropped | Verdict::Unknown => Outcome::Found,
+    })
+}
+
+/// The explanation of a packet in the network namespace of the calling thread, as `explain` gives it: `from`, `to` and `iface` are written
+/// as its arguments are.
+///
+/// # Errors
+/// As those of the command.
+pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation> {
+    let wrong = |why: &'static str| anyhow::anyhow!("{why} (exit code {COULD_NOT_LOOK})");
+    let (from, to) = (from.parse().map_err(wrong)?, to.parse().map_err(wrong)?);
+    let args = Args { from, to, iface: iface.map(str::to_owned), format: FormatArgs::default() };
+    answer(&args).map(|(_, explanation)| explanation)
+}
+
+/// How often the rules are read again when they changed meanwhile.
+const TRIES: usize = 5;
+
+fn answer(args: &Args) -> Result<(Packet, Explanation)> {
+    let (from, to) = (args.from, args.to);
+    if from.address.is_ipv4() != to.address.is_ipv4() {
+        bail!("{} and {} are of different families: give --from and --to of the same one", from.address, to.address);
+    }
+    let mut host = ThisHost::open()?;
+    let is_own = host.address_type(from.address)? == routes::LOCAL;
+    let packet = Packet {
+        source: from.address,
+        source_port: from.port,
+        destination: to.address,
+        port: to.port,
+        protocol: to.protocol,
+        mark: 0,
+        input: input(args, is_own, &mut host)?,
+        output: Link::None,
+    };
+    let mut connection = Connection::open()?;
+    let family = if from.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
+    let mut changes = 0;
+    loop {
+        let mut live = Live::new(&mut connection, family);
+        let before = live.generation()?;
+        let mut explanation = evaluate(&packet, is_own, family, &mut live, &mut host)?;
+        if live.generation()? == before || changes == TRIES {
+            if changes == TRIES {
+                let text = "the rules changed while they were read, each time; parts of the answer may be older than others";
+                explanation.warnings.push(text.to_owned());
+            }
+            return Ok((packet, explanation));
+        }
+        changes += 1;
+    }
+}
+
+/// The interface at which the packet arrives.
+fn input(args: &Args, is_own: bool, host: &mut ThisHost) -> Result<Link> {
+    let source = args.from.address;
+    match &args.iface {
+        Some(name) if is_own => {
+            bail!("{source} is an address of this host, so the packet arrives at no interface: leave out --iface {name}")
+        }
+        Some(name) => host.interface(name).ok_or_else(|| {
+            let known: Vec<&str> = host.names().map(|name| &**name).collect();
+            names::unknown(&format!("this host has no interface {name}"), name, known.into_iter())
+        }),
+        None if is_own => Ok(Link::None),
+        None => Ok(host.towards(source)),
+    }
+}
+
+fn evaluate(
+    packet: &Packet,
+    is_own: bool,
+    family: Family,
+    live: &mut Live<'_>,
+    host: &mut ThisHost,
+) -> Result<Explanation> {
+    let walk = path::walk(packet.clone(), is_own, live, host)?;
+    let table = TableName::new(family, "kube-proxy");
+    let tables = live.tables()?;
+    let has_table = tables.iter().any(|known| (known.family, &known.name) == (family.number(), &table.name));
+    let owner = if has_table { owner(packet, &table, live)? } else { None };
+    let mut explanation = verdict::explain(&walk, packet, owner.as_deref(), has_table);
+    explanation.warnings.extend(beyond(&tables, family));
+    if !is_own && packet.input == Link::Unknown {
+        let text = format!("no route leads to {}: give --iface, if rules look at the interface", packet.source);
+        explanation.warnings.push(text);
+    }
+    Ok(explanation)
+}
+
+/// The service port that has the packet's front, by the maps of either layout.
+fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
+    const MAPS: [&str; 4] = ["services", "no-endpoints", "KUBE-SERVICES", "no-endpoints-external"];
+    let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
+    let key = [key.as_slice(), &[0; 64]].concat();
+    for map in MAPS {
+        if let Lookup::Found(element) = live.find(table, map, &key)?
+            && matches!(element.value, Value::Verdict(_))
+            && let Some(comment) = element.comment
+        {
+            return Ok(Some(verdict::without_notes(&comment).to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// What may stop or change the packet and is not evaluated.
+fn beyond(tables: &[nft::decode::TableHead], family: Family) -> Vec<String> {
+    /// `NFPROTO_NETDEV`, `NFPROTO_BRIDGE`.
+    const EARLIER: [(u8, &str); 2] = [(5, "netdev"), (7, "bridge")];
+    let earlier = EARLIER.into_iter().flat_map(|(number, name)| {
+        let of_family = tables.iter().filter(move |table| table.family == number && !table.dormant);
+        of_family.map(move |table| {
+            format!(
+                "table {name} {} of another program may see the packet earlier, and its rules are not evaluated",
+                table.name
+            )
+        })
+    });
+    let file = if family == Family::Ip6 { "ip6_tables_names" } else { "ip_tables_names" };
+    // Without the module of iptables there is no such file.
+    let legacy = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    let legacy = legacy.lines().map(|table| {
+        format!("table {table} of iptables-legacy may stop or change the packet, and its rules are not evaluated")
+    });
+    earlier.chain(legacy).collect()
+}

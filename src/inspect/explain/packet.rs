@@ -1,0 +1,241 @@
+//! The first packet of a connection, and what the kernel's expressions read from it.
+//!
+//! Pure. Only what a user says about a packet is known of it; an expression that reads anything else gives [`Loaded::Unknown`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use nft::expr::PayloadBase;
+
+/// Numbers of protocols (RFC 790, RFC 8200).
+pub(crate) mod protocol {
+    pub(crate) const ICMP: u8 = 1;
+    pub(crate) const TCP: u8 = 6;
+    pub(crate) const UDP: u8 = 17;
+    pub(crate) const ICMPV6: u8 = 58;
+    pub(crate) const SCTP: u8 = 132;
+}
+
+/// An interface of a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// It has none here.
+    #[default]
+    None,
+    /// It has one, but which is not known.
+    Unknown,
+    /// Index and name.
+    Known(u32, Arc<str>),
+}
+
+/// A packet at one point of its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Packet {
+    /// The source address.
+    pub(crate) source: IpAddr,
+    /// The source port, if it is known.
+    pub(crate) source_port: Option<u16>,
+    /// The destination address.
+    pub(crate) destination: IpAddr,
+    /// The destination port; 0 for an ICMP echo request.
+    pub(crate) port: u16,
+    /// The number of the protocol.
+    pub(crate) protocol: u8,
+    /// The packet mark.
+    pub(crate) mark: u32,
+    /// Where it arrived.
+    pub(crate) input: Link,
+    /// Where it leaves.
+    pub(crate) output: Link,
+}
+
+/// What an expression loads into a register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Loaded {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// There is nothing to load: the kernel leaves the rule.
+    Nothing,
+    /// Something that is not known, and what it is.
+    Unknown(&'static str),
+}
+
+impl Packet {
+    /// Whether its protocol has ports.
+    pub(crate) fn has_ports(&self) -> bool {
+        [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&self.protocol)
+    }
+
+    /// Its destination with the port.
+    pub(crate) fn target(&self) -> SocketAddr {
+        SocketAddr::new(self.destination, self.port)
+    }
+
+    /// Bytes of a header.
+    pub(crate) fn payload(&self, base: PayloadBase, offset: u32, len: u32) -> Loaded {
+        let header = match base {
+            PayloadBase::Network => self.network_header(),
+            PayloadBase::Transport => self.transport_header(),
+        };
+        let (Ok(offset), Ok(len)) = (usize::try_from(offset), usize::try_from(len)) else { return Loaded::Nothing };
+        match header.get(offset..offset.saturating_add(len)) {
+            None => Loaded::Unknown("a part of the packet beyond its headers"),
+            Some(bytes) => bytes
+                .iter()
+                .copied()
+                .collect::<Option<Vec<u8>>>()
+                .map_or(Loaded::Unknown(self.missing(base, offset)), Loaded::Bytes),
+        }
+    }
+
+    fn missing(&self, base: PayloadBase, offset: usize) -> &'static str {
+        if base == PayloadBase::Transport && offset < 2 && self.has_ports() {
+            "the source port"
+        } else {
+            "a field of the packet's headers other than addresses, protocol and ports"
+        }
+    }
+
+    /// The IP header; `None` for each byte that is not known.
+    fn network_header(&self) -> Vec<Option<u8>> {
+        const V4: usize = 20;
+        const V6: usize = 40;
+        let known = |bytes: &[u8]| bytes.iter().copied().map(Some).collect::<Vec<_>>();
+        match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let mut header = vec![None; V4];
+                (header[0], header[9]) = (Some(0x45), Some(self.protocol));
+                header[12..].copy_from_slice(&known(&[source.octets(), destination.octets()].concat()));
+                header
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let mut header = vec![None; V6];
+                header[6] = Some(self.protocol);
+                header[8..].copy_from_slice(&known(&[source.octets(), destination.octets()].concat()));
+                header
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The header behind it, as far as it is known.
+    fn transport_header(&self) -> Vec<Option<u8>> {
+        const LEN: usize = 20;
+        const TCP_FLAGS: usize = 13;
+        const SYN: u8 = 2;
+        let mut header = vec![None; LEN];
+        match self.protocol {
+            protocol::ICMP => header[..2].copy_from_slice(&[Some(8), Some(0)]),
+            protocol::ICMPV6 => header[..2].copy_from_slice(&[Some(128), Some(0)]),
+            _ => {
+                let [high, low] = self.port.to_be_bytes();
+                header[2..4].copy_from_slice(&[Some(high), Some(low)]);
+                if let Some([high, low]) = self.source_port.map(u16::to_be_bytes) {
+                    header[..2].copy_from_slice(&[Some(high), Some(low)]);
+                }
+                if self.protocol == protocol::TCP {
+                    header[TCP_FLAGS] = Some(SYN);
+                }
+            }
+        }
+        header
+    }
+}
+
+impl Link {
+    /// The name as a register holds it: sixteen bytes, zeros without an interface.
+    pub(crate) fn name_bytes(&self) -> Loaded {
+        let mut bytes = vec![0; 16];
+        match self {
+            Self::None => {}
+            Self::Unknown => return Loaded::Unknown(UNKNOWN_LINK),
+            Self::Known(_, name) => {
+                let len = name.len().min(15);
+                bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+            }
+        }
+        Loaded::Bytes(bytes)
+    }
+
+    /// The index as a register holds it, 0 without an interface.
+    pub(crate) fn index_bytes(&self) -> Loaded {
+        match self {
+            Self::None => Loaded::Bytes(vec![0; 4]),
+            Self::Unknown => Loaded::Unknown(UNKNOWN_LINK),
+            Self::Known(index, _) => Loaded::Bytes(index.to_ne_bytes().to_vec()),
+        }
+    }
+
+    /// The name, if there is one.
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Known(_, name) => Some(name),
+            Self::None | Self::Unknown => None,
+        }
+    }
+}
+
+const UNKNOWN_LINK: &str = "the interface of the packet";
+
+/// `tcp`, or the number of a protocol that has no name here.
+pub(crate) fn protocol_name(number: u8) -> String {
+    match number {
+        protocol::ICMP => "icmp".to_owned(),
+        protocol::TCP => "tcp".to_owned(),
+        protocol::UDP => "udp".to_owned(),
+        protocol::ICMPV6 => "icmpv6".to_owned(),
+        protocol::SCTP => "sctp".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn sample(source: &str, target: &str) -> Packet {
+    let target: SocketAddr = target.parse().unwrap();
+    Packet {
+        source: source.parse().unwrap(),
+        source_port: None,
+        destination: target.ip(),
+        port: target.port(),
+        protocol: protocol::TCP,
+        mark: 0,
+        input: Link::Known(2, "eth0".into()),
+        output: Link::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use PayloadBase::{Network, Transport};
+
+    #[test]
+    fn addresses_and_ports_are_where_the_kernel_reads_them() {
+        let packet = sample("192.0.2.1", "10.96.0.10:53");
+        assert_eq!(packet.payload(Network, 12, 4), Loaded::Bytes(vec![192, 0, 2, 1]));
+        assert_eq!(packet.payload(Network, 16, 4), Loaded::Bytes(vec![10, 96, 0, 10]));
+        assert_eq!(packet.payload(Transport, 2, 2), Loaded::Bytes(vec![0, 53]));
+        let packet = sample("fd00::1", "[fd00::2]:80");
+        let Loaded::Bytes(address) = packet.payload(Network, 24, 16) else { panic!("an address") };
+        assert_eq!((address[0], address[15]), (0xfd, 2));
+    }
+
+    #[test]
+    fn what_nobody_said_is_unknown() {
+        let packet = sample("192.0.2.1", "10.96.0.10:53");
+        assert_eq!(packet.payload(Transport, 0, 2), Loaded::Unknown("the source port"));
+        assert!(matches!(packet.payload(Network, 1, 1), Loaded::Unknown(_)), "the type of service");
+        assert!(matches!(packet.payload(Transport, 40, 4), Loaded::Unknown(_)), "options");
+        let ping = Packet { protocol: protocol::ICMP, ..packet };
+        assert_eq!(ping.payload(Transport, 0, 1), Loaded::Bytes(vec![8]));
+        assert!(matches!(ping.payload(Transport, 2, 2), Loaded::Unknown(_)), "the checksum");
+    }
+
+    #[test]
+    fn a_packet_without_an_interface_has_an_empty_name() {
+        assert_eq!(Link::None.name_bytes(), Loaded::Bytes(vec![0; 16]));
+        let Loaded::Bytes(name) = Link::Known(3, "cni0".into()).name_bytes() else { panic!("a name") };
+        assert_eq!(&name[..5], b"cni0\0");
+        assert!(matches!(Link::Unknown.index_bytes(), Loaded::Unknown(_)));
+    }
+}

@@ -1,0 +1,315 @@
+//! The way of a packet through the hooks of netfilter.
+//!
+//! ```text
+//! arrives ─► prerouting ─► route ─┬─► input                       this host
+//!                                 └─► forward ─► postrouting      elsewhere
+//! of this host: route ─► output ─► route again ─┬─► postrouting   elsewhere
+//!                                               └─► postrouting, then prerouting and input of `lo`
+//! ```
+//!
+//! Chains of one hook are called in the order of their priorities, chains of type `nat` all at the priority of address translation
+//! (`nf_nat_proto.c`), and only until one of them translates. Connection tracking has the priority -200 at `prerouting` and `output`.
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+use nft::TableName;
+use nft::decode::ChainHead;
+
+use super::machine::{Branch, Host, Machine, Ruleset, Tracking, status};
+use super::packet::{Link, Packet};
+
+/// The hooks of a packet's way (`enum nf_inet_hooks`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Prerouting = 0,
+    Input = 1,
+    Forward = 2,
+    Output = 3,
+    Postrouting = 4,
+}
+
+impl Hook {
+    /// nft's name of the hook.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Prerouting => "prerouting",
+            Self::Input => "input",
+            Self::Forward => "forward",
+            Self::Output => "output",
+            Self::Postrouting => "postrouting",
+        }
+    }
+}
+
+/// Where a packet goes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// To this host.
+    Here,
+    /// Elsewhere, through this interface.
+    Elsewhere(Link),
+    /// Nowhere, and why.
+    Nowhere(String),
+}
+
+/// Routes of this host.
+pub(crate) trait Routes: Host {
+    /// Where a packet goes; one that has not arrived at an interface is this host's own.
+    fn next(&mut self, packet: &Packet) -> Result<Next>;
+
+    /// The loopback interface.
+    fn loopback(&mut self) -> Result<Link>;
+}
+
+/// A chain of another program that saw the packet before the Services did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    /// The hook.
+    pub(crate) hook: Hook,
+    /// The chain.
+    pub(crate) chain: ChainHead,
+}
+
+/// The ways of a packet.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    /// Each with what became of the packet.
+    pub(crate) branches: Vec<Branch>,
+    /// Chains of other programs before those of the Services, at the hooks that translate.
+    pub(crate) before: Vec<Before>,
+    /// Destinations without a route, and why.
+    pub(crate) unrouted: Vec<(IpAddr, String)>,
+}
+
+/// Whether a table is the proxy's own.
+pub(crate) fn is_ours(table: &TableName) -> bool {
+    ["kube-proxy", "kube-proxy-flowtable"].contains(&&*table.name)
+}
+
+/// Walks a packet from its start. `is_own` says whether it is this host's own.
+pub(crate) fn walk(
+    packet: Packet,
+    is_own: bool,
+    ruleset: &mut impl Ruleset,
+    routes: &mut impl Routes,
+) -> Result<Walk> {
+    let chains = ruleset.base_chains()?;
+    let machine = Machine::new(ruleset, routes);
+    let mut walker = Walker { machine, chains, before: Vec::new(), unrouted: Vec::new() };
+    let start = vec![Branch::new(packet)];
+    let branches = if is_own { walker.leave(start)? } else { walker.arrive(start)? };
+    Ok(Walk { branches, before: walker.before, unrouted: walker.unrouted })
+}
+
+struct Walker<'a, R, H> {
+    machine: Machine<'a, R, H>,
+    chains: Vec<ChainHead>,
+    before: Vec<Before>,
+    unrouted: Vec<(IpAddr, String)>,
+}
+
+/// What is called at a hook.
+enum Unit {
+    Tracking,
+    Nat(Vec<ChainHead>),
+    Chain(ChainHead),
+}
+
+/// The priority of connection tracking (`NF_IP_PRI_CONNTRACK`).
+const TRACKING: i32 = -200;
+/// The priorities of address translation (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`).
+const NAT_DESTINATION: i32 = -100;
+const NAT_SOURCE: i32 = 100;
+
+impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
+    /// A packet that arrives at an interface.
+    fn arrive(&mut self, branches: Vec<Branch>) -> Result<Vec<Branch>> {
+        let mut done = Vec::new();
+        for mut branch in self.hook(Hook::Prerouting, branches)? {
+            if branch.fate.is_some() {
+                done.push(branch);
+                continue;
+            }
+            match self.next(&branch.packet)? {
+                None => done.extend(self.input(branch)?),
+                Some(output) => {
+                    branch.packet.output = output;
+                    let forwarded = self.hook(Hook::Forward, vec![branch])?;
+                    done.extend(self.hook(Hook::Postrouting, forwarded)?);
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn input(&mut self, mut branch: Branch) -> Result<Vec<Branch>> {
+        branch.packet.output = Link::None;
+        self.hook(Hook::Input, vec![branch])
+    }
+
+    /// A packet of this host.
+    fn leave(&mut self, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
+        for branch in &mut branches {
+            branch.packet.output = self.output(&branch.packet)?;
+        }
+        let mut done = Vec::new();
+        for mut branch in self.hook(Hook::Output, branches)? {
+            if branch.fate.is_some() {
+                done.push(branch);
+                continue;
+            }
+            // The kernel routes a packet again whose destination or mark was changed.
+            let next = self.next(&branch.packet)?;
+            let is_here = next.is_none();
+            branch.packet.output = match next {
+                None => self.machine.host.loopback()?,
+                Some(output) => output,
+            };
+            let left = self.hook(Hook::Postrouting, vec![branch])?;
+            if is_here {
+                for branch in left {
+                    done.extend(if branch.fate.is_some() { vec![branch] } else { self.come_back(branch)? });
+                }
+            } else {
+                done.extend(left);
+            }
+        }
+        Ok(done)
+    }
+
+    /// A packet that this host sent to itself arrives at `lo`. Its connection is known and not looked at again.
+    fn come_back(&mut self, mut branch: Branch) -> Result<Vec<Branch>> {
+        branch.packet.input = std::mem::take(&mut branch.packet.output);
+        let mut done = Vec::new();
+        for branch in self.hook(Hook::Prerouting, vec![branch])? {
+            done.extend(if branch.fate.is_some() { vec![branch] } else { self.input(branch)? });
+        }
+        Ok(done)
+    }
+
+    /// The interface of a packet to elsewhere; `None` for one to this host.
+    fn next(&mut self, packet: &Packet) -> Result<Option<Link>> {
+        Ok(match self.machine.host.next(packet)? {
+            Next::Here => None,
+            Next::Elsewhere(link) => Some(link),
+            Next::Nowhere(why) => {
+                let unrouted = (packet.destination, why);
+                if !self.unrouted.contains(&unrouted) {
+                    self.unrouted.push(unrouted);
+                }
+                Some(Link::Unknown)
+            }
+        })
+    }
+
+    fn output(&mut self, packet: &Packet) -> Result<Link> {
+        match self.next(packet)? {
+            None => self.machine.host.loopback(),
+            Some(link) => Ok(link),
+        }
+    }
+
+    /// Calls what is registered at a hook.
+    fn hook(&mut self, hook: Hook, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
+        self.note_earlier(hook);
+        for unit in self.units(hook) {
+            branches = match unit {
+                Unit::Tracking => branches.into_iter().map(track).collect(),
+                Unit::Nat(chains) => self.nat(hook, &chains, branches)?,
+                Unit::Chain(chain) => self.chain(&chain, branches)?,
+            };
+        }
+        if matches!(hook, Hook::Input | Hook::Postrouting) {
+            let confirmed = branches.iter_mut().filter(|branch| branch.connection.tracking == Tracking::New);
+            confirmed.for_each(|branch| branch.connection.status |= status::CONFIRMED);
+        }
+        Ok(branches)
+    }
+
+    /// What is called at a hook, in order. Of chains with the same priority the one that was added last comes first, and the kernel
+    /// lists those of older tables first.
+    fn units(&self, hook: Hook) -> Vec<Unit> {
+        let here = self.chains.iter().rev().filter_map(|chain| {
+            let at = chain.hook.as_ref().filter(|at| at.number == hook as u32)?;
+            Some((at.priority, &*at.kind == "nat", chain.clone()))
+        });
+        let (mut nat, filters): (Vec<_>, Vec<_>) = here.partition(|(_, is_nat, _)| *is_nat);
+        nat.sort_by_key(|(priority, _, _)| *priority);
+        let nat = Unit::Nat(nat.into_iter().map(|(_, _, chain)| chain).collect());
+        let mut units: Vec<(i32, Unit)> =
+            filters.into_iter().map(|(priority, _, chain)| (priority, Unit::Chain(chain))).collect();
+        match hook {
+            Hook::Prerouting | Hook::Output => {
+                units.push((TRACKING, Unit::Tracking));
+                units.push((NAT_DESTINATION, nat));
+            }
+            Hook::Input | Hook::Postrouting => units.push((NAT_SOURCE, nat)),
+            Hook::Forward => {}
+        }
+        units.sort_by_key(|(priority, _)| *priority);
+        units.into_iter().map(|(_, unit)| unit).collect()
+    }
+
+    /// Notes the chains of other programs that are called before the Services are looked up.
+    fn note_earlier(&mut self, hook: Hook) {
+        if !matches!(hook, Hook::Prerouting | Hook::Output) {
+            return;
+        }
+        let units = self.units(hook).into_iter().flat_map(|unit| match unit {
+            Unit::Tracking => Vec::new(),
+            Unit::Nat(chains) => chains,
+            Unit::Chain(chain) => vec![chain],
+        });
+        let earlier = units.take_while(|chain| !is_ours(&chain.table)).map(|chain| Before { hook, chain });
+        let new: Vec<Before> = earlier.filter(|before| !self.before.contains(before)).collect();
+        self.before.extend(new);
+    }
+
+    fn chain(&mut self, chain: &ChainHead, branches: Vec<Branch>) -> Result<Vec<Branch>> {
+        let mut after = Vec::new();
+        for branch in branches {
+            if branch.fate.is_some() {
+                after.push(branch);
+            } else {
+                after.extend(self.machine.run(branch, chain)?);
+            }
+        }
+        Ok(after)
+    }
+
+    /// Address translation of one kind: of the destination, or of the source. A connection has each once.
+    fn nat(&mut self, hook: Hook, chains: &[ChainHead], branches: Vec<Branch>) -> Result<Vec<Branch>> {
+        let of_destination = matches!(hook, Hook::Prerouting | Hook::Output);
+        let is_done = |branch: &Branch| {
+            let connection = &branch.connection;
+            let translated = if of_destination { connection.destination_done } else { connection.source_done };
+            translated || connection.tracking != Tracking::New || branch.fate.is_some()
+        };
+        let mut branches = branches;
+        for chain in chains {
+            let (done, open): (Vec<Branch>, Vec<Branch>) = branches.into_iter().partition(is_done);
+            branches = done;
+            branches.extend(self.chain(chain, open)?);
+        }
+        for branch in branches.iter_mut().filter(|branch| branch.connection.tracking == Tracking::New) {
+            let connection = &mut branch.connection;
+            if of_destination {
+                connection.destination_done = true;
+                connection.status |= status::DESTINATION_DONE;
+            } else {
+                connection.source_done = true;
+                connection.status |= status::SOURCE_DONE;
+            }
+        }
+        Ok(branches)
+    }
+}
+
+fn track(mut branch: Branch) -> Branch {
+    if branch.connection.tracking == Tracking::NotYet {
+        branch.connection.tracking = Tracking::New;
+        branch.connection.original = Some(branch.packet.target());
+    }
+    branch
+}

@@ -1,0 +1,117 @@
+//! An explanation for people.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use super::packet::{Link, Packet};
+use super::verdict::{Explanation, Told, Verdict};
+use super::words;
+use crate::inspect::output::{Cell, Column, Output, Table, Tone};
+use crate::logging::escaped;
+
+/// Prints the packet, the verdict with its reason, the endpoints and the steps; with `is_wide` the rules too.
+pub(super) fn print(
+    out: &mut Output<'_>,
+    packet: &Packet,
+    explanation: &Explanation,
+    is_wide: bool,
+) -> Result<()> {
+    let (word, tone) = match explanation.verdict {
+        Verdict::Translated => ("TRANSLATED", Tone::Good),
+        Verdict::Passed => ("PASSED", Tone::Plain),
+        Verdict::Refused => ("REFUSED", Tone::Bad),
+        Verdict::Dropped => ("DROPPED", Tone::Bad),
+        Verdict::Unknown => ("UNKNOWN", Tone::Warning),
+    };
+    let word = out.styled(tone, word);
+    out.text(format_args!("{}\n{word}: {}\n", packet_line(packet), escaped(&explanation.reason)))?;
+    if let Some(line) = masquerading(explanation) {
+        out.text(format_args!("{}\n", escaped(&line)))?;
+    }
+    for warning in &explanation.warnings {
+        let word = out.styled(Tone::Warning, "warning");
+        out.text(format_args!("{word}: {}\n", escaped(warning)))?;
+    }
+    if !explanation.endpoints.is_empty() {
+        out.text("\n")?;
+        endpoints(out, explanation)?;
+    }
+    if !explanation.steps.is_empty() {
+        out.text("\n")?;
+        steps(out, &explanation.steps, is_wide)?;
+    }
+    Ok(())
+}
+
+fn packet_line(packet: &Packet) -> String {
+    let way = match &packet.input {
+        Link::None => "sent by this host".to_owned(),
+        Link::Unknown => "arrives at an unknown interface".to_owned(),
+        Link::Known(_, name) => format!("arrives at {}", escaped(name)),
+    };
+    let from = packet.source_port.map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string());
+    format!("{from} -> {}, {way}", words::target(packet))
+}
+
+fn masquerading(explanation: &Explanation) -> Option<String> {
+    let masqueraded = explanation.endpoints.iter().filter(|endpoint| endpoint.masquerade).count();
+    let why = || explanation.masquerade_reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    match (explanation.verdict, masqueraded) {
+        (Verdict::Translated, 0) => Some("Not masqueraded: the endpoint sees the source of the packet.".to_owned()),
+        (Verdict::Translated, count) if count == explanation.endpoints.len() => Some(format!("Masqueraded{}.", why())),
+        (Verdict::Translated, count) => {
+            Some(format!("Masqueraded for {count} of {} endpoints{}.", explanation.endpoints.len(), why()))
+        }
+        _ => None,
+    }
+}
+
+fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {
+    let mut table = Table::new([
+        Column::text("ENDPOINT"),
+        Column::number("PROBABILITY"),
+        Column::text("MASQUERADED"),
+        Column::text("VERDICT"),
+    ]);
+    for endpoint in &explanation.endpoints {
+        let (verdict, tone) = match endpoint.verdict {
+            Verdict::Translated => ("translated", Tone::Plain),
+            Verdict::Refused => ("refused", Tone::Bad),
+            Verdict::Dropped => ("dropped", Tone::Bad),
+            Verdict::Passed => ("passed", Tone::Plain),
+            Verdict::Unknown => ("unknown", Tone::Warning),
+        };
+        table.row([
+            Cell::from(SocketAddr::new(endpoint.address, endpoint.port)),
+            Cell::from(format!("{:.1}%", endpoint.probability * 100.0)),
+            Cell::from(if endpoint.masquerade { "yes" } else { "no" }),
+            Cell::new(tone, verdict),
+        ]);
+    }
+    out.table(&table)
+}
+
+/// More endpoints than this are not listed above the steps that are theirs.
+const MOST_NAMED: usize = 3;
+
+fn steps(out: &mut Output<'_>, steps: &[Told], is_wide: bool) -> Result<()> {
+    let mut about: &[SocketAddr] = &[];
+    for (number, step) in (1..).zip(steps) {
+        if step.endpoints != about {
+            about = &step.endpoints;
+            let names: Vec<String> = about.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+            let more = about.len().saturating_sub(MOST_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            out.text(format_args!("To {}{more}:\n", names.join(", ")))?;
+        }
+        let chain = out.styled(Tone::Strong, escaped(&step.chain));
+        out.text(format_args!("{number:3}. {chain}: {}\n", escaped(&step.text)))?;
+        if is_wide {
+            let rule = if step.rule.is_empty() { "policy drop" } else { &step.rule };
+            let rule = out.styled(Tone::Faint, format!("table {}: {}", escaped(&step.table), escaped(rule)));
+            out.text(format_args!("     {rule}\n"))?;
+        }
+    }
+    Ok(())
+}

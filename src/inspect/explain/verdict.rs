@@ -1,0 +1,304 @@
+//! The ways of a packet -> one explanation: verdict, endpoints, masquerading, reason, and the steps in words.
+//!
+//! Pure. Branches that take the same way but for the endpoint are told once. Branches of several worlds (see `machine`) have to agree;
+//! otherwise the verdict is [`Verdict::Unknown`], and the reason is the rule that cannot be evaluated.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+
+use super::machine::{Branch, Effect, Fate, Step};
+use super::packet::Packet;
+use super::path::{Walk, is_ours};
+use super::words::{self, Seen, Sentence};
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It goes to an endpoint.
+    Translated,
+    /// It is answered with a refusal.
+    Refused,
+    /// It is discarded.
+    Dropped,
+    /// The rules let it by as it is.
+    Passed,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// An endpoint that the packet may go to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// The part of such connections that it gets, of 0 to 1.
+    pub probability: f64,
+    /// Whether it sees another source than the client's.
+    pub masquerade: bool,
+    /// What becomes of a packet to it: `translated`, unless something stops it behind the translation.
+    pub verdict: Verdict,
+}
+
+/// A rule that had an effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Told {
+    /// Its table.
+    pub table: String,
+    /// Its chain.
+    pub chain: String,
+    /// The rule in nft syntax; empty for the policy of a chain.
+    pub rule: String,
+    /// What it did.
+    pub text: String,
+    /// The endpoints whose packets it is about; empty when it is about all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// Everything about a packet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// The service port that it is for.
+    pub service: Option<String>,
+    /// Where it may go.
+    pub endpoints: Vec<Endpoint>,
+    /// Whether every endpoint sees another source than the client's.
+    pub masquerade: bool,
+    /// Why it has its verdict.
+    pub reason: String,
+    /// Why it is masqueraded.
+    #[serde(rename = "masqueradeReason")]
+    pub masquerade_reason: Option<String>,
+    /// The rules that had an effect on it, in order.
+    pub steps: Vec<Told>,
+    /// What may make the packet's fate another one.
+    pub warnings: Vec<String>,
+}
+
+/// Branches that differ in nothing but their endpoint.
+struct Class<'a> {
+    branches: Vec<&'a Branch>,
+}
+
+impl Class<'_> {
+    fn endpoints(&self) -> Vec<SocketAddr> {
+        self.branches.iter().filter_map(|branch| branch.endpoint).collect()
+    }
+}
+
+/// Explains a walk. `service` is the service port that has the packet's front, if a map of the proxy has it.
+pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>, has_table: bool) -> Explanation {
+    let worlds = worlds(&walk.branches);
+    let (first, agree) = agreement(&worlds);
+    let service = walk.branches.iter().find_map(named).or(service).map(str::to_owned);
+    let endpoints = endpoints(first);
+    let teller = Teller { service: service.as_deref(), endpoints: endpoints.len() };
+    let told = teller.steps(first);
+    let sentences: Vec<&Sentence> = told.iter().map(|(_, sentence)| sentence).collect();
+    let verdict = if agree { overall(first) } else { Verdict::Unknown };
+    let mut explanation = Explanation {
+        verdict,
+        masquerade: !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.masquerade),
+        masquerade_reason: first
+            .iter()
+            .any(|branch| branch.masqueraded)
+            .then(|| sentences.iter().rev().find(|sentence| sentence.is_masquerade).map(|sentence| sentence.text.clone()))
+            .flatten()
+            .map(|text| text.split_once(": ").map_or(text.clone(), |(_, why)| why.to_owned())),
+        reason: String::new(),
+        steps: told.iter().map(|(told, _)| told.clone()).collect(),
+        warnings: warnings(walk),
+        service,
+        endpoints,
+    };
+    explanation.reason = match verdict {
+        Verdict::Unknown => unknown(&walk.branches),
+        Verdict::Translated => translated(&explanation, &sentences),
+        Verdict::Passed if !has_table => {
+            "this host has no table kube-proxy for this family: no kube-proxy has written rules".to_owned()
+        }
+        Verdict::Passed => passed(&explanation, packet),
+        Verdict::Dropped | Verdict::Refused => {
+            let last = sentences.iter().rev().find(|sentence| sentence.is_reason).or(sentences.last());
+            last.map_or_else(String::new, |sentence| sentence.text.clone())
+        }
+    };
+    explanation
+}
+
+/// The branches of each world.
+fn worlds(branches: &[Branch]) -> Vec<Vec<&Branch>> {
+    let mut worlds: BTreeMap<Vec<(usize, bool)>, Vec<&Branch>> = BTreeMap::new();
+    for branch in branches {
+        worlds.entry(branch.worlds.clone()).or_default().push(branch);
+    }
+    worlds.into_values().collect()
+}
+
+/// A world that tells all, and whether the others end as it does.
+fn agreement<'a, 'b>(worlds: &'a [Vec<&'b Branch>]) -> (&'a [&'b Branch], bool) {
+    let Some((first, others)) = worlds.split_first() else { return (&[], true) };
+    let agree = others.iter().all(|other| endpoints(other) == endpoints(first) && overall(other) == overall(first));
+    (first, agree && !first.iter().any(|branch| matches!(branch.fate, Some(Fate::Unknown(_)))))
+}
+
+fn verdict_of(branch: &Branch) -> Verdict {
+    match &branch.fate {
+        Some(Fate::Dropped) => Verdict::Dropped,
+        Some(Fate::Refused) => Verdict::Refused,
+        Some(Fate::Unknown(_)) => Verdict::Unknown,
+        None if branch.endpoint.is_some() => Verdict::Translated,
+        None => Verdict::Passed,
+    }
+}
+
+/// The verdict of a world: that of all its branches, or `translated` when some endpoints can be reached.
+fn overall(branches: &[&Branch]) -> Verdict {
+    branches.iter().map(|branch| verdict_of(branch)).min().unwrap_or(Verdict::Passed)
+}
+
+fn endpoints(branches: &[&Branch]) -> Vec<Endpoint> {
+    let mut found: Vec<Endpoint> = Vec::new();
+    for branch in branches {
+        let Some(to) = branch.endpoint else { continue };
+        let (masquerade, verdict) = (branch.masqueraded, verdict_of(branch));
+        let known = found.iter_mut().find(|known| {
+            (known.address, known.port, known.masquerade, known.verdict) == (to.ip(), to.port(), masquerade, verdict)
+        });
+        match known {
+            Some(known) => known.probability += branch.probability,
+            None => found.push(Endpoint {
+                address: to.ip(),
+                port: to.port(),
+                probability: branch.probability,
+                masquerade,
+                verdict,
+            }),
+        }
+    }
+    found.sort_by_key(|endpoint| (endpoint.address, endpoint.port));
+    found
+}
+
+/// The service port that the rules on a way name.
+fn named(branch: &Branch) -> Option<&str> {
+    let ours = branch.steps.iter().filter(|step| is_ours(&step.table));
+    let comments = ours.flat_map(|step| &step.found).filter_map(|found| found.comment.as_deref());
+    comments.filter(|comment| comment.contains('/')).last().map(without_notes)
+}
+
+/// The service port in the comment of a front's element; notes may follow in brackets.
+pub(crate) fn without_notes(comment: &str) -> &str {
+    comment.split(" (").next().unwrap_or(comment)
+}
+
+/// Tells the steps of branches.
+struct Teller<'a> {
+    service: Option<&'a str>,
+    endpoints: usize,
+}
+
+impl Teller<'_> {
+    /// The steps that all branches have in common, then those of each class of branches.
+    fn steps(&self, branches: &[&Branch]) -> Vec<(Told, Sentence)> {
+        let Some((first, others)) = branches.split_first() else { return Vec::new() };
+        let is_common = |index: usize| {
+            others.iter().all(|other| {
+                other.steps.get(index).zip(first.steps.get(index)).is_some_and(|(a, b)| a.is_same(b))
+            })
+        };
+        let common = (0..first.steps.len()).take_while(|index| is_common(*index)).count();
+        let mut told: Vec<(Told, Sentence)> =
+            first.steps[..common].iter().map(|step| self.tell(step, self.endpoints, Vec::new())).collect();
+        let classes = classes(branches);
+        for class in &classes {
+            let endpoints = class.endpoints();
+            let (count, about) = (endpoints.len(), if classes.len() > 1 { endpoints } else { Vec::new() });
+            let example = class.branches.first().into_iter();
+            told.extend(example.flat_map(|b| &b.steps[common..]).map(|step| self.tell(step, count, about.clone())));
+        }
+        told
+    }
+
+    fn tell(&self, step: &Step, endpoints: usize, about: Vec<SocketAddr>) -> (Told, Sentence) {
+        let sentence = words::sentence(&Seen {
+            table: &step.table,
+            chain: &step.chain,
+            rule: step.rule(),
+            effects: &step.effects,
+            packet: &step.packet,
+            service: self.service,
+            endpoints: (endpoints > 0).then_some(endpoints),
+        });
+        let told = Told {
+            table: step.table.to_string(),
+            chain: step.chain.to_string(),
+            rule: step.rule().map_or_else(String::new, |rule| rule.to_nft(step.table.family)),
+            text: sentence.text.clone(),
+            endpoints: about,
+        };
+        (told, sentence)
+    }
+}
+
+fn classes<'a>(branches: &[&'a Branch]) -> Vec<Class<'a>> {
+    let mut classes: BTreeMap<(Verdict, bool), Vec<&Branch>> = BTreeMap::new();
+    for branch in branches {
+        classes.entry((verdict_of(branch), branch.masqueraded)).or_default().push(branch);
+    }
+    classes.into_values().map(|branches| Class { branches }).collect()
+}
+
+fn translated(explanation: &Explanation, sentences: &[&Sentence]) -> String {
+    let count = explanation.endpoints.len();
+    let who = explanation.service.as_deref().unwrap_or("another program's rule");
+    let stopped = explanation.endpoints.iter().filter(|endpoint| endpoint.verdict != Verdict::Translated).count();
+    let noun = if count == 1 { "endpoint" } else { "endpoints" };
+    if stopped == 0 {
+        return format!("{who} sends it to {count} {noun}");
+    }
+    let why = sentences.iter().rev().find(|sentence| sentence.is_reason).map_or("", |sentence| &sentence.text);
+    format!("{who} sends it to {count} {noun}, but {stopped} of them cannot be reached: {why}")
+}
+
+fn passed(explanation: &Explanation, packet: &Packet) -> String {
+    match &explanation.service {
+        Some(service) => format!("{service} has {}, but the rules do not translate it", words::target(packet)),
+        None => format!("no Service has {}, and no rule stops it", words::target(packet)),
+    }
+}
+
+fn unknown(branches: &[Branch]) -> String {
+    let assumed = branches.iter().flat_map(|branch| &branch.steps).flat_map(|step| {
+        step.effects.iter().filter_map(move |effect| match effect {
+            Effect::Assumed(why) if is_ours(&step.table) => Some(why.clone()),
+            Effect::Assumed(why) => Some(format!("another program: {why}")),
+            _ => None,
+        })
+    });
+    let mut reasons: Vec<String> = assumed.collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    reasons.join("; ")
+}
+
+fn warnings(walk: &Walk) -> Vec<String> {
+    let earlier = walk.before.iter().map(|before| {
+        let (hook, chain) = (before.hook.name(), &before.chain);
+        let at = chain.hook.as_ref().map_or(0, |hook| hook.priority);
+        format!(
+            "table {}, chain {} of another program sees the packet before the Services (hook {hook}, priority {at}); its rules were \
+             evaluated",
+            chain.table, chain.name
+        )
+    });
+    let unrouted = walk.unrouted.iter().map(|(to, why)| format!("this host does not send packets to {to}: {why}"));
+    earlier.chain(unrouted).collect()
+}

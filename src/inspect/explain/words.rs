@@ -1,0 +1,416 @@
+//! A rule and what it did to a packet -> a sentence that names the Service and the reason.
+//!
+//! Takes one rule as the kernel lists it, the packet as the rule saw it, and the effects ([`Seen`]); gives a [`Sentence`]. Pure, and the
+//! same for a packet that was computed (`explain`) and for a real one (`trace`): both have a rule, a packet and a verdict. Rules are
+//! recognised by the sets that they look at and by the chains that they lead to, as both layouts write them, and not by their place. A
+//! rule that is not recognised has a sentence about its effects only, and the caller shows its text.
+
+use std::net::IpAddr;
+
+use nft::expr::FibAddress;
+use nft::{Field, Operand, RuleDump, Statement, TableName, Verdict};
+
+use super::machine::Effect;
+use super::packet::{Link, Packet, protocol_name};
+use super::path::is_ours;
+
+/// A rule, and a packet that it had an effect on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    /// The table of the rule.
+    pub(crate) table: &'a TableName,
+    /// Its chain.
+    pub(crate) chain: &'a str,
+    /// The rule; `None` for the policy of a base chain.
+    pub(crate) rule: Option<&'a RuleDump>,
+    /// What it did.
+    pub(crate) effects: &'a [Effect],
+    /// The packet before the rule.
+    pub(crate) packet: &'a Packet,
+    /// The service port that the packet belongs to, `namespace/name[:port]`, if it is known.
+    pub(crate) service: Option<&'a str>,
+    /// Among how many endpoints the packet could have been given to one, if that is known.
+    pub(crate) endpoints: Option<usize>,
+}
+
+/// What a rule did, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sentence {
+    /// The words, without a full stop.
+    pub(crate) text: String,
+    /// Whether it says why the packet has its verdict, rather than how it was carried out.
+    pub(crate) is_reason: bool,
+    /// Whether it says why the packet is masqueraded.
+    pub(crate) is_masquerade: bool,
+}
+
+fn reason(text: String) -> Sentence {
+    Sentence { text, is_reason: true, is_masquerade: false }
+}
+
+fn masquerade(text: String) -> Sentence {
+    Sentence { text, is_reason: false, is_masquerade: true }
+}
+
+fn plain(text: String) -> Sentence {
+    Sentence { text, is_reason: false, is_masquerade: false }
+}
+
+/// The sentence of a rule.
+pub(crate) fn sentence(seen: &Seen<'_>) -> Sentence {
+    let statements = seen.statements();
+    let ours = || is_ours(seen.table).then(|| of_ours(seen, &statements)).flatten();
+    if let Some(why) = seen.effects.iter().find_map(|effect| match effect {
+        Effect::Assumed(why) => Some(why),
+        _ => None,
+    }) {
+        return reason(format!("{}{why}", owner(seen)));
+    }
+    ours().unwrap_or_else(|| of_any(seen))
+}
+
+/// A destination as people write it: `10.96.0.10:53/UDP`.
+pub(crate) fn target(packet: &Packet) -> String {
+    if packet.has_ports() {
+        format!("{}/{}", packet.target(), protocol_name(packet.protocol).to_uppercase())
+    } else {
+        format!("{} ({})", packet.destination, protocol_name(packet.protocol))
+    }
+}
+
+impl Seen<'_> {
+    fn statements(&self) -> Vec<Statement> {
+        let rule = self.rule.and_then(|rule| rule.to_rule(self.table.family));
+        rule.map_or_else(Vec::new, |rule| rule.statements)
+    }
+
+    fn service(&self) -> &str {
+        self.service.unwrap_or("the Service")
+    }
+
+    fn verdict(&self) -> Option<&Verdict> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::Verdict(verdict) => Some(verdict),
+            _ => None,
+        })
+    }
+
+    /// The chain that the rule leads to.
+    fn leads_to(&self) -> Option<&str> {
+        self.verdict().and_then(Verdict::chain).map(|chain| &**chain)
+    }
+
+    fn drops(&self) -> bool {
+        self.verdict() == Some(&Verdict::Drop)
+    }
+
+    /// `TCP port 80`.
+    fn port(&self) -> String {
+        let name = protocol_name(self.packet.protocol).to_uppercase();
+        if self.packet.has_ports() { format!("{name} port {}", self.packet.port) } else { name }
+    }
+
+    fn one_of_the_endpoints(&self) -> String {
+        match self.endpoints {
+            Some(1) => "its only endpoint".to_owned(),
+            Some(count) => format!("one of {count} endpoints, at random"),
+            None => "one of its endpoints".to_owned(),
+        }
+    }
+}
+
+const MARK: &str = "KUBE-MARK-MASQ";
+const REJECT: &str = "KUBE-REJECT";
+const FIREWALL: &str = "KUBE-PROXY-FIREWALL";
+
+/// The rules of both layouts.
+fn of_ours(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
+    let vmap = statements.iter().find_map(|statement| match statement {
+        Statement::Vmap(_, map) => Some(&**map),
+        _ => None,
+    });
+    if let Some(map) = vmap {
+        return of_map(seen, map);
+    }
+    if seen.leads_to() == Some(MARK) {
+        return Some(masquerade(why_marked(seen, statements)));
+    }
+    of_effect(seen, statements).or_else(|| of_sets(seen, statements)).or_else(|| of_target(seen, statements))
+}
+
+/// A look-up that gave a verdict.
+fn of_map(seen: &Seen<'_>, map: &str) -> Option<Sentence> {
+    let (service, packet) = (seen.service(), seen.packet);
+    let leads_to = seen.leads_to().unwrap_or_default();
+    Some(match map {
+        "services" | "KUBE-SERVICES" if seen.drops() => {
+            reason(format!("{service} has internal policy Local and no endpoint on this node"))
+        }
+        "services" | "KUBE-SERVICES" => plain(format!("{} is {service}{}", target(packet), how(leads_to))),
+        "nodeports" | "KUBE-NODEPORTS" if seen.drops() => {
+            reason(format!("{service} has policy Local and no endpoint on this node"))
+        }
+        "nodeports" | "KUBE-NODEPORTS" => {
+            plain(format!("node port {}/{} is {service}{}", packet.port, proto(packet), how(leads_to)))
+        }
+        "local-policy" | "nodeport-local-policy" if seen.drops() => {
+            reason(format!("{service} has external policy Local and no endpoint on this node"))
+        }
+        "local-policy" | "nodeport-local-policy" => {
+            plain(format!("{service} has external policy Local: only endpoints on this node are used"))
+        }
+        "cluster-policy" | "nodeport-cluster-policy" => {
+            plain(format!("external policy Local of {service} is for clients outside: all endpoints are used"))
+        }
+        "no-endpoints" | "no-endpoints-external" | "no-endpoints-nodeports" => {
+            reason(format!("{service} has no endpoints"))
+        }
+        _ if map.starts_with("affinity-") => plain(format!("the connection belongs to {service}, which remembers its clients")),
+        _ => plain(format!("{service}: {}", seen.one_of_the_endpoints())),
+    })
+}
+
+fn proto(packet: &Packet) -> String {
+    protocol_name(packet.protocol).to_uppercase()
+}
+
+/// What the chain of a front says about it.
+fn how(chain: &str) -> &'static str {
+    let chain = chain.strip_prefix("nodeport-").unwrap_or(chain);
+    if chain.starts_with("external-local") {
+        ", which has external policy Local"
+    } else if chain.starts_with("masq-") {
+        ", which is reached from outside and has external policy Cluster"
+    } else if chain.starts_with("lb-local-") || chain.starts_with("affinity-local-") || chain.starts_with("KUBE-SVL-") {
+        ", which has internal policy Local: only endpoints on this node are used"
+    } else if chain.starts_with("affinity-") {
+        ", which has session affinity"
+    } else if chain.starts_with("KUBE-FW") {
+        ", which has loadBalancerSourceRanges"
+    } else {
+        ""
+    }
+}
+
+/// Why a packet is to be masqueraded.
+fn why_marked(seen: &Seen<'_>, statements: &[Statement]) -> String {
+    let (service, source) = (seen.service(), seen.packet.source);
+    let is_about_cluster_ips = sets(statements).any(|set| set == "cluster-ips");
+    if statements.contains(&Statement::FibLocal(FibAddress::Source)) || seen.chain.ends_with("external-local-host") {
+        return format!("to be masqueraded: {source} is this host itself, for which external policy Local does not matter");
+    }
+    if is_about_cluster_ips {
+        return match from_elsewhere(seen.packet, statements) {
+            Some(why) => format!("to be masqueraded: it goes to a cluster IP, and {why}"),
+            None => "to be masqueraded: everything that goes to a cluster IP is (masqueradeAll)".to_owned(),
+        };
+    }
+    if seen.chain.starts_with("KUBE-SEP-") {
+        return format!("to be masqueraded: {source} reaches itself through {service}");
+    }
+    format!("to be masqueraded: {service} is reached from outside and has external policy Cluster")
+}
+
+/// Why a packet is not one of a pod of this node, by the comparison of a rule.
+fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
+    let arrives = || match &packet.input {
+        Link::Known(_, name) => format!("arrives at {name}"),
+        Link::Unknown => "arrives at another interface".to_owned(),
+        Link::None => "comes from this host".to_owned(),
+    };
+    statements.iter().find_map(|statement| match statement {
+        Statement::Match(fields, Operand::NotInPrefix(network, len)) if is_source(fields) => {
+            Some(format!("{} is outside of {network}/{len}, the range of pods", packet.source))
+        }
+        // A comparison with a whole address has no mask.
+        Statement::Match(fields, Operand::IsNot(_)) if is_source(fields) => {
+            Some(format!("{} is not the address of pods", packet.source))
+        }
+        Statement::Match(fields, Operand::IsNot(name)) if fields == &[Field::IifName] => {
+            Some(format!("{}, not at {}, the bridge of pods", arrives(), text_of(name.as_slice())))
+        }
+        Statement::Match(fields, Operand::StartsNotWith(prefix)) if fields == &[Field::IifName] => {
+            Some(format!("{}, not at an interface {prefix}* of pods", arrives()))
+        }
+        _ => None,
+    })
+}
+
+/// Whether a rule compares with a pod of this node.
+fn is_from_pod(statements: &[Statement]) -> bool {
+    statements.iter().any(|statement| match statement {
+        Statement::Match(fields, Operand::InPrefix(..)) => is_source(fields),
+        Statement::Match(fields, Operand::Is(_) | Operand::StartsWith(_)) => fields == &[Field::IifName],
+        _ => false,
+    })
+}
+
+fn is_source(fields: &[Field]) -> bool {
+    matches!(fields, [Field::IpSaddr | Field::Ip6Saddr])
+}
+
+fn text_of(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).trim_end_matches('\0').to_owned()
+}
+
+/// Rules that do something themselves.
+fn of_effect(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
+    let service = seen.service();
+    seen.effects.iter().find_map(|effect| match effect {
+        Effect::Masquerade if sets(statements).any(|set| set == "hairpin") => Some(masquerade(format!(
+            "masqueraded: {} reaches itself through {service}, and has to see another source to answer to",
+            seen.packet.source
+        ))),
+        Effect::Masquerade => Some(plain("masqueraded, because it is marked: the endpoint sees an address of this host".to_owned())),
+        Effect::Translate(to) => Some(plain(translation(seen, statements, &to.to_string()))),
+        Effect::Remember(_) => {
+            Some(plain(format!("{service} remembers for {} which endpoint it got (session affinity)", seen.packet.source)))
+        }
+        Effect::Refuse => Some(plain("refused: answered with ICMP port unreachable".to_owned())),
+        Effect::Mark(_) if seen.chain == MARK => Some(plain("marked for masquerading".to_owned())),
+        Effect::Offload => Some(plain("handed to the flowtable".to_owned())),
+        _ => None,
+    })
+}
+
+fn translation(seen: &Seen<'_>, statements: &[Statement], to: &str) -> String {
+    let service = seen.service();
+    let remembered = statements.iter().any(|statement| matches!(statement, Statement::DnatToMapAndPort(..)));
+    match seen.endpoints {
+        _ if remembered => {
+            format!("{service} remembers {} (session affinity): sent to {to}", seen.packet.source)
+        }
+        Some(count) if count > 1 => format!("sent to {}, such as {to}", seen.one_of_the_endpoints()),
+        _ => format!("sent to the endpoint {to}"),
+    }
+}
+
+/// Rules that are known by a set which they look at.
+fn of_sets(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
+    let (packet, service) = (seen.packet, seen.service());
+    let not_allowed = || reason(format!("{} is not in loadBalancerSourceRanges of {service}", packet.source));
+    sets(statements).find_map(|set| match set {
+        "lb-sources" if seen.drops() => Some(not_allowed()),
+        "service-cidrs" if seen.drops() => {
+            let ip = packet.destination;
+            Some(reason(format!("no Service has this address; {ip} lies in a ServiceCIDR")))
+        }
+        "cluster-ips" if seen.leads_to() == Some(REJECT) => Some(reason(format!(
+            "{} is a cluster IP, but no Service has {} on it",
+            packet.destination,
+            seen.port()
+        ))),
+        "nodeport-addresses" => Some(to_node_port(packet.destination)),
+        _ if seen.leads_to().is_some_and(|chain| chain == set) => {
+            Some(plain(format!("{service} remembers {} (session affinity)", packet.source)))
+        }
+        _ => None,
+    })
+}
+
+fn to_node_port(address: IpAddr) -> Sentence {
+    plain(format!("no Service has this address, and {address} is an address of this node that accepts node ports"))
+}
+
+/// The sets that a rule compares with.
+fn sets(statements: &[Statement]) -> impl Iterator<Item = &str> {
+    statements.iter().filter_map(|statement| match statement {
+        Statement::Match(_, Operand::InSet(set) | Operand::NotInSet(set)) => Some(&**set),
+        _ => None,
+    })
+}
+
+/// Rules that are known by the chain that they lead to or stand in.
+fn of_target(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
+    let (service, source) = (seen.service(), seen.packet.source);
+    if seen.chain == FIREWALL {
+        return Some(plain("dropped".to_owned()));
+    }
+    if seen.chain.starts_with("KUBE-FW") {
+        return Some(match seen.leads_to() {
+            Some(FIREWALL) => reason(format!("{source} is not in loadBalancerSourceRanges of {service}")),
+            _ => plain(format!("{source} is in loadBalancerSourceRanges of {service}")),
+        });
+    }
+    if seen.drops() && seen.chain.starts_with("KUBE-EXT-") {
+        return Some(reason(format!("{service} has external policy Local and no endpoint on this node")));
+    }
+    if seen.drops() && seen.chain == "KUBE-FORWARD" {
+        return Some(reason("the packet belongs to no known connection (conntrack.tcpBeLiberal is off)".to_owned()));
+    }
+    if statements.contains(&Statement::FibLocal(FibAddress::Source)) {
+        return Some(plain(format!("{source} is this host itself, for which external policy Local does not matter")));
+    }
+    let leads_to = seen.leads_to()?;
+    if leads_to.starts_with("KUBE-SVC-") && is_from_pod(statements) {
+        return Some(plain(format!("{source} is a pod, for which external policy Local does not matter: all endpoints are used")));
+    }
+    if leads_to.starts_with("KUBE-SVL-") {
+        return Some(plain(format!("{service} has external policy Local: only endpoints on this node are used")));
+    }
+    if leads_to.ends_with("external-local-host") {
+        return Some(plain(format!("{source} is this host itself")));
+    }
+    of_program(seen, leads_to)
+}
+
+/// The jumps of the fixed program.
+fn of_program(seen: &Seen<'_>, leads_to: &str) -> Option<Sentence> {
+    let packet = seen.packet;
+    Some(match leads_to {
+        "KUBE-SERVICES" => plain(format!("new connection to {}: looked up among the Services", target(packet))),
+        "KUBE-NODEPORTS" => to_node_port(packet.destination),
+        "KUBE-POSTROUTING" => plain("new connection that leaves: masqueraded if it is marked".to_owned()),
+        "KUBE-AFFINITY" => plain("translated connection: remembered if its Service has session affinity".to_owned()),
+        "KUBE-INPUT" | "KUBE-OUTPUT" | "KUBE-FORWARD" | "KUBE-SERVICES-FILTER" => {
+            plain(format!("new connection to {}: refused or dropped if no endpoint serves it", target(packet)))
+        }
+        "KUBE-EXTERNAL-SERVICES" => plain("looked up among external addresses without endpoints".to_owned()),
+        chain if ["lb-", "nodeport-lb-", "affinity-", "nodeport-affinity-", "KUBE-SEP-", "KUBE-SVC-"]
+            .iter()
+            .any(|prefix| chain.starts_with(prefix)) =>
+        {
+            plain(format!("{}: {}", seen.service(), seen.one_of_the_endpoints()))
+        }
+        _ => return None,
+    })
+}
+
+fn owner(seen: &Seen<'_>) -> &'static str {
+    if is_ours(seen.table) { "" } else { "another program: " }
+}
+
+/// Any rule: what it did.
+fn of_any(seen: &Seen<'_>) -> Sentence {
+    let effects: Vec<String> = seen.effects.iter().map(|effect| of_any_effect(seen, effect)).collect();
+    let ends = seen.drops()
+        || seen.effects.iter().any(|effect| {
+            matches!(effect, Effect::Refuse | Effect::Policy | Effect::Translate(_) | Effect::SourceTo(_) | Effect::Masquerade)
+        });
+    let who = if is_ours(seen.table) {
+        "a rule that the proxy does not write".to_owned()
+    } else {
+        format!("another program (table {}, chain {})", seen.table, seen.chain)
+    };
+    let text = format!("{who} {}", effects.join(", "));
+    if ends { reason(text) } else { plain(text) }
+}
+
+fn of_any_effect(seen: &Seen<'_>, effect: &Effect) -> String {
+    match effect {
+        Effect::Verdict(Verdict::Accept) => "lets the packet by".to_owned(),
+        Effect::Verdict(Verdict::Drop) => "drops the packet".to_owned(),
+        Effect::Verdict(Verdict::Return) => format!("leaves the chain {}", seen.chain),
+        Effect::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => format!("goes on in the chain {chain}"),
+        Effect::Refuse => "refuses the packet".to_owned(),
+        Effect::Translate(to) => format!("sends the packet to {to}"),
+        Effect::Masquerade => "masquerades the packet".to_owned(),
+        Effect::SourceTo(source) => format!("gives the packet the source {source}"),
+        Effect::Mark(mark) => format!("sets the packet mark to {mark:#x}"),
+        Effect::Remember(set) => format!("adds an element to the set {set}"),
+        Effect::Untrack => "keeps the packet out of connection tracking, so that no Service is reached".to_owned(),
+        Effect::Offload => "adds the connection to a flowtable".to_owned(),
+        Effect::Policy => "drops the packet, by the policy of the chain".to_owned(),
+        Effect::Assumed(why) => why.clone(),
+    }
+}

@@ -1,0 +1,100 @@
+//! Whether `kube-proxy explain` tells of a probe what happened to it.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use kube_proxy::inspect::explain::{Explanation, Verdict, explain};
+
+use super::case::{Expect, Origin, Probe};
+use super::network::Network;
+use crate::support::probe::{Outcome, Proto, Tally};
+use crate::support::proxy::binary;
+
+/// How far a sum of probabilities may be from 1.
+const ROUNDING: f64 = 1e-9;
+
+/// What is wrong with the explanation of a probe of which this came.
+pub(crate) fn judge(network: &Network, probe: &Probe, tally: &Tally) -> Result<(), String> {
+    let explanation = of(network, probe)?;
+    let wrong = |what: &str| Err(format!("explain: {what}; the packet: {tally:?}; {explanation:#?}"));
+    for outcome in tally.keys() {
+        let fits = match outcome {
+            Outcome::Refused => explanation.verdict == Verdict::Refused,
+            Outcome::Dropped => explanation.verdict == Verdict::Dropped,
+            // The kernel tells a process of the node at once, and not whether the packet was refused or dropped.
+            Outcome::NotPermitted => match probe.expect {
+                Expect::Refused => explanation.verdict == Verdict::Refused,
+                _ => explanation.verdict == Verdict::Dropped,
+            },
+            Outcome::Reached(_) if matches!(probe.expect, Expect::Passes) => explanation.verdict == Verdict::Passed,
+            Outcome::Reached(_) => explanation.verdict == Verdict::Translated,
+            Outcome::Reset | Outcome::Other(_) => true,
+        };
+        if !fits {
+            return wrong("another verdict");
+        }
+    }
+    if explanation.verdict != Verdict::Translated {
+        return if explanation.endpoints.is_empty() { Ok(()) } else { wrong("endpoints without a translation") };
+    }
+    judge_endpoints(probe, tally, &explanation).or_else(|what| wrong(&what))
+}
+
+fn judge_endpoints(probe: &Probe, tally: &Tally, explanation: &Explanation) -> Result<(), String> {
+    let told: BTreeSet<SocketAddr> =
+        explanation.endpoints.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
+    let answers = || tally.keys().filter_map(|outcome| match outcome {
+        Outcome::Reached(answer) => Some(answer),
+        _ => None,
+    });
+    let seen: BTreeSet<SocketAddr> = answers().map(|answer| SocketAddr::new(answer.endpoint, answer.port)).collect();
+    if told != seen {
+        return Err("other endpoints".to_owned());
+    }
+    let sum: f64 = explanation.endpoints.iter().map(|endpoint| endpoint.probability).sum();
+    if (sum - 1.0).abs() > ROUNDING || explanation.service.is_none() {
+        return Err(format!("the probabilities add up to {sum}"));
+    }
+    for answer in answers().filter(|_| probe.proto != Proto::Ping) {
+        let at = |endpoint: &&kube_proxy::inspect::explain::Endpoint| {
+            (endpoint.address, endpoint.port) == (answer.endpoint, answer.port)
+        };
+        let masquerade = explanation.endpoints.iter().find(at).is_some_and(|endpoint| endpoint.masquerade);
+        // Who is masqueraded on the node may keep its address, as that is one of the node's.
+        let may_be_same = masquerade && probe.origin == Origin::Node || probe.source_on_node;
+        if !may_be_same && masquerade == (answer.seen_source == probe.source) {
+            return Err(format!("masquerading at {answer}"));
+        }
+    }
+    Ok(())
+}
+
+/// The arguments of the command.
+fn arguments(probe: &Probe) -> (String, String) {
+    let to = match probe.proto {
+        Proto::Ping => format!("{}/icmp", probe.target.ip()),
+        proto => format!("{}/{}", probe.target, proto.name().to_lowercase()),
+    };
+    (probe.source.to_string(), to)
+}
+
+fn of(network: &Network, probe: &Probe) -> Result<Explanation, String> {
+    let (from, to) = arguments(probe);
+    network.node.enter(|| explain(&from, &to, None)).map_err(|error| format!("explain: {error:#}"))
+}
+
+/// What is wrong with the JSON of the command, compared with what the library gives.
+pub(crate) fn judge_binary(network: &Network, probe: &Probe) -> Result<(), String> {
+    let (from, to) = arguments(probe);
+    let mut command = network.node.command(binary());
+    command.args(["explain", "--from", &from, "--to", &to, "-o", "json"]);
+    let output = command.output().map_err(|error| error.to_string())?;
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))?;
+    let expected = serde_json::to_value(of(network, probe)?).expect("an explanation serializes");
+    let code = if ["refused", "dropped"].contains(&printed["verdict"].as_str().unwrap_or_default()) { 1 } else { 0 };
+    match printed == expected && output.status.code() == Some(code) {
+        true => Ok(()),
+        false => Err(format!("the command printed {printed:#}, not {expected:#}; {:?}", output.status)),
+    }
+}
