@@ -50,9 +50,8 @@ impl RuleDump {
 
 /// The statement at the start of the expressions, and the number of its expressions.
 fn statement(exprs: &[Expr], family: Family) -> Option<(Statement, usize)> {
-    let is_it = |(statement, len): &(Statement, usize)| {
-        exprs.get(..*len).is_some_and(|exprs| statement.lower(family) == exprs)
-    };
+    let is_it =
+        |(statement, len): &(Statement, usize)| exprs.get(..*len).is_some_and(|exprs| statement.lower(family) == exprs);
     of_shape(exprs).into_iter().chain(with_fields(exprs)).find(is_it)
 }
 
@@ -61,6 +60,8 @@ fn of_shape(exprs: &[Expr]) -> Option<(Statement, usize)> {
     let bits = |mask: &Data| mask.as_slice().try_into().ok().map(u32::from_ne_bytes);
     Some(match exprs {
         [Expr::Counter, ..] => (Statement::Counter, 1),
+        [Expr::Limit { per_second, burst }, ..] => (Statement::LimitRate { per_second: *per_second, burst: *burst }, 1),
+        [Expr::Immediate { .. }, Expr::MetaSet { key: MetaKey::Trace, .. }, ..] => (Statement::Trace, 2),
         [Expr::ImmediateVerdict(verdict), ..] => (Statement::Verdict(verdict.clone()), 1),
         [Expr::Masquerade { .. }, ..] => (Statement::MasqueradeFullyRandom, 1),
         [Expr::Reject(_), ..] => (Statement::Reject, 1),

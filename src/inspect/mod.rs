@@ -22,6 +22,7 @@ mod screen;
 mod services;
 mod tables;
 mod top;
+mod trace;
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -59,6 +60,7 @@ enum Command {
     Explain(explain::Args),
     Services(services::Args),
     Top(top::Args),
+    Trace(trace::Args),
     /// Give the terminal back when the process that has it as a screen is killed
     #[command(name = screen::GUARD, hide = true)]
     TerminalGuard,
@@ -79,6 +81,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
         Command::Explain(args) => explain::run(&args, &mut out)?,
         Command::Services(args) => services::run(&args, &mut out)?,
         Command::Top(args) => top::run(&args, &mut out)?,
+        Command::Trace(args) => trace::run(&args, &mut out)?,
         Command::TerminalGuard => screen::guard().map(|()| Outcome::Fine)?,
     };
     out.flush()?;

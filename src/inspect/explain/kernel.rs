@@ -166,7 +166,8 @@ impl ThisHost {
         self.routes.route(&query).map_or(Link::Unknown, |route| self.link(route.output))
     }
 
-    fn link(&self, index: Option<u32>) -> Link {
+    /// The interface with a number.
+    pub(crate) fn link(&self, index: Option<u32>) -> Link {
         let known = index.and_then(|index| self.interfaces.iter().find(|(known, _)| *known == index));
         known.map_or(Link::Unknown, |(index, name)| Link::Known(*index, Arc::clone(name)))
     }
@@ -206,7 +207,9 @@ fn reason(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NetworkUnreachable => "no route".to_owned(),
         ErrorKind::HostUnreachable => "no route, or this host does not forward packets".to_owned(),
-        ErrorKind::CrossesDevices => "the reverse-path filter drops packets from this source at this interface".to_owned(),
+        ErrorKind::CrossesDevices => {
+            "the reverse-path filter drops packets from this source at this interface".to_owned()
+        }
         ErrorKind::InvalidInput => "the kernel takes no packet with these addresses at this interface".to_owned(),
         _ => error.to_string(),
     }

@@ -324,7 +324,9 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
     fn obey(&mut self, thread: &mut Thread, verdict: Verdict, table: &TableName) -> Result<bool> {
         let enter = |machine: &mut Self, thread: &mut Thread, chain: Arc<str>| -> Result<bool> {
             if thread.stack.len() >= DEPTH {
-                bail!("chain {chain} of table {table} is deeper than the kernel allows; the rules changed while they were read");
+                bail!(
+                    "chain {chain} of table {table} is deeper than the kernel allows; the rules changed while they were read"
+                );
             }
             let rules = machine.ruleset.rules(table, &chain)?;
             thread.stack.push(Frame { chain, rules, at: 0 });
@@ -467,9 +469,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             (LookupResult::Member, _) => Flow::Next,
             (LookupResult::NotMember, _) => Flow::Break,
             (LookupResult::Verdict, Value::Verdict(verdict)) => Flow::Verdict(verdict),
-            (LookupResult::Load(dreg), Value::Data(data)) => {
-                thread.load(dreg, Loaded::Bytes(data.as_slice().to_vec()))
-            }
+            (LookupResult::Load(dreg), Value::Data(data)) => thread.load(dreg, Loaded::Bytes(data.as_slice().to_vec())),
             (LookupResult::Verdict | LookupResult::Load(_), _) => Flow::Stuck(format!("the set {set}")),
         })
     }
@@ -497,8 +497,23 @@ enum Assumed {
 fn effect_of(rest: &[Expr]) -> Option<Assumed> {
     /// Expressions that only compare, load, or let a packet by at a rate.
     const CONDITIONS: [&str; 17] = [
-        "bitwise", "byteorder", "cmp", "connlimit", "ct", "dynset", "exthdr", "fib", "hash", "limit", "lookup", "meta",
-        "numgen", "osf", "payload", "quota", "range",
+        "bitwise",
+        "byteorder",
+        "cmp",
+        "connlimit",
+        "ct",
+        "dynset",
+        "exthdr",
+        "fib",
+        "hash",
+        "limit",
+        "lookup",
+        "meta",
+        "numgen",
+        "osf",
+        "payload",
+        "quota",
+        "range",
     ];
     /// Targets of iptables that do not end a rule and do not change the way of the packet.
     const HARMLESS: [&str; 7] = ["AUDIT", "CHECKSUM", "LOG", "NFLOG", "RATEEST", "TCPMSS", "TRACE"];
@@ -513,6 +528,7 @@ fn effect_of(rest: &[Expr]) -> Option<Assumed> {
             }
             _ => None,
         },
+        Expr::MetaSet { key: MetaKey::Trace, .. } => None,
         Expr::Unknown(_) | Expr::Nat { .. } | Expr::Masquerade { .. } | Expr::MetaSet { .. } => Some(Assumed::Opaque),
         Expr::Lookup { result: LookupResult::Verdict, .. } => Some(Assumed::Opaque),
         _ => None,
@@ -688,6 +704,7 @@ impl Thread {
             MetaKey::Mark => Loaded::Bytes(packet.mark.to_ne_bytes().to_vec()),
             MetaKey::IifName => packet.input.name_bytes(),
             MetaKey::L4Proto => Loaded::Bytes(vec![packet.protocol]),
+            MetaKey::Trace => Loaded::Unknown("whether it is traced"),
         }
     }
 
@@ -714,6 +731,7 @@ impl Thread {
                 self.effects.push(Effect::Mark(mark));
                 Flow::Next
             }
+            Expr::MetaSet { key: MetaKey::Trace, .. } => Flow::Next,
             Expr::Dynset { set, .. } => {
                 self.effects.push(Effect::Remember(Arc::clone(set)));
                 Flow::Next

@@ -11,9 +11,9 @@
 //! are pure; `kernel` reads. Invariant: what cannot be evaluated is never guessed. It leaves the verdict as it is only when the packet
 //! fares the same either way.
 
-mod kernel;
-mod machine;
-mod packet;
+pub(crate) mod kernel;
+pub(crate) mod machine;
+pub(crate) mod packet;
 mod path;
 mod print;
 mod verdict;
@@ -71,17 +71,22 @@ pub(crate) struct Args {
 
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Source {
-    address: IpAddr,
-    port: Option<u16>,
+pub(crate) struct Source {
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// The port; `None` for any.
+    pub(crate) port: Option<u16>,
 }
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Target {
-    address: IpAddr,
-    port: u16,
-    protocol: u8,
+pub(crate) struct Target {
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// The port; 0 for ICMP.
+    pub(crate) port: u16,
+    /// The number of the protocol.
+    pub(crate) protocol: u8,
 }
 
 impl FromStr for Source {
@@ -180,7 +185,8 @@ fn answer(args: &Args) -> Result<(Packet, Explanation)> {
         let mut explanation = evaluate(&packet, is_own, family, &mut live, &mut host)?;
         if live.generation()? == before || changes == TRIES {
             if changes == TRIES {
-                let text = "the rules changed while they were read, each time; parts of the answer may be older than others";
+                let text =
+                    "the rules changed while they were read, each time; parts of the answer may be older than others";
                 explanation.warnings.push(text.to_owned());
             }
             return Ok((packet, explanation));
@@ -194,7 +200,9 @@ fn input(args: &Args, is_own: bool, host: &mut ThisHost) -> Result<Link> {
     let source = args.from.address;
     match &args.iface {
         Some(name) if is_own => {
-            bail!("{source} is an address of this host, so the packet arrives at no interface: leave out --iface {name}")
+            bail!(
+                "{source} is an address of this host, so the packet arrives at no interface: leave out --iface {name}"
+            )
         }
         Some(name) => host.interface(name).ok_or_else(|| {
             let known: Vec<&str> = host.names().map(|name| &**name).collect();
@@ -227,7 +235,7 @@ fn evaluate(
 }
 
 /// The service port that has the packet's front, by the maps of either layout.
-fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
+pub(crate) fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
     const MAPS: [&str; 4] = ["services", "no-endpoints", "KUBE-SERVICES", "no-endpoints-external"];
     let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
     let key = [key.as_slice(), &[0; 64]].concat();

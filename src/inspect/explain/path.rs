@@ -88,12 +88,7 @@ pub(crate) fn is_ours(table: &TableName) -> bool {
 }
 
 /// Walks a packet from its start. `is_own` says whether it is this host's own.
-pub(crate) fn walk(
-    packet: Packet,
-    is_own: bool,
-    ruleset: &mut impl Ruleset,
-    routes: &mut impl Routes,
-) -> Result<Walk> {
+pub(crate) fn walk(packet: Packet, is_own: bool, ruleset: &mut impl Ruleset, routes: &mut impl Routes) -> Result<Walk> {
     let chains = ruleset.base_chains()?;
     let machine = Machine::new(ruleset, routes);
     let mut walker = Walker { machine, chains, before: Vec::new(), unrouted: Vec::new() };

@@ -11,12 +11,7 @@ use crate::inspect::output::{Cell, Column, Output, Table, Tone};
 use crate::logging::escaped;
 
 /// Prints the packet, the verdict with its reason, the endpoints and the steps; with `is_wide` the rules too.
-pub(super) fn print(
-    out: &mut Output<'_>,
-    packet: &Packet,
-    explanation: &Explanation,
-    is_wide: bool,
-) -> Result<()> {
+pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explanation, is_wide: bool) -> Result<()> {
     let (word, tone) = match explanation.verdict {
         Verdict::Translated => ("TRANSLATED", Tone::Good),
         Verdict::Passed => ("PASSED", Tone::Plain),
@@ -50,7 +45,9 @@ fn packet_line(packet: &Packet) -> String {
         Link::Unknown => "arrives at an unknown interface".to_owned(),
         Link::Known(_, name) => format!("arrives at {}", escaped(name)),
     };
-    let from = packet.source_port.map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string());
+    let from = packet
+        .source_port
+        .map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string());
     format!("{from} -> {}, {way}", words::target(packet))
 }
 

@@ -82,7 +82,14 @@ const POSTROUTING: u32 = 4;
 
 impl World {
     /// Adds a base chain.
-    fn base(mut self, table: TableName, name: &str, kind: &str, (hook, priority): (u32, i32), rules: Vec<Rule>) -> Self {
+    fn base(
+        mut self,
+        table: TableName,
+        name: &str,
+        kind: &str,
+        (hook, priority): (u32, i32),
+        rules: Vec<Rule>,
+    ) -> Self {
         let hook = HookHead { kind: kind.into(), number: hook, priority, drops: false };
         self.chains.push(ChainHead { table: table.clone(), name: name.into(), comment: None, hook: Some(hook) });
         self.chain(table, name, rules)
@@ -229,7 +236,13 @@ fn connection_tracking_begins_at_its_priority() {
     let seen = |priority, bit, port| {
         World::default()
             .base(ours(), "nat", "nat", (PREROUTING, -100), vec![rule([dnat("10.0.0.1:8080")])])
-            .base(firewall(), "x", "filter", (PREROUTING, priority), vec![rule([Statement::CtBit(bit), is_port(port), to(To::Drop)])])
+            .base(
+                firewall(),
+                "x",
+                "filter",
+                (PREROUTING, priority),
+                vec![rule([Statement::CtBit(bit), is_port(port), to(To::Drop)])],
+            )
             .explain(&packet())
             .verdict
             == Verdict::Dropped
@@ -267,7 +280,13 @@ fn the_original_destination_is_kept() {
     let key = vec![Field::CtOriginalIpDaddr, Field::CtOriginalProtoDst];
     let element = Element::new(Data::from(IpAddr::from([10, 96, 0, 10])).then(80_u16));
     let explanation = nat(vec![rule([dnat("10.0.0.1:8080")])])
-        .base(ours(), "x", "filter", (FORWARD, 0), vec![rule([Statement::Match(key, Operand::InSet("s".into())), to(To::Drop)])])
+        .base(
+            ours(),
+            "x",
+            "filter",
+            (FORWARD, 0),
+            vec![rule([Statement::Match(key, Operand::InSet("s".into())), to(To::Drop)])],
+        )
         .set("s", vec![element])
         .explain(&packet());
     assert_eq!(explanation.verdict, Verdict::Dropped);
@@ -304,9 +323,13 @@ fn packets_of_this_host_take_output_and_those_to_itself_come_back() {
 
 #[test]
 fn a_connection_to_this_host_is_translated_once_though_it_passes_prerouting() {
-    let world = World::default()
-        .base(ours(), "out", "nat", (OUTPUT, -100), vec![rule([dnat("192.0.2.2:8080")])])
-        .base(ours(), "pre", "nat", (PREROUTING, -100), vec![rule([dnat("10.9.9.9:9")])]);
+    let world = World::default().base(ours(), "out", "nat", (OUTPUT, -100), vec![rule([dnat("192.0.2.2:8080")])]).base(
+        ours(),
+        "pre",
+        "nat",
+        (PREROUTING, -100),
+        vec![rule([dnat("10.9.9.9:9")])],
+    );
     let explanation = world.explain(&sample("192.0.2.2", "10.96.0.10:80"));
     assert_eq!(endpoints(&explanation), [("192.0.2.2:8080".to_owned(), 1.0)]);
 }
@@ -314,9 +337,8 @@ fn a_connection_to_this_host_is_translated_once_though_it_passes_prerouting() {
 #[test]
 fn the_route_is_looked_up_after_the_translation() {
     let input = vec![rule([is_port(8080), Statement::Reject])];
-    let explanation = nat(vec![rule([dnat("192.0.2.2:8080")])])
-        .base(ours(), "in", "filter", (INPUT, 0), input)
-        .explain(&packet());
+    let explanation =
+        nat(vec![rule([dnat("192.0.2.2:8080")])]).base(ours(), "in", "filter", (INPUT, 0), input).explain(&packet());
     assert_eq!(explanation.verdict, Verdict::Refused);
     let nowhere = nat(vec![rule([dnat("198.18.0.1:1")])]).explain(&packet());
     assert_eq!(nowhere.verdict, Verdict::Translated);
@@ -366,7 +388,11 @@ fn what_cannot_be_evaluated_counts_only_where_it_makes_a_difference() {
     let limit = || Expr::Unknown("limit".into());
     let dropped = uncertain(limit(), to(To::Drop), Vec::new());
     assert_eq!(dropped.verdict, Verdict::Unknown);
-    assert!(dropped.reason.contains("another program: this rule cannot be evaluated, because of its expression limit"), "{}", dropped.reason);
+    assert!(
+        dropped.reason.contains("another program: this rule cannot be evaluated, because of its expression limit"),
+        "{}",
+        dropped.reason
+    );
     assert_eq!(uncertain(limit(), to(To::Accept), Vec::new()).verdict, Verdict::Translated);
     assert_eq!(uncertain(limit(), Statement::Counter, Vec::new()).verdict, Verdict::Translated);
     let either_way = uncertain(limit(), to(To::Drop), vec![rule([to(To::Drop)])]);
@@ -384,12 +410,8 @@ fn a_target_of_another_program_cannot_be_told_but_one_that_only_logs_can() {
 
 #[test]
 fn what_was_not_said_about_the_packet_is_not_guessed() {
-    let source_port = nft::expr::Expr::Payload {
-        base: nft::expr::PayloadBase::Transport,
-        offset: 0,
-        len: 2,
-        dreg: register(),
-    };
+    let source_port =
+        nft::expr::Expr::Payload { base: nft::expr::PayloadBase::Transport, offset: 0, len: 2, dreg: register() };
     let unknown = uncertain(source_port, to(To::Drop), Vec::new());
     assert_eq!(unknown.verdict, Verdict::Unknown);
     assert!(unknown.reason.contains("because of the source port"), "{}", unknown.reason);
@@ -419,12 +441,8 @@ fn comparisons_of_other_programs_are_evaluated() {
     let order = |order, port: u16| Foreign::Compare { order, sreg: register(), data: Data::from(port) };
     assert!(drops(port(), order(Order::Less, 8081)) && !drops(port(), order(Order::Less, 8080)));
     assert!(drops(port(), order(Order::AtMost, 8080)) && drops(port(), order(Order::AtLeast, 8080)));
-    let range = |outside| Foreign::Range {
-        outside,
-        sreg: register(),
-        first: Data::from(8000_u16),
-        last: Data::from(8080_u16),
-    };
+    let range =
+        |outside| Foreign::Range { outside, sreg: register(), first: Data::from(8000_u16), last: Data::from(8080_u16) };
     assert!(drops(port(), range(false)) && !drops(port(), range(true)));
     let oifname = Expr::Foreign(Arc::new(Foreign::Meta { key: 7, dreg: register() }));
     let mut name = [0; 16];
@@ -441,14 +459,17 @@ fn comparisons_of_other_programs_are_evaluated() {
 #[test]
 fn a_chain_before_the_services_is_named() {
     let explanation = uncertain(Expr::Counter, Statement::Counter, Vec::new());
-    assert!(explanation.warnings[0].starts_with("table inet firewall, chain x of another program sees the packet before"));
+    assert!(
+        explanation.warnings[0].starts_with("table inet firewall, chain x of another program sees the packet before")
+    );
     let behind = nat(Vec::new()).base(firewall(), "x", "filter", (PREROUTING, -50), Vec::new()).explain(&packet());
     assert_eq!(behind.warnings, [""; 0]);
 }
 
 #[test]
 fn arguments_are_read_as_the_help_says() {
-    let target = |text: &str| text.parse::<Target>().map(|target| (target.address.to_string(), target.port, target.protocol));
+    let target =
+        |text: &str| text.parse::<Target>().map(|target| (target.address.to_string(), target.port, target.protocol));
     assert_eq!(target("10.0.0.1:80"), Ok(("10.0.0.1".to_owned(), 80, 6)));
     assert_eq!(target("10.0.0.1:53/UDP"), Ok(("10.0.0.1".to_owned(), 53, 17)));
     assert_eq!(target("[fd00::1]:80/sctp"), Ok(("fd00::1".to_owned(), 80, 132)));

@@ -109,7 +109,9 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>, has_t
         masquerade_reason: first
             .iter()
             .any(|branch| branch.masqueraded)
-            .then(|| sentences.iter().rev().find(|sentence| sentence.is_masquerade).map(|sentence| sentence.text.clone()))
+            .then(|| {
+                sentences.iter().rev().find(|sentence| sentence.is_masquerade).map(|sentence| sentence.text.clone())
+            })
             .flatten()
             .map(|text| text.split_once(": ").map_or(text.clone(), |(_, why)| why.to_owned())),
         reason: String::new(),
@@ -210,9 +212,9 @@ impl Teller<'_> {
     fn steps(&self, branches: &[&Branch]) -> Vec<(Told, Sentence)> {
         let Some((first, others)) = branches.split_first() else { return Vec::new() };
         let is_common = |index: usize| {
-            others.iter().all(|other| {
-                other.steps.get(index).zip(first.steps.get(index)).is_some_and(|(a, b)| a.is_same(b))
-            })
+            others
+                .iter()
+                .all(|other| other.steps.get(index).zip(first.steps.get(index)).is_some_and(|(a, b)| a.is_same(b)))
         };
         let common = (0..first.steps.len()).take_while(|index| is_common(*index)).count();
         let mut told: Vec<(Told, Sentence)> =

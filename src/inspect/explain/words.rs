@@ -165,7 +165,9 @@ fn of_map(seen: &Seen<'_>, map: &str) -> Option<Sentence> {
         "no-endpoints" | "no-endpoints-external" | "no-endpoints-nodeports" => {
             reason(format!("{service} has no endpoints"))
         }
-        _ if map.starts_with("affinity-") => plain(format!("the connection belongs to {service}, which remembers its clients")),
+        _ if map.starts_with("affinity-") => {
+            plain(format!("the connection belongs to {service}, which remembers its clients"))
+        }
         _ => plain(format!("{service}: {}", seen.one_of_the_endpoints())),
     })
 }
@@ -197,7 +199,9 @@ fn why_marked(seen: &Seen<'_>, statements: &[Statement]) -> String {
     let (service, source) = (seen.service(), seen.packet.source);
     let is_about_cluster_ips = sets(statements).any(|set| set == "cluster-ips");
     if statements.contains(&Statement::FibLocal(FibAddress::Source)) || seen.chain.ends_with("external-local-host") {
-        return format!("to be masqueraded: {source} is this host itself, for which external policy Local does not matter");
+        return format!(
+            "to be masqueraded: {source} is this host itself, for which external policy Local does not matter"
+        );
     }
     if is_about_cluster_ips {
         return match from_elsewhere(seen.packet, statements) {
@@ -261,11 +265,14 @@ fn of_effect(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
             "masqueraded: {} reaches itself through {service}, and has to see another source to answer to",
             seen.packet.source
         ))),
-        Effect::Masquerade => Some(plain("masqueraded, because it is marked: the endpoint sees an address of this host".to_owned())),
-        Effect::Translate(to) => Some(plain(translation(seen, statements, &to.to_string()))),
-        Effect::Remember(_) => {
-            Some(plain(format!("{service} remembers for {} which endpoint it got (session affinity)", seen.packet.source)))
+        Effect::Masquerade => {
+            Some(plain("masqueraded, because it is marked: the endpoint sees an address of this host".to_owned()))
         }
+        Effect::Translate(to) => Some(plain(translation(seen, statements, &to.to_string()))),
+        Effect::Remember(_) => Some(plain(format!(
+            "{service} remembers for {} which endpoint it got (session affinity)",
+            seen.packet.source
+        ))),
         Effect::Refuse => Some(plain("refused: answered with ICMP port unreachable".to_owned())),
         Effect::Mark(_) if seen.chain == MARK => Some(plain("marked for masquerading".to_owned())),
         Effect::Offload => Some(plain("handed to the flowtable".to_owned())),
@@ -295,11 +302,9 @@ fn of_sets(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
             let ip = packet.destination;
             Some(reason(format!("no Service has this address; {ip} lies in a ServiceCIDR")))
         }
-        "cluster-ips" if seen.leads_to() == Some(REJECT) => Some(reason(format!(
-            "{} is a cluster IP, but no Service has {} on it",
-            packet.destination,
-            seen.port()
-        ))),
+        "cluster-ips" if seen.leads_to() == Some(REJECT) => {
+            Some(reason(format!("{} is a cluster IP, but no Service has {} on it", packet.destination, seen.port())))
+        }
         "nodeport-addresses" => Some(to_node_port(packet.destination)),
         _ if seen.leads_to().is_some_and(|chain| chain == set) => {
             Some(plain(format!("{service} remembers {} (session affinity)", packet.source)))
@@ -343,7 +348,9 @@ fn of_target(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     }
     let leads_to = seen.leads_to()?;
     if leads_to.starts_with("KUBE-SVC-") && is_from_pod(statements) {
-        return Some(plain(format!("{source} is a pod, for which external policy Local does not matter: all endpoints are used")));
+        return Some(plain(format!(
+            "{source} is a pod, for which external policy Local does not matter: all endpoints are used"
+        )));
     }
     if leads_to.starts_with("KUBE-SVL-") {
         return Some(plain(format!("{service} has external policy Local: only endpoints on this node are used")));
@@ -366,9 +373,10 @@ fn of_program(seen: &Seen<'_>, leads_to: &str) -> Option<Sentence> {
             plain(format!("new connection to {}: refused or dropped if no endpoint serves it", target(packet)))
         }
         "KUBE-EXTERNAL-SERVICES" => plain("looked up among external addresses without endpoints".to_owned()),
-        chain if ["lb-", "nodeport-lb-", "affinity-", "nodeport-affinity-", "KUBE-SEP-", "KUBE-SVC-"]
-            .iter()
-            .any(|prefix| chain.starts_with(prefix)) =>
+        chain
+            if ["lb-", "nodeport-lb-", "affinity-", "nodeport-affinity-", "KUBE-SEP-", "KUBE-SVC-"]
+                .iter()
+                .any(|prefix| chain.starts_with(prefix)) =>
         {
             plain(format!("{}: {}", seen.service(), seen.one_of_the_endpoints()))
         }
@@ -385,7 +393,10 @@ fn of_any(seen: &Seen<'_>) -> Sentence {
     let effects: Vec<String> = seen.effects.iter().map(|effect| of_any_effect(seen, effect)).collect();
     let ends = seen.drops()
         || seen.effects.iter().any(|effect| {
-            matches!(effect, Effect::Refuse | Effect::Policy | Effect::Translate(_) | Effect::SourceTo(_) | Effect::Masquerade)
+            matches!(
+                effect,
+                Effect::Refuse | Effect::Policy | Effect::Translate(_) | Effect::SourceTo(_) | Effect::Masquerade
+            )
         });
     let who = if is_ours(seen.table) {
         "a rule that the proxy does not write".to_owned()

@@ -43,10 +43,12 @@ pub(crate) fn judge(network: &Network, probe: &Probe, tally: &Tally) -> Result<(
 fn judge_endpoints(probe: &Probe, tally: &Tally, explanation: &Explanation) -> Result<(), String> {
     let told: BTreeSet<SocketAddr> =
         explanation.endpoints.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
-    let answers = || tally.keys().filter_map(|outcome| match outcome {
-        Outcome::Reached(answer) => Some(answer),
-        _ => None,
-    });
+    let answers = || {
+        tally.keys().filter_map(|outcome| match outcome {
+            Outcome::Reached(answer) => Some(answer),
+            _ => None,
+        })
+    };
     let seen: BTreeSet<SocketAddr> = answers().map(|answer| SocketAddr::new(answer.endpoint, answer.port)).collect();
     if told != seen {
         return Err("other endpoints".to_owned());
