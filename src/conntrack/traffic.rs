@@ -15,7 +15,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::model::{Destination, Family, Front, Protocol};
+use crate::model::{Destination, Family, Front};
 
 /// The most connections that a [`Memory`] holds, of 24 bytes each.
 pub const REMEMBERED: usize = 1 << 20;
@@ -273,6 +273,7 @@ fn sum(a: Option<Counters>, b: Option<Counters>) -> Option<Counters> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Protocol;
 
     fn fronts() -> Fronts {
         let front = |destination, protocol, port| Front { destination, protocol, port };

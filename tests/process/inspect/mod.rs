@@ -1,0 +1,3 @@
+//! Commands that look at a node, on a terminal.
+
+mod top;
