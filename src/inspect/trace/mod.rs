@@ -11,7 +11,8 @@
 mod mark;
 mod story;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ use super::explain::packet::{Link, Packet};
 use super::explain::{Source, Target, Verdict, owner};
 use super::output::{Format, FormatArgs, Output, Tone};
 use crate::config::GoDuration;
+use crate::conntrack::traffic::{Connection as Tracked, Ends};
+use crate::kernel::find_connection;
 use crate::logging::escaped;
 use mark::{Mark, PER_SECOND};
 use story::{Book, Story, tell};
@@ -128,7 +131,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
 }
 
 fn target(to: Target) -> String {
-    if to.port == 0 { to.address.to_string() } else { std::net::SocketAddr::new(to.address, to.port).to_string() }
+    if to.port == 0 { to.address.to_string() } else { SocketAddr::new(to.address, to.port).to_string() }
 }
 
 /// A paragraph, or a document.
@@ -173,29 +176,31 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     out.flush()
 }
 
-/// The reports of packets under way, each in the order of the kernel.
+/// The reports of packets under way, each in the order of the kernel, the oldest packet first.
 #[derive(Default)]
 struct Packets {
-    open: Vec<Open>,
-    ended: Vec<Vec<Traced>>,
+    open: VecDeque<Open>,
 }
 
 struct Open {
     reports: Vec<Traced>,
     last: Instant,
+    /// Another packet has its number now.
+    is_over: bool,
 }
 
 impl Packets {
     /// Takes a report. A packet counts when it begins in the table of our mark; others belong to other programs that trace.
     fn add(&mut self, report: Traced, own: &TableName, now: Instant) {
-        let known = self.open.iter().position(|open| open.reports[0].packet == report.packet);
+        let is_it = |open: &&mut Open| !open.is_over && open.reports[0].packet == report.packet;
+        let known = self.open.iter_mut().find(is_it);
         if report.table == *own && report.headers.is_some() {
             // The number is used again, as for a packet that is sent again.
-            self.ended.extend(known.map(|place| self.open.remove(place).reports));
+            known.into_iter().for_each(|open| open.is_over = true);
             if self.open.len() < PACKETS {
-                self.open.push(Open { reports: vec![report], last: now });
+                self.open.push_back(Open { reports: vec![report], last: now, is_over: false });
             }
-        } else if let Some(open) = known.map(|place| &mut self.open[place]) {
+        } else if let Some(open) = known {
             open.last = now;
             if open.reports.len() < REPORTS {
                 open.reports.push(report);
@@ -203,15 +208,11 @@ impl Packets {
         }
     }
 
-    /// The packets of which no report came for this long, the oldest first.
+    /// The packets of which no report came for this long or can come, the oldest first and up to the first that is under way.
     fn silent(&mut self, now: Instant, silence: Duration) -> Vec<Vec<Traced>> {
-        let mut silent = std::mem::take(&mut self.ended);
-        let (ended, open) = std::mem::take(&mut self.open)
-            .into_iter()
-            .partition(|open: &Open| now.saturating_duration_since(open.last) >= silence);
-        self.open = open;
-        silent.extend(Vec::into_iter(ended).map(|open| open.reports));
-        silent
+        let is_silent = |open: &Open| open.is_over || now.saturating_duration_since(open.last) >= silence;
+        let count = self.open.iter().take_while(|open| is_silent(open)).count();
+        self.open.drain(..count).map(|open| open.reports).collect()
     }
 }
 
@@ -255,6 +256,11 @@ impl Book for Shelf {
     fn service(&mut self, packet: &Packet) -> Option<String> {
         let table = TableName::new(self.family, "kube-proxy");
         owner(packet, &table, &mut Live::new(&mut self.connection, self.family)).ok().flatten()
+    }
+
+    fn connection(&mut self, packet: &Packet) -> Option<Tracked> {
+        let ends = Ends { source: SocketAddr::new(packet.source, packet.source_port?), destination: packet.target() };
+        find_connection(packet.protocol, ends).ok().flatten()
     }
 }
 
@@ -308,6 +314,16 @@ mod tests {
             packets.add(report(1, table, handle), &own(), now);
         }
         assert_eq!(handles(&packets.silent(now, Duration::ZERO)), [vec![1, 10], vec![1, 11]]);
+    }
+
+    #[test]
+    fn packets_are_told_in_the_order_in_which_they_came() {
+        let (mut packets, now) = (Packets::default(), Instant::now());
+        for (packet, handle) in [(1, 1), (2, 2), (2, 3)] {
+            packets.add(report(packet, &own(), handle), &own(), now);
+        }
+        assert!(packets.silent(now, SILENCE).is_empty(), "the first is under way, although the second is over");
+        assert_eq!(handles(&packets.silent(now + SILENCE, SILENCE)), [[1], [2], [3]]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use nft::expr::{Expr, Foreign};
 use nft::{RuleDump, TableName, Verdict as RuleVerdict};
 use serde::Serialize;
 
+use crate::conntrack::traffic::Connection;
 use crate::inspect::explain::machine::Effect;
 use crate::inspect::explain::packet::{Link, Packet, protocol};
 use crate::inspect::explain::words::{Seen, sentence};
@@ -56,6 +57,9 @@ pub(super) trait Book {
 
     /// The service port that has the packet's destination.
     fn service(&mut self, packet: &Packet) -> Option<String>;
+
+    /// The connection that the packet belongs to.
+    fn connection(&mut self, packet: &Packet) -> Option<Connection>;
 }
 
 /// Tells what became of a packet. `own` is the table of the mark, which has no say. `None` without the packet's headers.
@@ -64,9 +68,13 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     let first = seen.iter().flatten().next()?.clone();
     let last = seen.iter().flatten().next_back()?.clone();
     let service = book.service(&first);
-    let endpoint = (last.target() != first.target()).then(|| last.target());
-    let mut telling =
-        Telling { service, endpoint, verdict: None, reasons: Vec::new(), masquerade: None, steps: Vec::new() };
+    let translated = (last.target() != first.target()).then(|| last.target());
+    // The first packet of a connection shows its way itself; of others the kernel may report no chain behind the translation.
+    let known = if translated.is_none() { book.connection(&first) } else { None };
+    let moved = known.as_ref().map(|known| known.reply.source).filter(|answering| *answering != first.target());
+    let masquerade = moved.is_some() && known.is_some_and(|known| known.reply.destination != known.original.source);
+    let endpoint = translated.or(moved);
+    let mut telling = Telling { service, endpoint, verdict: None, reasons: Vec::new(), masquerade, steps: Vec::new() };
     for (report, packet) in reports.iter().zip(&seen).filter(|(report, _)| report.table != *own) {
         let rule = match report.event {
             Event::Rule(handle) => book.rule(&report.table, &report.chain, handle),
@@ -130,7 +138,7 @@ struct Telling {
     endpoint: Option<SocketAddr>,
     verdict: Option<Verdict>,
     reasons: Vec<String>,
-    masquerade: Option<String>,
+    masquerade: bool,
     steps: Vec<Told>,
 }
 
@@ -161,9 +169,7 @@ impl Telling {
         if told.is_reason {
             self.reasons.push(told.text.clone());
         }
-        if effects.contains(&Effect::Masquerade) {
-            self.masquerade = Some(told.text.clone());
-        }
+        self.masquerade |= effects.contains(&Effect::Masquerade);
         if self.steps.last().is_none_or(|last| last.text != told.text) {
             self.steps.push(Told {
                 table: report.table.to_string(),
@@ -239,7 +245,7 @@ impl Telling {
             verdict,
             service: self.service,
             endpoint: self.endpoint,
-            masquerade: self.masquerade.is_some(),
+            masquerade: self.masquerade,
             reason,
             steps: self.steps,
         }
@@ -263,6 +269,7 @@ fn flags(first: &Packet, reports: &[Traced]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conntrack::traffic::{Ends, Phase};
     use nft::expr::{MetaKey, RejectWith};
     use nft::{Family, Statement};
 
@@ -290,6 +297,24 @@ mod tests {
 
         fn service(&mut self, packet: &Packet) -> Option<String> {
             (packet.destination.to_string() == "10.96.0.10").then(|| "shop/web:http".to_owned())
+        }
+
+        /// Only that of the client port 1 is known, which is masqueraded.
+        fn connection(&mut self, packet: &Packet) -> Option<Connection> {
+            let client = SocketAddr::new(packet.source, packet.source_port?);
+            (client.port() == 1).then(|| Connection {
+                protocol: 6,
+                original: Ends { source: client, destination: packet.target() },
+                reply: Ends {
+                    source: "10.244.0.1:8080".parse().unwrap(),
+                    destination: "192.0.2.2:4711".parse().unwrap(),
+                },
+                status: 0,
+                phase: Phase::Open,
+                mark: None,
+                id: 1,
+                counters: None,
+            })
         }
     }
 
@@ -359,10 +384,11 @@ mod tests {
 
     #[test]
     fn packets_of_a_known_connection_and_untouched_ones_are_told_apart() {
-        let later = report("kube-proxy", 5, Some(RuleVerdict::Accept), Some(headers([10, 244, 0, 1], 8080)));
-        let story = tell(&[arrival(), later], &own(), &mut Shelf).unwrap();
-        assert_eq!(story.verdict, Verdict::Translated);
-        assert!(story.reason.contains("before"), "{}", story.reason);
+        let mut later = arrival();
+        later.headers.as_mut().unwrap().transport[..2].copy_from_slice(&[0, 1]);
+        let story = tell(&[later], &own(), &mut Shelf).unwrap();
+        assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
+        assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
         let untouched = tell(&[arrival()], &own(), &mut Shelf).unwrap();
         assert_eq!((untouched.verdict, untouched.steps.len()), (Verdict::Passed, 0));
     }
@@ -381,7 +407,7 @@ mod tests {
             endpoint: None,
             verdict: None,
             reasons: Vec::new(),
-            masquerade: None,
+            masquerade: false,
             steps: Vec::new(),
         };
         let rule = nft::Rule { statements: vec![Statement::SetMarkBits(0x4000)], comment: None }.to_dump(Family::Ip);

@@ -14,7 +14,7 @@ use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 use crate::support::objects::{service, slices};
 use crate::support::plan::Family;
-use crate::support::probe::{Flow, Outcome, Proto, probe};
+use crate::support::probe::{Connection, Flow, Outcome, Proto, probe};
 use crate::support::proxy::{Proxy, config_in};
 use crate::support::world::World;
 
@@ -197,6 +197,20 @@ fn without_packets_or_with_wrong_arguments_it_says_so() {
         assert!(code == Some(2) && stderr.contains(part), "{args:?}: {stderr}");
     }
     assert!(tables(&node).is_empty());
+}
+
+#[test]
+fn later_packets_of_a_connection_are_told_where_the_first_one_went() {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(Layout::Maps), &cluster());
+    let flow = Flow::new(Proto::Tcp, Family::V4.client(), Family::V4.external_ip(1), 80);
+    let (connection, _) = Connection::open(&world.client, flow);
+    let child = start(&world.node, "203.0.113.7", "198.51.100.1:80", &["--count", "1", "-o", "json"]);
+    connection.ask();
+    let output = child.wait_with_output().expect("the child can be waited for");
+    let story: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    assert_eq!(verdict(&(Some(0), story.clone())), (Some(0), "translated", true), "{story}");
+    assert!(story["reason"].as_str().is_some_and(|reason| reason.ends_with(" before")), "{story}");
 }
 
 #[test]
