@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn what_is_new_is_what_the_walk_before_did_not_meet() {
         let old = connection(1, "10.96.0.10:80", "10.244.0.1:8080", Some(100));
-        let (first, memory) = walk(&[old.clone()], None);
+        let (first, memory) = walk(std::slice::from_ref(&old), None);
         assert_eq!((first.fronts[0].since, first.fronts[0].counters.unwrap().bytes), (None, 100));
         let grown = connection(1, "10.96.0.10:80", "10.244.0.1:8080", Some(150));
         let new = connection(2, "10.96.0.10:80", "10.244.0.1:8080", Some(7));
