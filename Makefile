@@ -43,9 +43,20 @@ lint: ## Check format, lints and documentation
 
 # Most tests wait for something most of the time, so more of them run at once than there are processors.
 TEST_THREADS := $(shell echo $$((3 * $$(nproc))))
+# The programs whose tests wait most of the time, for processes and packets; they run beside all others, which are busy.
+WAITING := hostile packets process
+PROGRAMS := $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs nft/tests/*/main.rs)) $(basename $(wildcard tests/*.rs nft/tests/*.rs))
+BUSY    := $(filter-out $(WAITING),$(notdir $(PROGRAMS)))
+tests = $(addprefix --test ,$(1))
 
 test: deps lint ## Format, lints, documentation and all tests; the image's size is held by `make image-root`, which .ci/run has too (root)
-	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --all-targets --no-fail-fast
+	cargo test --workspace --all-targets --no-run
+	@log=$$(mktemp) && export RUST_TEST_THREADS=$(TEST_THREADS) && \
+	echo "cargo test $(call tests,$(BUSY)), printed behind the other half" && \
+	{ cargo test --workspace --no-fail-fast --lib --bins --examples --benches $(call tests,$(BUSY)) >$$log 2>&1 & busy=$$!; } && \
+	echo "cargo test $(call tests,$(WAITING))" && \
+	{ cargo test --workspace --no-fail-fast $(call tests,$(WAITING)); waiting=$$?; } ; \
+	wait $$busy; busy=$$?; cat $$log; rm -f $$log; [ $$waiting = 0 ] && [ $$busy = 0 ]
 	@if [ -d "$(CASES)" ]; then \
 		echo "CONFORMANCE_CASES=$(CASES) cargo test --test packets conformance:: -- --ignored"; \
 		CONFORMANCE_CASES="$(CASES)" RUST_TEST_THREADS=2 cargo test --test packets conformance:: -- --ignored; \

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use kube_proxy::config::Config;
 use kube_proxy::model::{
     ClusterIps, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort, SlicePort,
     TrafficPolicy, TriggerTime,
@@ -10,6 +11,14 @@ use serde_json::{Value, json};
 
 use crate::support::cluster;
 use crate::support::plan::OTHER_NODE;
+use crate::support::proxy;
+
+/// The configuration with `nftables.counters`.
+pub(crate) fn counting(counters: &str) -> Config {
+    let mut config = proxy::config();
+    config["nftables"]["counters"] = json!(counters);
+    cluster::config_from(&config)
+}
 
 /// What the Services of a cluster have beside a cluster IP.
 #[derive(Clone, Copy, Default)]

@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, process, thread};
 
+use kube_proxy::config::Config;
 use kube_proxy::ruleset::Layout;
 use nft::{Element, Value};
 
-use crate::cluster::Shape;
+use crate::cluster::{Shape, counting};
+use crate::fresh;
+use crate::measure::Bench;
+use crate::support::cluster;
 use crate::table::Table;
-use crate::{fresh, plain};
 
 /// What no element does without, beside its key, value and comment: links of the hash table, and where each part lies.
 const ELEMENT_HEAD: usize = 32;
@@ -23,20 +26,38 @@ pub(crate) fn rows(table: &mut Table, shape: Shape) {
         table.text("kernel memory of the table", "no memory control group", "");
         return;
     };
-    let (bytes, elements, least) = fresh(|| {
+    let size = format!("{} x {}", shape.services, shape.endpoints);
+    let measured = measure(&group, &cluster::config(), shape);
+    let Measured { bytes, elements, least } = measured;
+    table.text(&format!("kernel memory of the table, {size}"), &format!("{} MB", bytes / 1_000_000), "");
+    table.text("  bytes an element, hash tables included", &(bytes / elements.max(1)).to_string(), "");
+    table.number("  against elements x their minimal size", ratio(bytes, least), "1.2");
+    for counters in ["services", "endpoints"] {
+        let counting = measure(&group, &counting(counters), shape);
+        table.text(&format!("  with counters of {counters}"), &format!("{} MB", counting.bytes / 1_000_000), "");
+        table.number("    against none", ratio(counting.bytes, bytes), "");
+    }
+}
+
+/// The memory of a table.
+struct Measured {
+    bytes: usize,
+    elements: usize,
+    /// The sum of what its elements take at the least.
+    least: usize,
+}
+
+fn measure(group: &Group, config: &Config, shape: Shape) -> Measured {
+    fresh(|| {
         let before = group.used();
-        let mut bench = plain(Layout::Maps, shape);
+        let mut bench = Bench::new(config, Layout::Maps, shape);
         // The kernel frees what a transaction took a moment after it.
         thread::sleep(Duration::from_secs(2));
         let bytes = group.used().saturating_sub(before);
         let sets = bench.content().tables.into_iter().flat_map(|table| table.sets);
         let sizes: Vec<usize> = sets.flat_map(|(_, elements)| elements).map(|element| least(&element)).collect();
-        (bytes, sizes.len(), sizes.iter().sum::<usize>())
-    });
-    let size = format!("{} x {}", shape.services, shape.endpoints);
-    table.text(&format!("kernel memory of the table, {size}"), &format!("{} MB", bytes / 1_000_000), "");
-    table.text("  bytes an element, hash tables included", &(bytes / elements.max(1)).to_string(), "");
-    table.number("  against elements x their minimal size", ratio(bytes, least), "1.2");
+        Measured { bytes, elements: sizes.len(), least: sizes.iter().sum() }
+    })
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a ratio for people to read")]

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 
 use crate::baseline;
-use crate::cluster::{Shape, address};
+use crate::cluster::{Shape, address, counting};
 use crate::measure::Bench;
 use crate::support::world::World;
 use crate::support::{cluster, nft};
@@ -37,6 +37,8 @@ const PORT: u16 = 8080;
 enum Rules {
     None,
     Layout(Layout),
+    /// With `nftables.counters: endpoints`.
+    Counting(Layout),
     Upstream,
 }
 
@@ -49,6 +51,9 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
         ("layout maps", Rules::Layout(Layout::Maps), large),
         ("layout chains", Rules::Layout(Layout::Chains), 10),
         ("upstream's shape", Rules::Upstream, 10),
+        ("layout maps with counters", Rules::Counting(Layout::Maps), 10),
+        ("layout maps with counters", Rules::Counting(Layout::Maps), large),
+        ("layout chains with counters", Rules::Counting(Layout::Chains), 10),
     ];
     if !quick {
         plans.push(("layout chains", Rules::Layout(Layout::Chains), large / 4));
@@ -97,11 +102,16 @@ impl Path {
         match rules {
             Rules::None => {}
             Rules::Layout(layout) => world.node.enter(|| drop(Bench::new(&cluster::config(), layout, shape))),
+            Rules::Counting(layout) => {
+                world.node.enter(|| drop(Bench::new(&counting("endpoints"), layout, shape)));
+            }
             Rules::Upstream => nft::load(&world.node, &baseline::chains(services, ENDPOINTS)),
         }
         let target = match rules {
             Rules::None => (address(services - 1, 0), PORT).into(),
-            Rules::Layout(_) | Rules::Upstream => (Ipv4Addr::from(0x0a60_0001 + services - 1), 80).into(),
+            Rules::Layout(_) | Rules::Counting(_) | Rules::Upstream => {
+                (Ipv4Addr::from(0x0a60_0001 + services - 1), 80).into()
+            }
         };
         Self { world, services, target }
     }

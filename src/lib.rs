@@ -25,6 +25,7 @@ pub mod sync;
 pub mod app;
 pub mod config;
 pub mod conntrack;
+mod counters;
 mod events;
 mod fastpath;
 pub mod health;

@@ -235,6 +235,9 @@ pub struct Set {
     pub timeout: Option<Duration>,
     /// The largest number of elements. The kernel keeps a set with a size in a hash table of fixed length.
     pub size: Option<u32>,
+    /// Whether each element counts the packets that look it up, and their bytes (Linux 5.7: `nft_lookup_eval`). The kernel gives every
+    /// element a counter of its own, so elements are written as without.
+    pub counter: bool,
     /// A comment.
     pub comment: Option<Arc<str>>,
 }
@@ -250,6 +253,7 @@ impl Set {
             flags: SetFlags::default(),
             timeout: None,
             size: None,
+            counter: false,
             comment: None,
         }
     }

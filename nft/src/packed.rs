@@ -179,6 +179,9 @@ impl<'a> ElementRef<'a> {
     /// The chain that it leads to.
     #[must_use]
     pub fn target(self) -> Option<&'a str> {
+        if self.0[0] & HAS_CHAIN == 0 {
+            return None;
+        }
         match self.parts().value {
             ValueRef::Verdict(_, chain) => chain,
             ValueRef::None | ValueRef::Data(_) => None,

@@ -29,12 +29,17 @@ impl RuleDump {
         let mut parts = Vec::new();
         let mut at = 0;
         while at < self.exprs.len() {
-            let part = statement(&self.exprs[at..], family);
-            let (part, len) = part.map_or((Part::Expr(at), 1), |(statement, len)| (Part::Statement(statement), len));
+            let (part, len) = self.part(at, family);
             parts.push((part, len));
             at += len;
         }
         parts
+    }
+
+    /// The part that begins with an expression, and the number of its expressions.
+    pub(crate) fn part(&self, at: usize, family: Family) -> (Part, usize) {
+        let found = statement(&self.exprs[at..], family);
+        found.map_or((Part::Expr(at), 1), |(statement, len)| (Part::Statement(statement), len))
     }
 
     /// The rule in the words of nft; `None` when it has an expression that this crate has no words for.

@@ -56,6 +56,7 @@ pub(super) async fn run(
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let sender = Arc::new(sender);
     let source = Source::spawn(&config, SyncSender::clone(&sender), metrics.clone(), reporter.clone(), &supervisor)?;
+    sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
     let first_sync = sync_loop::spawn_fast_path(&config, lock.held(), &supervisor)?;
     let sync =
         SyncLoop { config, lock, metrics, reporter, recorder: recorder.clone(), first_sync, wake: wake(&sender) };

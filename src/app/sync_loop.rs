@@ -8,12 +8,14 @@ use anyhow::{Context as _, Result};
 use tracing::warn;
 
 use super::node_check;
-use crate::config::{Config, Flowtable};
+use crate::config::{Config, Counters, Flowtable};
+use crate::counters;
 use crate::events::{Recorder, ReportedEvent};
 use crate::fastpath::{self, Outcome, Reconciler};
 use crate::health::Reporter;
 use crate::kernel::leftovers::CleanUp;
 use crate::kernel::{Flowtables, Held, Lock, Netfilter, Wake, families};
+use crate::logging::once::Once;
 use crate::metrics::Metrics;
 use crate::model::{Event, Node};
 use crate::ruleset;
@@ -90,6 +92,31 @@ fn after_first_sync(mut fast_path: Option<SyncSender<()>>) -> Chore {
         retry_after = (retry_after * 2).min(MAX_CLEAN_UP_RETRY);
         next
     })
+}
+
+/// Starts the thread that shows what the rules count, if they do. It ends with the process.
+pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Supervisor) -> Result<()> {
+    if config.counters == Counters::Off {
+        return Ok(());
+    }
+    let (metrics, limit) = (metrics.clone(), config.metrics_services_limit);
+    let body = move || {
+        let mut reader = counters::Reader::open(metrics, limit).context("netfilter netlink socket of the counters")?;
+        let mut failed = Once::default();
+        loop {
+            let next = reader.read();
+            match &next {
+                Ok(_) => failed.reset(),
+                Err(error) if failed.is_new(error.to_string()) => {
+                    warn!(%error, "cannot read the counters of the rules")
+                }
+                Err(_) => {}
+            }
+            thread::sleep(next.unwrap_or(counters::INTERVAL));
+        }
+    };
+    supervisor.thread("counters", "the counters' thread", body).context("thread of the counters")?;
+    Ok(())
 }
 
 /// Starts the thread of the fast path, if it is configured. It begins when it is sent something, which is after the first sync. It ends

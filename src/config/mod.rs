@@ -29,7 +29,7 @@ use file::{DecodeError, Decoded, KubeProxyConfiguration};
 
 pub(crate) use change::ConfigFile;
 pub(crate) use duration::GoDuration;
-pub(crate) use file::{Flowtable, RulesetLayout};
+pub(crate) use file::{Counters, Flowtable, RulesetLayout};
 
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub(crate) const KUBERNETES_MINOR: u32 = 36;
@@ -83,6 +83,10 @@ pub struct Config {
     pub(crate) ruleset_layout: RulesetLayout,
     /// The interfaces between which established connections bypass the rules.
     pub(crate) flowtable: Flowtable,
+    /// What the rules count.
+    pub(crate) counters: Counters,
+    /// The number of Services that have metrics of their own when the rules count.
+    pub(crate) metrics_services_limit: usize,
     /// How traffic of local pods is recognised.
     pub(crate) detect_local: DetectLocal,
     /// Which addresses of the node accept node ports.

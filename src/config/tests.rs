@@ -48,6 +48,8 @@ fn defaults_without_file_or_flags() {
         masquerade_all: false,
         ruleset_layout: RulesetLayout::Maps,
         flowtable: Flowtable::Off,
+        counters: Counters::Off,
+        metrics_services_limit: 100,
         detect_local: DetectLocal::ClusterCidr { v4: None, v6: None },
         node_port_addresses: NodePortAddresses::Primary,
         bind_address: "0.0.0.0".parse().unwrap(),

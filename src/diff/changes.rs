@@ -231,9 +231,9 @@ fn rewrite_detached<Owner: Clone + Eq + Hash + Ord>(plan: &mut Plan<'_>, records
 }
 
 /// Everything that a set should hold.
-fn all_elements<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, set: u16) -> Elements {
+pub(super) fn all_elements<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, set: u16) -> Elements {
     let (mut changes, mut seen) = (SetChanges::default(), HashSet::default());
-    for (_, record) in records.wanted_in_order() {
+    for record in records.wanted_in_order() {
         for entry in record.entries().filter(|entry| entry.set == set) {
             if !records.totals.is_shared(set) || seen.insert(place(entry)) {
                 changes.change(None, Some(entry));

@@ -18,8 +18,8 @@ use nft::{Chain, Command, Element, ElementRef, Expr, Ownership, RuleDump, Set, T
 use super::kept::Collect;
 use super::plan::{Plan, Present, SetChanges};
 use super::record::{Content, Group, Record};
-use super::records::{Records, place};
-use super::{room, slot_number};
+use super::records::Records;
+use super::{changes, room, slot_number};
 use crate::table::{ChainContent, Program};
 
 /// The commands from what was read to what the records say. Has the records take the numbers of slots that the kernel has.
@@ -287,24 +287,21 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
     dump: Option<&TableDump>,
     view: &mut View<'_>,
 ) {
-    let mut totals = records.totals.clone();
-    records.changed().for_each(|(_, now, before)| totals.replace(before, now));
-    let numbers = 0..u16::try_from(records.program.sets.len()).expect("a program has a few dozen sets");
+    let Compared { mut changes, lens } = compare(records, view);
     let mut outgrown = BTreeMap::new();
-    for number in numbers {
-        let set = records.set(number);
+    for ((number, set), len) in (0..).zip(&records.program.sets).zip(lens) {
         let present = dump.and_then(|dump| dump.sets.get(&set.name)).map(|(present, _)| present);
-        let too_small = present.filter(|present| room::is_outgrown(set, present.size, totals.len(number)));
+        let too_small = present.filter(|present| room::is_outgrown(set, present.size, len));
         if let Some(present) = too_small {
             outgrown.insert(&*set.name, Arc::new(present.clone()));
-            view.0[usize::from(number)] = SetView::default();
+            changes[usize::from(number)] =
+                SetChanges { add: changes::all_elements(records, number), ..SetChanges::default() };
         }
         if present.is_none() || too_small.is_some() {
-            plan.add_set(room::roomy(set, totals.len(number)));
+            plan.add_set(room::roomy(set, len));
         }
     }
     detach(plan, dump, outgrown);
-    let changes = compare(records, view);
     for (set, changes) in records.program.sets.iter().zip(changes) {
         // Elements that rules added to a dynamic set stay.
         if !set.flags.dynamic {
@@ -324,16 +321,25 @@ fn detach(plan: &mut Plan<'_>, dump: Option<&TableDump>, outgrown: BTreeMap<&str
     plan.detach(outgrown.values().cloned(), users);
 }
 
+/// What a comparison gives, by number of a set.
+struct Compared {
+    changes: Vec<SetChanges>,
+    /// Elements that are wanted.
+    lens: Vec<usize>,
+}
+
 /// What differs in each set of the program. Takes what is wanted out of the view.
-fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut View<'_>) -> Vec<SetChanges> {
+fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut View<'_>) -> Compared {
     let mut changes: Vec<SetChanges> = records.program.sets.iter().map(|_| SetChanges::default()).collect();
+    let mut lens = vec![0; changes.len()];
     let (mut seen, mut packed) = (HashSet::default(), Vec::new());
-    for (_, record) in records.wanted_in_order() {
+    for record in records.wanted_in_order() {
         for entry in record.entries() {
             let number = usize::from(entry.set);
-            if records.totals.is_shared(entry.set) && !seen.insert(place(entry)) {
+            if records.totals.is_shared(entry.set) && !seen.insert(entry.place()) {
                 continue;
             }
+            lens[number] += entry.len();
             match entry.content {
                 Content::Element(element) => {
                     compare_element(
@@ -353,7 +359,7 @@ fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut 
     for (view, changes) in std::mem::take(&mut view.0).into_iter().zip(&mut changes) {
         remove_surplus(view, changes);
     }
-    changes
+    Compared { changes, lens }
 }
 
 fn compare_element(changes: &mut SetChanges, wanted: ElementRef<'_>, present: Option<&Element>, packed: &mut Vec<u8>) {

@@ -4,6 +4,7 @@
 //! the order of their slots. Invariant: a record has one entry for a key of a set, and one object of a name; of several in a fragment
 //! the last counts.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use nft::packed::pack;
@@ -217,6 +218,22 @@ impl Record {
     /// Whether it has sets or chains of its own.
     pub(super) fn has_own(&self) -> bool {
         self.own.is_some()
+    }
+
+    /// Bytes that tell the entries of most records apart: head, flags and length of the first key, and an address.
+    pub(super) const BEGINNING: usize = HEAD + 2 + 16;
+
+    /// The first bytes of the entries, filled up with zeros.
+    pub(super) fn beginning(&self) -> [u8; Self::BEGINNING] {
+        let mut beginning = [0; Self::BEGINNING];
+        let len = self.entries.len().min(Self::BEGINNING);
+        beginning[..len].copy_from_slice(&self.entries[..len]);
+        beginning
+    }
+
+    /// Orders records by their entries as bytes.
+    pub(super) fn cmp_entries(&self, other: &Self) -> Ordering {
+        self.entries.cmp(&other.entries)
     }
 
     /// The entries in the order of set and key.

@@ -73,15 +73,29 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     /// # Panics
     /// When the fragment names a set that the program does not have.
     pub fn put(&mut self, owner: Owner, fragment: Fragment) {
-        let record = Record::new(fragment, |name| self.number(name));
-        let record = match self.committed.get(&owner) {
-            Some(committed) if *committed != record => record.arranged_like(committed),
-            _ => record,
-        };
+        let record = self.record_for(&owner, fragment);
         self.put_record(owner, record);
     }
 
-    /// As [`Records::put`], for a record that is made already.
+    /// The record for what a layout made for an owner, with the numbers of slots that were committed for it as far as it can keep them.
+    ///
+    /// # Panics
+    /// When the fragment names a set that the program does not have.
+    #[must_use]
+    pub fn record_for(&self, owner: &Owner, fragment: Fragment) -> Record {
+        let record = Record::new(fragment, |name| self.number(name));
+        match self.committed.get(owner) {
+            Some(committed) if *committed != record => record.arranged_like(committed),
+            _ => record,
+        }
+    }
+
+    /// Makes room for so many new records.
+    pub fn reserve(&mut self, count: usize) {
+        self.open.reserve(count);
+    }
+
+    /// Has the table hold for an owner what a record says, from now on.
     pub fn put_record(&mut self, owner: Owner, record: Record) {
         let is_committed =
             self.committed.get(&owner).map_or_else(|| record.is_empty(), |committed| *committed == record);
@@ -148,11 +162,13 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.open.iter().chain(unchanged)
     }
 
-    /// The same in the order of owners, so that equal inputs give equal transactions.
-    pub(super) fn wanted_in_order(&self) -> Vec<(&Owner, &Record)> {
-        let mut records: Vec<(&Owner, &Record)> = self.wanted().collect();
-        records.sort_unstable_by(|a, b| a.0.cmp(b.0));
-        records
+    /// The records of what the table should hold in the order of their entries, so that equal inputs give equal transactions.
+    /// Bytes are compared and not the names of owners, which are behind pointers. Records with the same entries have the same elements.
+    pub(super) fn wanted_in_order(&self) -> impl Iterator<Item = &Record> {
+        let mut records: Vec<([u8; Record::BEGINNING], &Record)> =
+            self.wanted().map(|(_, record)| (record.beginning(), record)).collect();
+        records.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp_entries(b.1)));
+        records.into_iter().map(|(_, record)| record)
     }
 
     /// New and committed records of the owners that changed since the last commit, in no order.

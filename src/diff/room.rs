@@ -32,9 +32,7 @@ pub(super) fn is_same_kind(wanted: &Set, present: &Set) -> bool {
     if !applies(wanted) || present.size.is_none() {
         return wanted == present;
     }
-    let Set { name, key, value, flags, timeout, size: _, comment } = present;
-    (name, key, value, flags, timeout, comment)
-        == (&wanted.name, &wanted.key, &wanted.value, &wanted.flags, &wanted.timeout, &wanted.comment)
+    *wanted == Set { size: wanted.size, ..present.clone() }
 }
 
 /// Whether a set that is there with this size has to be made anew to hold this many elements as it should.

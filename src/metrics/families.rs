@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Series;
@@ -14,6 +15,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::process::Process;
+use super::services::Latest;
 use crate::model::Family;
 
 /// Kinds of objects that a source reads.
@@ -176,6 +178,7 @@ pub(super) struct Own {
     pub(super) rejected: Series<ByKind, Counter>,
     pub(super) log_lines_dropped: Counter,
     pub(super) readyz: Series<ByCode, Counter>,
+    pub(super) counted: Latest,
 }
 
 /// Registers metrics, and counts them by stability.
@@ -187,6 +190,13 @@ struct Registrar {
 }
 
 impl Registrar {
+    /// A collector, whose families are not counted, because it has none before its first reading.
+    fn collector<C: Collector + Clone + Default>(&mut self) -> C {
+        let collector = C::default();
+        self.registry.register_collector(Box::new(collector.clone()));
+        collector
+    }
+
     fn add<M>(&mut self, name: &str, help: &str, metric: M) -> M
     where
         M: Clone + std::fmt::Debug + EncodeMetric + Send + Sync + 'static,
@@ -376,6 +386,7 @@ impl Own {
                 "Log lines that were dropped because the reader of the log was too slow, or because the log could not be written",
             ),
             readyz: r.empty("kubeproxy_nft_readyz", "Responses of /readyz by HTTP status"),
+            counted: r.collector(),
         }
     }
 }

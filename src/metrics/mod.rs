@@ -9,6 +9,7 @@
 mod families;
 mod process;
 pub(crate) mod server;
+mod services;
 mod text;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::model::Family;
+pub(crate) use services::{Counted, ServiceCounts};
+
 use families::{ByBuild, ByCode, ByFeature, ByKind, ByMap, ByPolicy, ByResource, Families, ip_family};
 
 /// The size and time of a committed transaction.
@@ -248,6 +251,11 @@ impl Metrics {
     /// A number of log lines was dropped.
     pub(crate) fn log_lines_dropped(&self, lines: u64) {
         self.inner.own.log_lines_dropped.inc_by(lines);
+    }
+
+    /// What the rules counted, in place of what was said before.
+    pub(crate) fn counted(&self, counted: Counted) {
+        self.inner.own.counted.set(counted);
     }
 
     /// Everything in the classic text format of Prometheus, version 0.0.4.

@@ -143,12 +143,24 @@ pub(super) struct Claims {
 impl Claims {
     /// Replaces the claims of one Service by those of its new content; `None` is a Service that does not exist.
     ///
-    /// Gives the Services that gained or lost a front; one may be named more than once.
+    /// Gives the other Services that gained or lost a front; one may be named more than once, and this one may be among them.
     pub(super) fn replace(&mut self, old: Option<&Service>, new: Option<&Service>) -> Vec<ObjectName> {
         let (old, new) = (claims_of(old), claims_of(new));
         let gone = old.iter().filter(|claim| new.binary_search(claim).is_err()).cloned().collect();
-        let entered = new.into_iter().filter(|claim| old.binary_search(claim).is_err()).collect();
+        let entered = new.into_iter().filter(|claim| old.binary_search(claim).is_err());
+        let entered = entered.filter_map(|(front, claim)| self.enter_alone(front, claim)).collect();
         self.exchange(gone, entered)
+    }
+
+    /// Adds a claim on a front that nothing else claims: no other Service gains or loses a front by it. Any other is given back.
+    fn enter_alone(&mut self, front: Front, claim: Claim) -> Option<(Front, Claim)> {
+        match self.owners.entry(front) {
+            Entry::Vacant(place) if !is_barred(&front, &claim, &self.service_cidrs) => {
+                place.insert(claim);
+                None
+            }
+            _ => Some((front, claim)),
+        }
     }
 
     /// Replaces the endpoints of the API server, whose Service has this name. Gives the Services that gained or lost a front.

@@ -1,12 +1,13 @@
 //! EndpointSlices as the proxy sees them.
 
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::names::{Destination, Family, Front, ObjectName, Protocol};
 
 /// An EndpointSlice with the Service it belongs to (B2).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EndpointSlice {
     /// Namespace and name of the slice.
     pub name: ObjectName,
@@ -47,8 +48,12 @@ impl PartialEq for TriggerTime {
 
 impl Eq for TriggerTime {}
 
+impl Hash for TriggerTime {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
 /// A port of a slice. It belongs to the service port of the same name and protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlicePort {
     /// Name of the service port.
     pub name: Arc<str>,
@@ -59,7 +64,7 @@ pub struct SlicePort {
 }
 
 /// One endpoint of a slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// Its first address, of the slice's family (B6).
     pub address: IpAddr,
@@ -72,7 +77,7 @@ pub struct Endpoint {
 }
 
 /// The three conditions of an endpoint with their defaults applied (B7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conditions {
     /// Takes new connections; absent means true.
     pub ready: bool,
@@ -94,7 +99,7 @@ impl Conditions {
 }
 
 /// Topology hints of an endpoint (B9).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hints {
     /// `hints.forZones[].name`.
     pub zones: Vec<Arc<str>>,

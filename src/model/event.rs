@@ -11,7 +11,7 @@ use super::node::Node;
 use super::service::Service;
 
 /// One change of the cluster. Any order, repeats and deletions of unknown objects are fine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A Service exists with this content.
     ServiceApplied(Service),

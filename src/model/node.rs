@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::Family;
 
 /// The fields of this node's Node object that the proxy uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Node {
     /// The node's name.
     pub name: Arc<str>,

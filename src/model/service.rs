@@ -11,7 +11,7 @@ use super::names::{Family, ObjectName, Protocol};
 ///
 /// Only Services that rules A1 to A3 let through exist here: headless ones, `ExternalName` ones and those handed to another
 /// proxy look deleted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Service {
     /// Namespace and name.
     pub name: ObjectName,
@@ -39,7 +39,7 @@ pub struct Service {
 }
 
 /// The cluster IP of each family.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClusterIps {
     /// IPv4.
     pub v4: Option<Ipv4Addr>,
@@ -59,7 +59,7 @@ impl ClusterIps {
 }
 
 /// Whether traffic may leave the node for its endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TrafficPolicy {
     /// Any endpoint of the cluster.
     #[default]
@@ -69,7 +69,7 @@ pub enum TrafficPolicy {
 }
 
 /// One port of a Service. (namespace, name, port name, protocol) identifies it (A5).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServicePort {
     /// The port's name; empty when it has none.
     pub name: Arc<str>,

@@ -4,11 +4,12 @@
 //! an event that leaves its object equal dirties nothing; what `select` gives for a Service changes only if that
 //! Service became dirty.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashMap;
 use ipnet::IpNet;
 
 use super::claims::{Claims, Conflict};
@@ -21,8 +22,9 @@ use super::service::Service;
 /// What changed since the last [`State::take_dirty`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {
-    /// Services to select again; a Service that is gone, or not known yet, may be among them.
-    pub services: HashSet<ObjectName>,
+    /// Services to select again, each once, in the order in which they became dirty: a list of all objects is gone through in its own
+    /// order then, which is the one in which they lie in memory. A Service that is gone, or not known yet, may be among them.
+    pub services: Vec<ObjectName>,
     /// Some fact of this node changed.
     pub node: bool,
     /// Some ServiceCIDR changed.
@@ -41,9 +43,9 @@ impl Dirty {
 #[derive(Debug)]
 pub struct State {
     node_name: Arc<str>,
-    services: HashMap<ObjectName, Service>,
-    /// By Service, known or not (B13), in order of slice name. Not a map within a map: most Services have one slice.
-    slices: HashMap<ObjectName, Vec<EndpointSlice>>,
+    /// By name, Services and those that only slices name (B13).
+    known: HashMap<ObjectName, Known>,
+    service_count: usize,
     /// The Service under which each slice is kept.
     slice_services: HashMap<ObjectName, ObjectName>,
     node: Option<Node>,
@@ -57,6 +59,27 @@ pub struct State {
     front_limit: u64,
     complete: bool,
     dirty: Dirty,
+    /// The number of calls of [`State::take_dirty`], from 1.
+    round: u32,
+    /// Whether something has become unknown since the last one.
+    has_gone: bool,
+}
+
+/// What is known under the name of a Service. One that became empty is kept until its name is taken as dirty.
+#[derive(Debug, Default)]
+struct Known {
+    /// Apart, so that the map is small and grows soon.
+    service: Option<Box<Service>>,
+    /// In order of name. Not a map: most Services have one slice.
+    slices: Vec<EndpointSlice>,
+    /// The round in which it became dirty last.
+    dirty_in: u32,
+}
+
+impl Known {
+    fn is_empty(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty()
+    }
 }
 
 impl State {
@@ -65,8 +88,8 @@ impl State {
     pub fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.into(),
-            services: HashMap::default(),
-            slices: HashMap::default(),
+            known: HashMap::default(),
+            service_count: 0,
             slice_services: HashMap::default(),
             node: None,
             service_cidrs: BTreeMap::new(),
@@ -76,6 +99,8 @@ impl State {
             front_limit: u64::MAX,
             complete: false,
             dirty: Dirty::default(),
+            round: 1,
+            has_gone: false,
         }
     }
 
@@ -106,7 +131,17 @@ impl State {
 
     /// What became dirty since the last call.
     pub fn take_dirty(&mut self) -> Dirty {
-        std::mem::take(&mut self.dirty)
+        let dirty = std::mem::take(&mut self.dirty);
+        // A name of an earlier round is dirty again in this one. After 2^32 rounds one might not be; that is 130 years of syncs.
+        self.round = self.round.wrapping_add(1);
+        if std::mem::take(&mut self.has_gone) {
+            for name in &dirty.services {
+                if self.known.get(name).is_some_and(Known::is_empty) {
+                    self.known.remove(name);
+                }
+            }
+        }
+        dirty
     }
 
     /// Whether anything became dirty since the last [`State::take_dirty`].
@@ -135,12 +170,12 @@ impl State {
     /// A Service by name.
     #[must_use]
     pub fn service(&self, name: &ObjectName) -> Option<&Service> {
-        self.services.get(name)
+        self.known.get(name)?.service.as_deref()
     }
 
     /// All Services, in order of name.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
-        let mut services: Vec<&Service> = self.services.values().collect();
+        let mut services: Vec<&Service> = self.known.values().filter_map(|known| known.service.as_deref()).collect();
         services.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         services.into_iter()
     }
@@ -148,12 +183,12 @@ impl State {
     /// The number of Services.
     #[must_use]
     pub fn service_count(&self) -> usize {
-        self.services.len()
+        self.service_count
     }
 
     /// The slices of a Service, known or not (B13), in order of slice name.
     pub fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
-        self.slices.get(service).into_iter().flatten()
+        self.known.get(service).into_iter().flat_map(|known| &known.slices)
     }
 
     /// A slice by name.
@@ -193,28 +228,51 @@ impl State {
     }
 
     fn set_service(&mut self, name: ObjectName, new: Option<Service>) {
-        if self.services.get(&name) == new.as_ref() {
+        let old = self.known.get(&name).and_then(|known| known.service.as_deref());
+        if old == new.as_ref() {
             return;
         }
-        let old = match new {
-            Some(new) => self.services.insert(name.clone(), new),
-            None => self.services.remove(&name),
-        };
+        self.service_count = self.service_count + usize::from(new.is_some()) - usize::from(old.is_some());
         let limit = self.front_limit;
         let claims = |service: &&Service| u64::try_from(service.front_count()).is_ok_and(|count| count <= limit);
-        let new = self.services.get(&name).filter(claims);
-        let others = self.claims.replace(old.as_ref().filter(claims), new);
-        self.dirty.services.extend(others);
-        self.dirty.services.insert(name);
+        let others = self.claims.replace(old.filter(claims), new.as_ref().filter(claims));
+        self.change(name, |known| known.service = new.map(Box::new));
+        self.set_dirty(others);
+    }
+
+    /// Changes what is known under the name of a Service, and notes it as dirty.
+    fn change(&mut self, name: ObjectName, change: impl FnOnce(&mut Known)) {
+        let (known, name) = match self.known.entry(name) {
+            Entry::Occupied(known) => {
+                let name = (known.get().dirty_in != self.round).then(|| known.key().clone());
+                (known.into_mut(), name)
+            }
+            Entry::Vacant(place) => {
+                let name = place.key().clone();
+                (place.insert(Known::default()), Some(name))
+            }
+        };
+        change(known);
+        known.dirty_in = self.round;
+        self.has_gone |= known.is_empty();
+        self.dirty.services.extend(name);
+    }
+
+    /// Notes Services as dirty.
+    fn set_dirty(&mut self, services: impl IntoIterator<Item = ObjectName>) {
+        services.into_iter().for_each(|name| self.change(name, |_| ()));
     }
 
     fn set_slice(&mut self, name: &ObjectName, new: Option<EndpointSlice>) {
-        if self.slice(name) == new.as_ref() {
+        let old = self.slice(name);
+        if old == new.as_ref() {
             return;
         }
         let is_of_api_server = |slice: &EndpointSlice| slice.service == self.kubernetes;
-        let concerns_api_server = self.slice(name).into_iter().chain(&new).any(is_of_api_server);
-        self.remove_slice(name);
+        let concerns_api_server = old.into_iter().chain(&new).any(is_of_api_server);
+        if old.is_some() {
+            self.remove_slice(name);
+        }
         if let Some(slice) = new {
             self.insert_slice(slice);
         }
@@ -238,28 +296,21 @@ impl State {
         let of_service = self.slices_of(&self.kubernetes).flat_map(EndpointSlice::addressed);
         let fronts = of_service.chain(self.api_server.iter().map(front)).collect();
         let others = self.claims.set_api_server(&self.kubernetes, fronts);
-        self.dirty.services.extend(others);
+        self.set_dirty(others);
     }
 
     fn remove_slice(&mut self, name: &ObjectName) {
         let Some(service) = self.slice_services.remove(name) else { return };
-        if let Some(slices) = self.slices.get_mut(&service) {
-            slices.retain(|slice| slice.name != *name);
-            if slices.is_empty() {
-                self.slices.remove(&service);
-            }
-        }
-        self.dirty.services.insert(service);
+        self.change(service, |known| known.slices.retain(|slice| slice.name != *name));
     }
 
     fn insert_slice(&mut self, slice: EndpointSlice) {
-        let service = slice.service.clone();
-        let slices = self.slices.entry(service.clone()).or_default();
-        let place = slices.partition_point(|other| other.name < slice.name);
-        self.slice_services.insert(slice.name.clone(), service.clone());
-        slices.reserve_exact(1);
-        slices.insert(place, slice);
-        self.dirty.services.insert(service);
+        self.slice_services.insert(slice.name.clone(), slice.service.clone());
+        self.change(slice.service.clone(), |known| {
+            let place = known.slices.partition_point(|other| other.name < slice.name);
+            known.slices.reserve_exact(1);
+            known.slices.insert(place, slice);
+        });
     }
 
     fn set_node(&mut self, node: Node) {
@@ -273,13 +324,21 @@ impl State {
         self.dirty.node = true;
         if zone_changed {
             // Zone hints mean something else now (C9).
-            self.dirty.services.extend(self.slices.keys().cloned());
+            self.set_dirty_where(|known| !known.slices.is_empty());
         }
         if ips_changed {
             // A source range may hold the node's address now, or no longer (D18).
-            let restricted = self.services.values().filter(|service| !service.source_ranges.is_empty());
-            self.dirty.services.extend(restricted.map(|service| service.name.clone()));
+            self.set_dirty_where(|known| {
+                known.service.as_ref().is_some_and(|service| !service.source_ranges.is_empty())
+            });
         }
+    }
+
+    /// Notes all Services as dirty of which this is known.
+    fn set_dirty_where(&mut self, is_meant: impl Fn(&Known) -> bool) {
+        let names = self.known.iter().filter(|(_, known)| is_meant(known)).map(|(name, _)| name.clone());
+        let names: Vec<ObjectName> = names.collect();
+        self.set_dirty(names);
     }
 
     fn set_service_cidr(&mut self, name: Arc<str>, new: Option<Vec<IpNet>>) {
@@ -290,7 +349,7 @@ impl State {
             };
             self.dirty.service_cidrs = true;
             let others = self.claims.set_service_cidrs(self.service_cidrs());
-            self.dirty.services.extend(others);
+            self.set_dirty(others);
         }
     }
 }

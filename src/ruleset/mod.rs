@@ -7,6 +7,7 @@
 //! Invariant: the fragments of two Services never hold the same element with different values, because a front has one owner.
 
 pub mod chains;
+pub mod counters;
 pub mod fastpath;
 pub mod maps;
 pub mod notes;
@@ -22,6 +23,7 @@ use crate::select::ServiceSelection;
 use crate::select::size::PortSize;
 use crate::table::{Fragment, Program};
 
+pub use counters::Counters;
 pub(crate) use shared::set::NODEPORT_IPS;
 
 /// What decides about the fixed part of one family's table.
@@ -39,6 +41,8 @@ pub struct Settings {
     pub node_ports: NodePorts,
     /// Drop forwarded packets that connection tracking finds invalid, as iptables mode does; layout `chains` only.
     pub drop_invalid: bool,
+    /// What the rules count.
+    pub counters: Counters,
     /// Whether only this process may change the table while it runs.
     pub owned: bool,
 }

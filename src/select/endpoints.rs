@@ -17,7 +17,7 @@ pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
 /// Of duplicates the later wins unless it terminates; one that terminates only fills an empty place (B10). A named port
 /// may have another number in each slice.
 pub(super) fn merge<'a>(backends: &[Backend<'a>]) -> Vec<Entry<'a>> {
-    let mut merged = Vec::new();
+    let mut merged = Vec::with_capacity(backends.iter().map(|backend| backend.slice.endpoints.len()).sum());
     for Backend { slice, port, .. } in backends {
         merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, *port), endpoint)));
     }

@@ -33,6 +33,11 @@ impl fmt::Display for Oversized {
     }
 }
 
+/// About how many elements stand for a Service.
+pub(super) fn size(state: &State, layout: Layout, name: &ObjectName) -> u64 {
+    sizes(state, name).fold(0, |sum: u64, port| sum.saturating_add(layout.weight(&port)))
+}
+
 /// Which Services are over the limit.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -48,17 +53,18 @@ impl Budget {
         Self { limit, over: BTreeMap::new(), news: Vec::new() }
     }
 
-    /// Counts a Service anew; gives whether it is within the limit.
-    pub(super) fn admits(&mut self, state: &State, layout: Layout, name: &ObjectName) -> bool {
-        let size = sizes(state, name).fold(0, |sum: u64, port| sum.saturating_add(layout.weight(&port)));
+    /// The size that a Service may have.
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Takes over the size of a Service.
+    pub(super) fn note(&mut self, name: &ObjectName, size: u64) {
         if size <= self.limit {
             self.over.remove(name);
-            return true;
-        }
-        if self.over.insert(name.clone(), size).is_none() {
+        } else if self.over.insert(name.clone(), size).is_none() {
             self.news.push(Oversized { service: name.clone(), size, limit: self.limit });
         }
-        false
     }
 
     /// The Services that are over the limit.

@@ -29,15 +29,17 @@ pub struct Reconciled {
 }
 
 impl UdpFlows {
-    /// Notes a Service that had UDP endpoints before the change or has them after it (B15). One that is left out, because it is too
-    /// large to be looked at, keeps its flows as one that is gone does.
-    pub(super) fn service_changed(&mut self, state: &State, name: &ObjectName, fits: bool) {
-        if !fits {
+    /// Notes a Service that had UDP endpoints before the change or has them after it (B15). `has_udp_endpoints` is `None` for one that
+    /// is left out, because it is too large to be looked at: it keeps its flows as one that is gone does.
+    pub(super) fn service_changed(&mut self, name: &ObjectName, has_udp_endpoints: Option<bool>) {
+        let Some(has) = has_udp_endpoints else {
             self.known.remove(name);
             self.changed.remove(name);
             return;
+        };
+        if !has && self.known.is_empty() {
+            return;
         }
-        let has = conntrack::has_udp_endpoints(state, name);
         let had = if has { !self.known.insert(name.clone()) } else { self.known.remove(name) };
         if has || had {
             self.changed.insert(name.clone());
@@ -152,6 +154,12 @@ mod tests {
         ])
     }
 
+    /// Notes a change of a Service that is small enough, or of one that is not.
+    fn changed(flows: &mut UdpFlows, state: &State, service: &str, fits: bool) {
+        let service = name(service);
+        flows.service_changed(&service, fits.then(|| conntrack::has_udp_endpoints(state, &service)));
+    }
+
     fn reconcile(flows: &mut UdpFlows, state: &State, kernel: &mut Tracker) -> Vec<usize> {
         flows.reconcile(state, kernel, &Family::BOTH, &[]).iter().map(|done| done.deleted).collect()
     }
@@ -160,10 +168,10 @@ mod tests {
     #[test]
     fn flows_are_listed_once_a_family_and_only_when_a_service_with_udp_changed() {
         let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
-        flows.service_changed(&state, &name("shop/web"), true);
+        changed(&mut flows, &state, "shop/web", true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
         assert_eq!(kernel.listed, [], "no UDP in it");
-        flows.service_changed(&state, &name("shop/dns"), true);
+        changed(&mut flows, &state, "shop/dns", true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "the flow to the cluster IP");
         assert_eq!(kernel.listed, Family::BOTH);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "not again before the next change");
@@ -173,11 +181,11 @@ mod tests {
     #[test]
     fn a_service_that_is_left_out_keeps_its_flows_and_is_not_looked_at() {
         let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
-        flows.service_changed(&state, &name("shop/dns"), true);
-        flows.service_changed(&state, &name("shop/dns"), false);
+        changed(&mut flows, &state, "shop/dns", true);
+        changed(&mut flows, &state, "shop/dns", false);
         flows.all_changed();
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
-        flows.service_changed(&state, &name("shop/dns"), true);
+        changed(&mut flows, &state, "shop/dns", true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
     }
 
@@ -185,8 +193,8 @@ mod tests {
     #[test]
     fn flows_made_under_the_rules_of_others_are_looked_through() {
         let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
-        flows.service_changed(&state, &name("shop/dns"), true);
-        flows.service_changed(&state, &name("shop/web"), true);
+        changed(&mut flows, &state, "shop/dns", true);
+        changed(&mut flows, &state, "shop/web", true);
         reconcile(&mut flows, &state, &mut kernel);
         flows.all_changed();
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0]);
@@ -198,7 +206,7 @@ mod tests {
     fn a_list_that_fails_is_given_up_and_counts_for_nothing() {
         let (state, mut flows) = (cluster(), UdpFlows::default());
         let mut kernel = Tracker { fails: true, ..Tracker::default() };
-        flows.service_changed(&state, &name("shop/dns"), true);
+        changed(&mut flows, &state, "shop/dns", true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
         assert_eq!((kernel.listed.len(), kernel.deleted), (2, 0));
     }

@@ -14,20 +14,26 @@ pub(super) struct Counts {
     pub(super) external: usize,
 }
 
+/// Counts the ports of a Service, by family; `None` when it is gone.
+pub(super) fn counts(selection: Option<&ServiceSelection>) -> [Counts; 2] {
+    let ports = selection.map_or(&[][..], |selection| &selection.ports);
+    Family::BOTH.map(|family| {
+        let of_family = || ports.iter().filter(|port| port.family == family);
+        Counts {
+            internal: of_family().filter(|port| lacks_internal(port)).count(),
+            external: of_family().filter(|port| lacks_external(port)).count(),
+        }
+    })
+}
+
 /// The counts of each Service and family where they are not 0.
 #[derive(Debug, Default)]
 pub(super) struct NoLocalEndpoints(HashMap<(ObjectName, Family), Counts>);
 
 impl NoLocalEndpoints {
-    /// Takes over what was selected for a Service; `None` when it is gone.
-    pub(super) fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
-        let ports = selection.map_or(&[][..], |selection| &selection.ports);
-        for family in Family::BOTH {
-            let of_family = || ports.iter().filter(|port| port.family == family);
-            let counts = Counts {
-                internal: of_family().filter(|port| lacks_internal(port)).count(),
-                external: of_family().filter(|port| lacks_external(port)).count(),
-            };
+    /// Takes over the counts of a Service, by family.
+    pub(super) fn set_service(&mut self, name: &ObjectName, counts: [Counts; 2]) {
+        for (family, counts) in Family::BOTH.into_iter().zip(counts) {
             if counts != Counts::default() {
                 self.0.insert((name.clone(), family), counts);
             } else if !self.0.is_empty() {
@@ -78,7 +84,7 @@ mod tests {
         let slice = slice("ns/web-1", WEB, &ports, endpoints);
         let state = state([Event::ServiceApplied(service), Event::SliceApplied(slice)]);
         let mut counts = NoLocalEndpoints::default();
-        counts.set_service(&name(WEB), select(&state, &name(WEB)).as_ref());
+        counts.set_service(&name(WEB), super::counts(select(&state, &name(WEB)).as_ref()));
         Family::BOTH.map(|family| counts.total(family)).map(|counts| (counts.internal, counts.external))
     }
 
@@ -102,9 +108,9 @@ mod tests {
         let slice = slice("ns/web-1", WEB, &[slice_port("http", 8080)], &["10.0.0.1 @there"]);
         let state = state([Event::ServiceApplied(web), Event::SliceApplied(slice)]);
         let mut counts = NoLocalEndpoints::default();
-        counts.set_service(&name(WEB), select(&state, &name(WEB)).as_ref());
+        counts.set_service(&name(WEB), super::counts(select(&state, &name(WEB)).as_ref()));
         assert_eq!(counts.total(Family::V4), Counts { internal: 1, external: 1 });
-        counts.set_service(&name(WEB), None);
+        counts.set_service(&name(WEB), super::counts(None));
         assert_eq!(counts.total(Family::V4), Counts::default());
         assert!(counts.0.is_empty());
     }

@@ -8,6 +8,7 @@
 mod budget;
 mod chores;
 mod client_checks;
+mod computed;
 mod engine;
 mod failure;
 mod flows;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::config::{Config, DetectLocal, NodePortAddresses};
+use crate::config::{self, Config, DetectLocal, NodePortAddresses};
 use crate::model::{Family, Node};
-use crate::ruleset::{LocalTraffic, NodePorts, Settings};
+use crate::ruleset::{Counters, LocalTraffic, NodePorts, Settings};
 
 /// The settings of one family's table, which is owned if the kernel can do that and the operator wants it.
 pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, owned: bool) -> Settings {
@@ -18,6 +18,11 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
         local_traffic: local_traffic(&config.detect_local, node, family),
         node_ports: node_ports(&config.node_port_addresses, family),
         drop_invalid: !config.conntrack.tcp_be_liberal,
+        counters: match config.counters {
+            config::Counters::Off => Counters::Off,
+            config::Counters::Services => Counters::Services,
+            config::Counters::Endpoints => Counters::Endpoints,
+        },
         owned,
     }
 }

@@ -182,12 +182,18 @@ impl Tables {
         }
     }
 
-    /// Takes over what was selected for a Service; `None` when it is gone.
-    pub(super) fn set_service(&mut self, name: &ObjectName, selection: Option<&ServiceSelection>) {
-        for table in &mut self.tables {
-            let fragment = selection.map(|selection| self.layout.service(&table.settings, selection));
-            table.records.put(Owner::Service(name.clone()), fragment.unwrap_or_default());
-        }
+    /// The records for what was selected for a Service, which is `None` when it is gone.
+    pub(super) fn records_for(&self, name: &ObjectName, selection: Option<&ServiceSelection>) -> ServiceRecords {
+        let Some(selection) = selection else { return self.tables.iter().map(|_| Record::default()).collect() };
+        let owner = Owner::Service(name.clone());
+        let record =
+            |table: &FamilyTable| table.records.record_for(&owner, self.layout.service(&table.settings, selection));
+        self.tables.iter().map(record).collect()
+    }
+
+    /// Makes room for the records of so many Services.
+    pub(super) fn reserve(&mut self, services: usize) {
+        self.tables.iter_mut().for_each(|table| table.records.reserve(services));
     }
 
     /// The records of a Service.

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,10 +19,15 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How many seconds a proxy that is to end by itself may take, on a busy machine too.
+const LONGEST: &str = "120";
 
-/// Runs the proxy to its end in a namespace, with these flags.
+/// Runs the proxy to its end in a namespace, with these flags. A proxy that does not end is killed after [`LONGEST`].
 fn proxy(node: &Namespace, flags: &[&str]) -> Output {
-    node.command(binary()).args(flags).output().unwrap()
+    let mut command = node.command("timeout");
+    let output = command.args(["--signal=KILL", LONGEST]).arg(binary()).args(flags).output().unwrap();
+    assert_ne!(output.status.signal(), Some(9), "no end within {LONGEST} s with {flags:?}: {}", text(&output));
+    output
 }
 
 fn text(output: &Output) -> String {

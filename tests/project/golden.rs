@@ -12,10 +12,11 @@ use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 
 /// Every cluster has a folder and an expected ruleset in each layout, and nothing else lies there.
-const CLUSTERS: [&str; 14] = [
+const CLUSTERS: [&str; 15] = [
     "affinity",
     "bridge-detector",
     "cluster-ip",
+    "counters",
     "dual-stack-sctp",
     "empty",
     "external-ip",

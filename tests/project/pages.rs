@@ -9,13 +9,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::support::mixed;
 use crate::support::netns::run;
 use crate::support::proxy::{Proxy, binary};
 use crate::support::world::World;
 use kube_proxy::config;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 fn project() -> &'static Path {
@@ -259,9 +261,11 @@ fn first_cells(page: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The flags that upstream does not have.
-const OWN_FLAGS: [&str; 6] = [
+const OWN_FLAGS: [&str; 8] = [
+    "--counters",
     "--flowtable",
     "--manifests",
+    "--metrics-services-limit",
     "--relist-removal-limit",
     "--ruleset-layout",
     "--service-elements-limit",
@@ -283,7 +287,7 @@ fn the_flags_and_fields_of_our_own_are_on_their_page() {
     let written = fs::read_to_string(&written).expect("it was written");
     let fields = words(&page, |word| word.starts_with("nftables."));
     let own: Vec<&str> = example.iter().copied().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(own.len(), 4, "{example:?}");
+    assert_eq!(own.len(), 6, "{example:?}");
     for line in own {
         assert!(written.lines().any(|found| found == line), "{line:?} was not taken:\n{written}");
         let field = format!("nftables.{}", line.trim().split(':').next().unwrap_or_default());
@@ -325,7 +329,15 @@ fn every_metric_of_our_own_is_on_its_page_and_nothing_else_is() {
 #[test]
 fn a_scrape_has_the_metrics_of_the_page_with_their_types() {
     let world = World::new();
-    let _proxy = Proxy::start(&world.node, &crate::support::proxy::config(), &mixed::cluster());
+    let mut config = crate::support::proxy::config();
+    config["nftables"]["counters"] = json!("endpoints");
+    let proxy = Proxy::start(&world.node, &config, &mixed::cluster());
+    // The counters are read a moment after the first sync.
+    let end = Instant::now() + Duration::from_secs(60);
+    while proxy.series("kubeproxy_nft_endpoint_connections_total").is_empty() {
+        assert!(Instant::now() < end, "the counters were not read");
+        thread::sleep(Duration::from_millis(50));
+    }
     let scrape = run(world.node.command("curl").args(["-s", "http://127.0.0.1:10249/metrics"]));
     let page = page("deploy/METRICS.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `kubeproxy_nft_")?.split_once("` | "));

@@ -228,19 +228,19 @@ fn a_kernel_that_followed_every_change_holds_what_one_holds_that_got_the_end() {
 
 // The same, with node-port addresses and local pods that follow the Node (G7, H2, I2).
 #[test]
-fn so_it_does_when_the_rules_themselves_depend_on_the_node() {
+fn following_is_as_good_when_the_rules_themselves_depend_on_the_node() {
     assert_following_is_as_good(&config_by_node(), Layout::Maps, 3);
 }
 
 // The same in layout `chains` (G7, G8).
 #[test]
-fn so_it_does_with_chains_for_services() {
+fn following_is_as_good_in_layout_chains() {
     assert_following_is_as_good(&config(), Layout::Chains, 4);
 }
 
 // The same in layout `chains`, with node-port addresses and local pods that follow the Node (G7, H2, I2).
 #[test]
-fn so_it_does_with_chains_for_services_that_depend_on_the_node() {
+fn following_is_as_good_in_layout_chains_when_the_rules_depend_on_the_node() {
     assert_following_is_as_good(&config_by_node(), Layout::Chains, 5);
 }
 

@@ -354,7 +354,7 @@ fn the_difference_of_two_tables_makes_the_first_the_second() {
 
 // The comparison of the records that changed gives the same as the full one (G7).
 #[test]
-fn so_does_the_difference_of_the_records_that_change() {
+fn the_difference_of_the_records_that_change_makes_the_first_table_the_second() {
     let property = |(from, to): (Parts, Parts), changes: &Cell<usize>| difference(&from, &to, changes);
     Namespace::new("records").enter(|| assert_property(8, &(parts(), parts()), property));
 }

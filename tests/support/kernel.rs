@@ -238,7 +238,11 @@ fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
             }
             table.objects.remove(place);
         }
-        Command::AddElements(_, set, list) => return each(list, |element| add(table, &set.name, element)),
+        Command::AddElements(_, set, list) => {
+            if !fill(table, &set.name, list) {
+                return each(list, |element| add(table, &set.name, element));
+            }
+        }
         Command::DeleteElements(_, set, list) => return each(list, |element| delete(table, &set.name, element)),
         Command::DestroyElements(_, set, list) => {
             let keys: BTreeSet<Data> = list.iter().map(|element| element.element().key).collect();
@@ -279,6 +283,28 @@ fn is_chain_used(table: &TableDump, name: &Arc<str>) -> bool {
         |element: &Element| matches!(&element.value, Value::Verdict(verdict) if verdict.chain() == Some(name));
     exprs(table).any(|expr| target(expr) == Some(name))
         || table.sets.values().flat_map(|(_, elements)| elements).any(leads_there)
+}
+
+/// Fills an empty set with one sort, if nothing about the elements is refused: to insert them one by one takes long in large sets.
+fn fill(table: &mut TableDump, set: &str, list: &Elements) -> bool {
+    let leads_somewhere = |element: &Element| match &element.value {
+        Value::Verdict(verdict) => Verdict::chain(verdict).is_none_or(|target| table.chains.contains_key(target)),
+        Value::None | Value::Data(_) => true,
+    };
+    let mut filling: Vec<Element> = list.iter().map(ElementRef::element).collect();
+    filling.sort_unstable_by_key(|element| element.key);
+    let is_right = filling.iter().all(leads_somewhere) && filling.windows(2).all(|pair| pair[0].key != pair[1].key);
+    match table.sets.get_mut(set) {
+        Some((set, present))
+            if is_right
+                && present.is_empty()
+                && set.size.is_none_or(|size| usize::try_from(size).is_ok_and(|size| filling.len() <= size)) =>
+        {
+            *present = filling;
+            true
+        }
+        _ => false,
+    }
 }
 
 fn add(table: &mut TableDump, set: &str, element: &Element) -> Result<(), i32> {

@@ -13,9 +13,9 @@ use std::io;
 
 use crate::batch::Batch;
 use crate::command::Command;
-use crate::decode::{self, DecodeError, Decoded, Messages, RawElement};
+use crate::decode::{self, Count, DecodeError, Decoded, Messages, RawElement};
 use crate::monitor::TableWatch;
-use crate::object::{Element, Flowtable, Set};
+use crate::object::{Element, Flowtable, RuleDump, Set};
 use crate::socket::{Bus, Socket};
 use crate::table::{Family, Ownership, Table, TableName, TableState};
 use crate::wire::{Writer, flag, kind};
@@ -136,6 +136,47 @@ impl Connection {
             Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Hands over each element of a set that has a counter. The elements are not taken at one moment: the kernel goes on counting, and
+    /// a transaction meanwhile may have elements missed or handed over twice. None when there is no such set.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn element_counters(
+        &mut self,
+        table: &TableName,
+        set: &str,
+        mut each: impl FnMut(Element, Count),
+    ) -> Result<(), ReadError> {
+        let read = self.dump(kind::GET_ELEMENTS, table, &[&table.name, set], |item| {
+            if let Ok(Decoded::Elements { elements, .. }) = item {
+                for RawElement { element, count, .. } in elements {
+                    if let Some(count) = count {
+                        each(element, count);
+                    }
+                }
+            }
+        });
+        unless_absent(read)
+    }
+
+    /// Hands over the chain of each rule with a counter, the rule, and what its first counter counted. Not at one moment, as for
+    /// [`Self::element_counters`]. None when there is no such table.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn rule_counters(
+        &mut self,
+        table: &TableName,
+        mut each: impl FnMut(&str, RuleDump, Count),
+    ) -> Result<(), ReadError> {
+        let read = self.dump(kind::GET_RULE, table, &[&table.name], |item| {
+            if let Ok(Decoded::Rule { chain, rule, count: Some(count), .. }) = item {
+                each(&chain, rule, count);
+            }
+        });
+        unless_absent(read)
     }
 
     /// The flowtables of a table. A flowtable that this crate cannot express, such as one with hardware offload, is an error.
@@ -259,6 +300,14 @@ impl Connection {
                 each(message);
             }
         }
+    }
+}
+
+/// What is not there has nothing to list.
+fn unless_absent(read: Result<(), ReadError>) -> Result<(), ReadError> {
+    match read {
+        Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        read => read,
     }
 }
 

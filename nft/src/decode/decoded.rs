@@ -33,6 +33,8 @@ pub enum Decoded {
         chain: Arc<str>,
         /// The rule.
         rule: RuleDump,
+        /// What its first counter has counted; `None` without a counter.
+        count: Option<Count>,
     },
     /// A set or map, without its elements.
     Set {
@@ -63,6 +65,15 @@ pub enum Decoded {
     Other(u16),
 }
 
+/// What a counter has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// An element as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawElement {
@@ -72,6 +83,8 @@ pub struct RawElement {
     pub interval_end: bool,
     /// The time that the element still has to live; `None` when it does not expire.
     pub expires: Option<Duration>,
+    /// What its counter has counted; `None` without a counter.
+    pub count: Option<Count>,
 }
 
 /// A message or object that this crate cannot express.

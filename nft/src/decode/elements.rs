@@ -1,6 +1,7 @@
 //! Elements of sets, and the joining of the two halves in which the kernel keeps each range.
 
 use super::decoded::{DecodeError, Decoded, Object, RawElement, milliseconds, value};
+use super::exprs::counted;
 use super::heads::SetHead;
 use crate::data::{Data, Value};
 use crate::object::{Element, Set};
@@ -25,6 +26,7 @@ fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
     const TIMEOUT: u16 = 4;
     const EXPIRATION: u16 = 5;
     const USERDATA: u16 = 6;
+    const EXPRESSION: u16 = 7;
     const KEY_END: u16 = 10;
     const INTERVAL_END: u32 = 1;
     let flags = object.number(FLAGS);
@@ -38,7 +40,12 @@ fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
         timeout: milliseconds(object.find(TIMEOUT)),
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    Ok(RawElement { element, interval_end: flags & INTERVAL_END != 0, expires: milliseconds(object.find(EXPIRATION)) })
+    Ok(RawElement {
+        element,
+        interval_end: flags & INTERVAL_END != 0,
+        expires: milliseconds(object.find(EXPIRATION)),
+        count: object.find(EXPRESSION).and_then(|attr| counted(attr.nested())),
+    })
 }
 
 fn data(attr: Attr<'_>) -> Option<Data> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::decoded::{name, value};
+use super::decoded::{Count, name, value};
 use super::foreign::foreign;
 use crate::data::{Data, Value};
 use crate::expr::{CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, PayloadBase, Register, RejectWith};
@@ -17,6 +17,17 @@ pub(super) fn expr(attrs: Attrs<'_>) -> Option<Expr> {
     let data = attrs.find(DATA).map_or(Attrs::new(&[]), |data| data.nested());
     let foreign = || foreign(&name, Reader(data)).map(|foreign| Expr::Foreign(Arc::new(foreign)));
     Some(known(&name, data).or_else(foreign).unwrap_or(Expr::Unknown(name)))
+}
+
+/// What a counter has counted; `None` for any other expression.
+pub(super) fn counted(attrs: Attrs<'_>) -> Option<Count> {
+    const NAME: u16 = 1;
+    const DATA: u16 = 2;
+    const BYTES: u16 = 1;
+    const PACKETS: u16 = 2;
+    let data =
+        attrs.find(DATA).filter(|_| attrs.find(NAME).is_some_and(|name| name.str() == Some("counter")))?.nested();
+    Some(Count { packets: data.find(PACKETS)?.u64()?, bytes: data.find(BYTES)?.u64()? })
 }
 
 fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {

@@ -22,7 +22,7 @@ use crate::table::Family;
 use crate::wire::{Attrs, SUBSYSTEM, kind};
 
 pub use ack::{Ack, ack, done};
-pub use decoded::{DecodeError, Decoded, RawElement};
+pub use decoded::{Count, DecodeError, Decoded, RawElement};
 pub use elements::{pair, pair_of};
 pub use heads::{ChainHead, HookHead, RuleHead, SetHead, TableHead, chain_head, rule_head, set_head, table_head};
 pub use messages::{Messages, dump_interrupted, sequence};

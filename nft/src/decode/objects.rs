@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::decoded::{DecodeError, Decoded, Object, milliseconds};
-use super::exprs::expr;
+use super::exprs::{counted, expr};
 use crate::datatype::DataType;
+use crate::expr::Expr;
 use crate::field::Field;
 use crate::object::{BaseChain, Chain, ChainType, Flowtable, Hook, RuleDump, Set, SetFlags, Types, ValueType};
 use crate::table::{Family, Ownership, Table, TableName, TableState};
@@ -107,13 +108,17 @@ pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeEr
     const USERDATA: u16 = 7;
     let object = Object::new("rule", attrs, CHAIN);
     let exprs = object.find(EXPRESSIONS).into_iter().flat_map(|list| list.nested());
+    let mut count = None;
     let rule = RuleDump {
         exprs: exprs
-            .map(|item| expr(item.nested()).ok_or_else(|| object.error("expression")))
+            .map(|item| {
+                count = count.or_else(|| counted(item.nested()));
+                expr(item.nested()).ok_or_else(|| object.error("expression"))
+            })
             .collect::<Result<_, _>>()?,
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
-    Ok(Decoded::Rule { table: object.table(family, TABLE)?, chain: object.name()?, rule })
+    Ok(Decoded::Rule { table: object.table(family, TABLE)?, chain: object.name()?, rule, count })
 }
 
 /// A flowtable at another hook than ingress, or with flags (hardware offload), is an error, because this crate makes none.
@@ -158,6 +163,8 @@ mod set_attr {
     pub(super) const DESCRIPTION_SIZE: u16 = 1;
     pub(super) const TIMEOUT: u16 = 11;
     pub(super) const USERDATA: u16 = 13;
+    pub(super) const EXPRESSION: u16 = 17;
+    pub(super) const EXPRESSIONS: u16 = 18;
 }
 
 /// `NFT_SET_*`.
@@ -189,9 +196,22 @@ pub(super) fn set(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeErr
         flags: set_flags(flags),
         timeout: milliseconds(object.find(set_attr::TIMEOUT)).filter(|timeout| !timeout.is_zero()),
         size: size.and_then(|size| size.u32()),
+        counter: counts(&object)?,
         comment: userdata::read_set_comment(userdata),
     };
     Ok(Decoded::Set { table: object.table(family, set_attr::TABLE)?, set })
+}
+
+/// Whether elements have a counter. Another expression, or several, is an error, because this crate makes no such sets.
+fn counts(object: &Object<'_>) -> Result<bool, DecodeError> {
+    if object.find(set_attr::EXPRESSIONS).is_some() {
+        return Err(object.error("expressions"));
+    }
+    match object.find(set_attr::EXPRESSION).map(|attr| expr(attr.nested())) {
+        None => Ok(false),
+        Some(Some(Expr::Counter)) => Ok(true),
+        Some(_) => Err(object.error("expression")),
+    }
 }
 
 const fn set_flags(flags: u32) -> SetFlags {

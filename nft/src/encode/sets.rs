@@ -115,9 +115,24 @@ fn describe(object: &nftnl::set::Set<'_, AnyKey>, set: &Set) {
         let sizes: Vec<u8> = key.iter().map(|t| u8::try_from(t.size()).expect("at most 16")).collect();
         bytes(object, sys::NFTNL_SET_DESC_CONCAT, &sizes);
     }
+    if set.counter {
+        count(object);
+    }
     let data = userdata::of_set(set);
     if !data.is_empty() {
         bytes(object, sys::NFTNL_SET_USERDATA, &data);
+    }
+}
+
+/// Has the kernel give each element a counter.
+fn count(object: &nftnl::set::Set<'_, AnyKey>) {
+    // SAFETY: `nftnl_expr_alloc` reads a string up to its zero byte, which a literal `CStr` has, keeps no pointer to it, and gives a new
+    // object or null. `nftnl_set_add_expr` takes the object over; `nftnl_set_free` frees it with the set that `object` owns, whose
+    // pointer is valid during the call. Nothing else refers to the expression.
+    unsafe {
+        let counter = sys::nftnl_expr_alloc(c"counter".as_ptr());
+        assert!(!counter.is_null(), "libnftnl is out of memory");
+        sys::nftnl_set_add_expr(object.as_ptr().as_ptr(), counter);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::text::words::{comment, duration, interface};
 pub(super) struct ElementText {
     key: Vec<DataType>,
     value: Vec<DataType>,
+    counter: bool,
 }
 
 impl ElementText {
@@ -20,12 +21,15 @@ impl ElementText {
             Some(ValueType::Data(types)) => types.data_types(),
             Some(ValueType::Verdict) | None => Vec::new(),
         };
-        Self { key: set.key.data_types(), value }
+        Self { key: set.key.data_types(), value, counter: set.counter }
     }
 
-    /// `KEY timeout T comment "..." : VALUE`.
+    /// `KEY counter timeout T comment "..." : VALUE`.
     pub(super) fn element(&self, element: &Element) -> String {
         let mut text = self.key(element);
+        if self.counter {
+            text += " counter";
+        }
         if let Some(timeout) = element.timeout {
             text += &format!(" timeout {}", duration(timeout));
         }

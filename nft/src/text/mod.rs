@@ -12,6 +12,7 @@ mod command;
 mod element;
 mod expr;
 mod flowtable;
+mod foreign;
 mod set;
 mod statement;
 mod words;

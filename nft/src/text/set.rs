@@ -35,6 +35,7 @@ pub(super) fn properties(set: &Set) -> Vec<String> {
     if !flags.is_empty() && (set.timeout.is_none() || flags != ["timeout"]) {
         lines.push(format!("flags {}", flags.join(",")));
     }
+    lines.extend(set.counter.then(|| "counter".to_owned()));
     lines.extend(set.timeout.map(|timeout| format!("timeout {}", duration(timeout))));
     lines.extend(set.comment.as_deref().map(|text| format!("comment {}", quoted(text))));
     lines

@@ -12,6 +12,7 @@ use crate::raise::Part;
 use crate::statement::{CtBit, Operand, Statement};
 use crate::table::Family;
 use crate::text::element::values;
+use crate::text::foreign;
 use crate::text::words::{comment, duration, interface_start};
 
 impl RuleDump {
@@ -23,11 +24,17 @@ impl RuleDump {
             return Scope::table(family).rule(&rule);
         }
         let scope = Scope::table(family);
-        let words = self.parts(family).into_iter().map(|(part, _)| match part {
-            Part::Statement(statement) => scope.statement(&statement),
-            Part::Expr(index) => self.exprs[index].to_string(),
-        });
-        words.collect::<Vec<_>>().join(" ") + &comment(self.comment.as_deref())
+        let mut words = Vec::new();
+        let mut at = 0;
+        while let Some(rest) = self.exprs.get(at..).filter(|rest| !rest.is_empty()) {
+            let (text, len) = match self.part(at, family) {
+                (Part::Statement(statement), len) => (scope.statement(&statement), len),
+                (Part::Expr(_), _) => foreign::words(rest).unwrap_or_else(|| (rest[0].to_string(), 1)),
+            };
+            words.push(text);
+            at += len;
+        }
+        words.join(" ") + &comment(self.comment.as_deref())
     }
 }
 

@@ -99,7 +99,7 @@ fn dump_rules(name: &TableName) -> Vec<(Arc<str>, RuleDump)> {
     let decoded = dump(GET_RULE, name.family, &[(1, &name.name)]).into_iter();
     decoded
         .map(|decoded| match decoded {
-            Decoded::Rule { table, chain, rule } if table == *name => (chain, rule),
+            Decoded::Rule { table, chain, rule, .. } if table == *name => (chain, rule),
             other => panic!("{other:?}"),
         })
         .collect()

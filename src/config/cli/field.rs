@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::duration::GoDuration;
-use crate::config::file::{Flowtable, KubeProxyConfiguration, Quantity, RulesetLayout, VmoduleItem};
+use crate::config::file::{Counters, Flowtable, KubeProxyConfiguration, Quantity, RulesetLayout, VmoduleItem};
 
 /// The place of a field in the configuration.
 type Place<T> = fn(&mut KubeProxyConfiguration) -> &mut T;
@@ -34,6 +34,8 @@ pub(super) enum Field {
     Quantity(Place<Quantity>),
     /// `maps` or `chains`.
     Layout(Place<RulesetLayout>),
+    /// `off`, `services` or `endpoints`.
+    Counts(Place<Counters>),
     /// `off`, `auto`, or names of interfaces.
     Interfaces(Place<Flowtable>),
     /// `name=bool` pairs; given again, they are merged.
@@ -63,6 +65,7 @@ impl Field {
                 *place(config) = Quantity::parse(last).ok_or("expected a quantity such as 64Ki")?;
             }
             Self::Layout(place) => *place(config) = parsed(last)?,
+            Self::Counts(place) => *place(config) = parsed(last)?,
             Self::Interfaces(place) => *place(config) = Flowtable::from(last.clone()),
             Self::Gates => config.feature_gates.extend(pairs(values, go_bool)?),
             Self::Vmodule => {
@@ -86,6 +89,7 @@ impl Field {
             Self::List(place) => format!("[{}]", place(config).join(",")),
             Self::Quantity(place) => place(config).to_string(),
             Self::Layout(place) => place(config).to_string(),
+            Self::Counts(place) => place(config).to_string(),
             Self::Interfaces(place) => place(config).to_string(),
             Self::Gates => joined(config.feature_gates.iter()),
             Self::Vmodule => joined(config.logging.vmodule.iter().map(|item| (&item.file_pattern, &item.verbosity))),

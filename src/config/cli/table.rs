@@ -3,7 +3,7 @@
 //! Defaults are those of [`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration). To add a flag, add a line.
 
 use super::field::Field::{
-    self, Address, Bool, Duration, Float, Gates, Int, Interfaces, Layout, Level, List, Quantity, Text, Vmodule,
+    self, Address, Bool, Counts, Duration, Float, Gates, Int, Interfaces, Layout, Level, List, Quantity, Text, Vmodule,
 };
 
 /// A flag that sets a field.
@@ -50,6 +50,8 @@ pub(super) const FLAGS: &[Flag] = &[
     always(PROXY, "relist-removal-limit", Int(|c| &mut c.nftables.relist_removal_limit), "Percent of a kind's objects that one list may remove; one that lacks more (and at least 10) is confirmed by a second; 100: never"),
     always(PROXY, "service-elements-limit", Int(|c| &mut c.nftables.service_elements_limit), "Elements of sets and maps that one Service may take, about one for each endpoint of each port and address; a larger Service is left out; 0: no limit"),
     always(PROXY, "flowtable", Interfaces(|c| &mut c.nftables.flowtable), "Interfaces that forward established connections past the rules: off, auto, or names, comma-separated"),
+    always(PROXY, "counters", Counts(|c| &mut c.nftables.counters), "What the rules count: off, services (new connections, and packets refused or dropped), or endpoints as well"),
+    always(PROXY, "metrics-services-limit", Int(|c| &mut c.nftables.metrics_services_limit), "Services with metrics of their own when --counters is on, the busiest first; the others are added up"),
     flag(PROXY, "masquerade-all", Bool(|c| &mut c.nftables.masquerade_all), "Masquerade all traffic sent to cluster IPs"),
     flag(PROXY, "detect-local-mode", Text(|c| &mut c.detect_local_mode), "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"),
     flag(PROXY, "cluster-cidr", Text(|c| &mut c.cluster_cidr), "CIDR of the pods, or one of each family, comma-separated"),

@@ -52,7 +52,7 @@ const SURFACE: &[(&str, &str, &str)] = &[
     ("iptables-masquerade-bit", "14", "15"), ("iptables-localhost-nodeports", "true", "false"), ("ipvs-sync-period", "30s", "1s"),
     ("ipvs-scheduler", "", "rr"), ("ipvs-exclude-cidrs", "[]", "[10.0.0.0/8]"), ("ipvs-strict-arp", "false", "true"),
     ("ipvs-tcp-timeout", "0s", "1s"), ("ipvs-tcpfin-timeout", "0s", "1s"), ("ipvs-udp-timeout", "0s", "1s"),
-    ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("relist-removal-limit", "90", "50"), ("service-elements-limit", "100000", "5"), ("flowtable", "off", "eth0,cni0"), ("table-ownership", "off", "auto"), ("version", "false", "false"),
+    ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("relist-removal-limit", "90", "50"), ("service-elements-limit", "100000", "5"), ("flowtable", "off", "eth0,cni0"), ("counters", "off", "endpoints"), ("metrics-services-limit", "100", "7"), ("table-ownership", "off", "auto"), ("version", "false", "false"),
 ];
 
 // Each flag has its default and takes its type (P1).
@@ -149,11 +149,10 @@ fn beside_a_file_only_the_flags_of_the_table_count() {
         let other = if other.starts_with("[1") { other.trim_matches(['[', ']']) } else { other };
         let changed =
             applied(&["--config=f", &format!("--{}={other}", flag.name)]) != KubeProxyConfiguration::default();
-        let counts =
-            ["hostname-override", "ruleset-layout", "relist-removal-limit", "service-elements-limit", "flowtable"]
-                .contains(&flag.name)
-                || flag.name.starts_with("log")
-                || flag.name.starts_with('v');
+        let ours = ["ruleset-layout", "relist-removal-limit", "service-elements-limit", "flowtable", "counters"];
+        let counts = ["hostname-override", "metrics-services-limit"].iter().chain(&ours).any(|name| *name == flag.name)
+            || flag.name.starts_with("log")
+            || flag.name.starts_with('v');
         assert_eq!(changed, counts, "{}", flag.name);
     }
 }

@@ -17,7 +17,9 @@ use super::duration::GoDuration;
 
 pub use decode::{DecodeError, Decoded, decode};
 pub(crate) use logging::{LoggingSection, Quantity, VmoduleItem};
-pub(crate) use sections::{ClientConnection, Conntrack, Flowtable, Iptables, Ipvs, Nftables, RulesetLayout, Winkernel};
+pub(crate) use sections::{
+    ClientConnection, Conntrack, Counters, Flowtable, Iptables, Ipvs, Nftables, RulesetLayout, Winkernel,
+};
 
 /// The only API version there is.
 pub(crate) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";

@@ -13,6 +13,7 @@ const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
 const MASQUERADE_BIT: i32 = 14;
 const RELIST_REMOVAL_LIMIT: i32 = 90;
 const SERVICE_ELEMENTS_LIMIT: i32 = 100_000;
+const METRICS_SERVICES_LIMIT: i32 = 100;
 
 /// The `nftables` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,13 @@ pub(crate) struct Nftables {
     /// is `off`.
     #[serde(skip_serializing_if = "Flowtable::is_default")]
     pub(crate) flowtable: Flowtable,
+    /// What the rules count. A field of our own, left out of what is written when it is `off`.
+    #[serde(skip_serializing_if = "Counters::is_default")]
+    pub(crate) counters: Counters,
+    /// The number of Services that have metrics of their own when the rules count; those of the others are added up. A field of our own,
+    /// left out of what is written when it has its default.
+    #[serde(skip_serializing_if = "is_default_metrics_limit")]
+    pub(crate) metrics_services_limit: i32,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -51,6 +59,11 @@ fn is_default_removal_limit(limit: &i32) -> bool {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_default_elements_limit(limit: &i32) -> bool {
     *limit == SERVICE_ELEMENTS_LIMIT
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default_metrics_limit(limit: &i32) -> bool {
+    *limit == METRICS_SERVICES_LIMIT
 }
 
 /// `nftables.flowtable`: `off`, `auto`, or names of interfaces with commas between them. The names are checked with the other rules of the
@@ -134,6 +147,44 @@ impl RulesetLayout {
     }
 }
 
+/// `nftables.counters`: what the rules count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Counters {
+    /// Nothing. (Layout `chains` has the counters of iptables mode in some rules all the same.)
+    #[default]
+    Off,
+    /// New connections of each front, and packets that are refused or dropped, by Service and reason.
+    Services,
+    /// New connections of each endpoint as well.
+    Endpoints,
+}
+
+impl Counters {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Services => "services",
+            Self::Endpoints => "endpoints",
+        })
+    }
+}
+
+impl std::str::FromStr for Counters {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Self::Off, Self::Services, Self::Endpoints];
+        all.into_iter().find(|counters| counters.to_string() == text).ok_or("expected off, services or endpoints")
+    }
+}
+
 impl Default for Nftables {
     fn default() -> Self {
         Self {
@@ -145,6 +196,8 @@ impl Default for Nftables {
             relist_removal_limit: RELIST_REMOVAL_LIMIT,
             service_elements_limit: SERVICE_ELEMENTS_LIMIT,
             flowtable: Flowtable::default(),
+            counters: Counters::default(),
+            metrics_services_limit: METRICS_SERVICES_LIMIT,
         }
     }
 }

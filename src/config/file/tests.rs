@@ -249,6 +249,18 @@ fn our_own_fields_are_read_and_written_unless_they_have_their_defaults() {
 }
 
 #[test]
+fn what_is_counted_is_read_and_written_unless_it_is_off() {
+    for counters in [Counters::Services, Counters::Endpoints] {
+        let config = decoded(&format!("nftables: {{counters: {counters}, metricsServicesLimit: 7}}\n")).config;
+        assert_eq!((config.nftables.counters, config.nftables.metrics_services_limit), (counters, 7));
+        assert_eq!(serde_json::to_value(&config.nftables).unwrap()["counters"], counters.to_string());
+    }
+    let off = decoded("nftables: {counters: off, metricsServicesLimit: 100}\n").config;
+    assert_eq!(off, KubeProxyConfiguration::default());
+    assert!(refused("nftables: {counters: packets}\n").contains("counters"));
+}
+
+#[test]
 fn the_fast_path_is_read_and_written_unless_it_is_off() {
     let auto = decoded("nftables: {flowtable: auto}\n").config;
     assert_eq!(serde_json::to_value(&auto.nftables).unwrap()["flowtable"], "auto");

@@ -99,6 +99,8 @@ fn check(
     let masquerade_bit = masquerade_bit(file, diagnostics);
     let relist_removal_limit = relist_removal_limit(file, diagnostics);
     let service_elements_limit = service_elements_limit(file, diagnostics);
+    let metrics_limit = file.nftables.metrics_services_limit;
+    let metrics_services_limit = diagnostics.not_negative("nftables.metricsServicesLimit", metrics_limit);
     let bind_address = addresses::ip("bindAddress", &file.bind_address, diagnostics);
     let healthz = addresses::optional_socket("healthzBindAddress", &file.healthz_bind_address, diagnostics);
     let metrics = addresses::socket("metricsBindAddress", &file.metrics_bind_address, diagnostics);
@@ -117,6 +119,8 @@ fn check(
         masquerade_all: file.nftables.masquerade_all,
         ruleset_layout: file.nftables.ruleset_layout,
         flowtable: file.nftables.flowtable.clone(),
+        counters: file.nftables.counters,
+        metrics_services_limit: usize::try_from(metrics_services_limit?).unwrap_or(usize::MAX),
         detect_local: detect_local?,
         node_port_addresses: node_port_addresses?,
         bind_address: bind_address?,

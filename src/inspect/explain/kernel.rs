@@ -1,11 +1,13 @@
 //! The kernel's rules, routes and interfaces, read when the walk of a packet meets them.
 //!
 //! Takes a connection to nf_tables and one to rtnetlink; gives [`Ruleset`] and [`Routes`]. Each object is read once: only the chains and
-//! elements on the way of the packet, of sets of ranges all elements. So the size of the tables does not matter.
+//! elements on the way of the packet. Of sets of ranges, and where a part of the key is not known, all elements are read. So the size of the
+//! tables hardly matters.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -23,14 +25,14 @@ pub(crate) struct Live<'a> {
     family: Family,
     rules: BTreeMap<(TableName, Arc<str>), Arc<[RuleHead]>>,
     sets: BTreeMap<(TableName, Arc<str>), Option<SetHead>>,
-    /// The elements of sets of ranges, or why they cannot be read.
-    ranges: BTreeMap<(TableName, Arc<str>), Result<Vec<Element>, String>>,
+    /// The elements of sets that were read as a whole, or why they cannot be read.
+    elements: BTreeMap<(TableName, Arc<str>), Result<Vec<Element>, String>>,
 }
 
 impl<'a> Live<'a> {
     /// The rules for packets of a family, `ip` or `ip6`.
     pub(crate) fn new(connection: &'a mut Connection, family: Family) -> Self {
-        Self { connection, family, rules: BTreeMap::new(), sets: BTreeMap::new(), ranges: BTreeMap::new() }
+        Self { connection, family, rules: BTreeMap::new(), sets: BTreeMap::new(), elements: BTreeMap::new() }
     }
 
     /// All tables of all families.
@@ -53,34 +55,48 @@ impl<'a> Live<'a> {
         Ok(head)
     }
 
-    /// The element whose range holds a key.
-    fn find_range(&mut self, table: &TableName, head: &SetHead, key: &Data) -> Lookup {
+    /// The element that holds a key, of a set all of whose elements are looked at.
+    fn search(&mut self, table: &TableName, head: &SetHead, key: &Data, unknown: u64) -> Lookup {
         let connection = &mut self.connection;
         let name = (table.clone(), Arc::clone(&head.name));
-        let all = self.ranges.entry(name).or_insert_with(|| {
+        let all = self.elements.entry(name).or_insert_with(|| {
             let raw = connection.elements(table, &head.name).map_err(|error| error.to_string())?;
             Ok(decode::pair_of(head, raw))
         });
         match all {
             Err(why) => Lookup::Unreadable(why.clone()),
-            Ok(all) => {
-                let found = all.iter().find(|element| holds(head, element, key));
-                found.cloned().map_or(Lookup::Missing, Lookup::Found)
-            }
+            Ok(all) => among(head, all, key, unknown),
         }
     }
 }
 
-/// Whether the range of an element holds a key: each field of a concatenation by itself.
-pub(crate) fn holds(head: &SetHead, element: &Element, key: &Data) -> bool {
+/// The element that holds a key. When some bytes of the key are unknown and an element may hold it, that cannot be told.
+pub(crate) fn among(head: &SetHead, elements: &[Element], key: &Data, unknown: u64) -> Lookup {
+    match elements.iter().find(|element| holds(head, element, key, unknown)) {
+        None => Lookup::Missing,
+        Some(_) if unknown != 0 => Lookup::Unreadable(String::new()),
+        Some(element) => Lookup::Found(element.clone()),
+    }
+}
+
+/// Whether an element holds a key, as far as the bytes of the key are known: each field of a concatenation of ranges by itself.
+fn holds(head: &SetHead, element: &Element, key: &Data, unknown: u64) -> bool {
     let (first, key) = (element.key.as_slice(), key.as_slice());
     let last = element.key_end.as_ref().map_or(first, |end| end.as_slice());
-    let whole = [key.len()];
-    let fields = if head.fields.is_empty() { &whole[..] } else { &head.fields };
-    let mut start = 0;
-    fields.iter().all(|len| {
-        let field = start..start + len;
-        start += len.next_multiple_of(4);
+    let is_known = |range: &Range<usize>| range.clone().all(|index| unknown >> index & 1 == 0);
+    let fields: Vec<Range<usize>> = match (head.is_interval, &head.fields[..]) {
+        (true, [_, _, ..]) => {
+            let starts = head.fields.iter().scan(0, |next, len| {
+                let start = *next;
+                *next += len.next_multiple_of(4);
+                Some(start..start + len)
+            });
+            starts.collect()
+        }
+        (true, _) => vec![0..key.len()],
+        (false, _) => (0..key.len()).map(|index| index..index + 1).collect(),
+    };
+    fields.into_iter().filter(is_known).all(|field| {
         match (first.get(field.clone()), key.get(field.clone()), last.get(field)) {
             (Some(first), Some(key), Some(last)) => (first..=last).contains(&key),
             _ => false,
@@ -116,15 +132,16 @@ impl Ruleset for Live<'_> {
         Ok(rules)
     }
 
-    fn find(&mut self, table: &TableName, set: &str, key: &[u8]) -> Result<Lookup> {
+    fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup> {
         let Some(head) = self.head(table, set)? else {
             return Ok(Lookup::Unreadable("it cannot be read".to_owned()));
         };
         let Some(key) = key.get(..head.key_len).and_then(Data::from_bytes) else {
             return Ok(Lookup::Unreadable("its keys are too long".to_owned()));
         };
-        if head.is_interval {
-            return Ok(self.find_range(table, &head, &key));
+        let unknown = unknown & ((1 << key.len()) - 1);
+        if head.is_interval || unknown != 0 {
+            return Ok(self.search(table, &head, &key, unknown));
         }
         match self.connection.element(table, set, &key) {
             Ok(None) => Ok(Lookup::Missing),

@@ -7,7 +7,9 @@
 //!
 //! The semantics are those of `net/netfilter/nf_tables_core.c` and the `nft_*.c` beside it.
 
+use std::cmp::Ordering;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -25,8 +27,9 @@ pub(crate) trait Ruleset {
     /// The rules of a chain in their order.
     fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>>;
 
-    /// The element of a set for a key at the start of these bytes.
-    fn find(&mut self, table: &TableName, set: &str, key: &[u8]) -> Result<Lookup>;
+    /// The element of a set for a key at the start of these bytes, of which those with a bit in `unknown` are not known: bit 0 is that of
+    /// the first byte.
+    fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup>;
 }
 
 /// What a look-up in a set gives.
@@ -36,7 +39,7 @@ pub(crate) enum Lookup {
     Missing,
     /// It has this one.
     Found(Element),
-    /// It cannot be read, and why.
+    /// It cannot be read, or depends on the unknown bytes; and why.
     Unreadable(String),
 }
 
@@ -222,6 +225,10 @@ struct Thread {
     /// The number of the current expression in the rule.
     at: usize,
     registers: [u8; 64],
+    /// A bit for each byte of the registers that is not known.
+    unknown: u64,
+    /// What is not known of it.
+    why: &'static str,
     effects: Vec<Effect>,
     found: Vec<Found>,
     /// The packet when the current rule began.
@@ -255,6 +262,8 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             stack: vec![frame.clone()],
             at: 0,
             registers: [0; 64],
+            unknown: 0,
+            why: "",
             effects: Vec::new(),
             found: Vec::new(),
             before,
@@ -416,31 +425,30 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
                 thread.load(*dreg, Loaded::Bytes(kind.to_ne_bytes().to_vec()))
             }
             Expr::Cmp { op, sreg, data } => {
-                let order = thread.bytes(*sreg, data.len()).cmp(data.as_slice());
-                go_on(match op {
-                    CmpOp::Eq => order.is_eq(),
-                    CmpOp::Ne => order.is_ne(),
-                    CmpOp::Gt => order.is_gt(),
+                let compared = thread.compare(*sreg, data);
+                thread.decide(match op {
+                    CmpOp::Eq => compared.is_equal(),
+                    CmpOp::Ne => compared.is_equal().map(|is_equal| !is_equal),
+                    CmpOp::Gt => compared.order().map(Ordering::is_gt),
                 })
             }
-            Expr::Bitwise { sreg, dreg, mask, xor } => {
-                let bytes = thread.bytes(*sreg, mask.len()).iter();
-                let bytes = bytes.zip(mask.as_slice()).zip(xor.as_slice());
-                let bytes = bytes.map(|((byte, mask), xor)| byte & mask ^ xor).collect();
-                thread.load(*dreg, Loaded::Bytes(bytes))
-            }
+            Expr::Bitwise { sreg, dreg, mask, xor } => thread.bitwise(*sreg, *dreg, mask, xor),
             Expr::HostToNetwork { sreg, dreg, len } => {
-                let mut bytes = thread.bytes(*sreg, usize::try_from(*len)?).to_vec();
-                if cfg!(target_endian = "little") {
-                    bytes.reverse();
-                }
-                thread.load(*dreg, Loaded::Bytes(bytes))
+                let len = usize::try_from(*len)?;
+                let loaded = thread.known(*sreg, len).map(<[u8]>::to_vec);
+                let loaded = loaded.map_or(Loaded::Unknown(thread.why, len), |mut bytes| {
+                    if cfg!(target_endian = "little") {
+                        bytes.reverse();
+                    }
+                    Loaded::Bytes(bytes)
+                });
+                thread.load(*dreg, loaded)
             }
             Expr::Immediate { dreg, data } => thread.load(*dreg, Loaded::Bytes(data.as_slice().to_vec())),
             Expr::ImmediateVerdict(verdict) => Flow::Verdict(verdict.clone()),
             Expr::Lookup { set, sreg, result } => self.look_up(thread, table, set, *sreg, *result)?,
             Expr::Numgen { dreg, modulus } if (1..=MOST_VALUES).contains(modulus) => Flow::Random(*modulus, *dreg),
-            Expr::Numgen { .. } => Flow::Stuck("a random number".to_owned()),
+            Expr::Numgen { dreg, .. } => thread.load(*dreg, Loaded::Unknown("a random number", 4)),
             Expr::Counter => Flow::Next,
             other => thread.act(other),
         })
@@ -454,8 +462,10 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         sreg: Register,
         result: LookupResult,
     ) -> Result<Flow> {
-        let key = &thread.registers[sreg.index() * 4..];
-        let element = match self.ruleset.find(table, set, key)? {
+        let start = sreg.index() * 4;
+        let (key, unknown) = (&thread.registers[start..], thread.unknown >> start);
+        let element = match self.ruleset.find(table, set, key, unknown)? {
+            Lookup::Unreadable(why) if why.is_empty() => return Ok(Flow::Stuck(thread.why.to_owned())),
             Lookup::Unreadable(why) => return Ok(Flow::Stuck(format!("the set {set} ({why})"))),
             Lookup::Missing => None,
             Lookup::Found(element) => Some(element),
@@ -677,25 +687,71 @@ impl Thread {
         thread
     }
 
-    /// The first bytes of a register.
-    fn bytes(&self, register: Register, len: usize) -> &[u8] {
-        let start = register.index() * 4;
-        &self.registers[start..self.registers.len().min(start + len)]
+    /// The first bytes of a register; `None` when one of them is not known.
+    fn known(&self, register: Register, len: usize) -> Option<&[u8]> {
+        let place = range(register, len);
+        let is_known = self.unknown & bits(&place) == 0;
+        self.registers.get(place).filter(|_| is_known)
     }
 
     /// Loads bytes into a register, the rest of its last word with zeros.
     fn load(&mut self, register: Register, loaded: Loaded) -> Flow {
-        let bytes = match loaded {
-            Loaded::Bytes(bytes) => bytes,
+        let (bytes, is_known) = match loaded {
+            Loaded::Bytes(bytes) => (bytes, true),
             Loaded::Nothing => return Flow::Break,
-            Loaded::Unknown(what) => return Flow::Stuck(what.to_owned()),
+            Loaded::Unknown(what, len) => {
+                self.why = what;
+                (vec![0; len], false)
+            }
         };
-        let start = register.index() * 4;
-        let end = start + bytes.len().next_multiple_of(4);
-        let Some(place) = self.registers.get_mut(start..end) else { return Flow::Break };
-        place.fill(0);
-        place[..bytes.len()].copy_from_slice(&bytes);
+        let place = range(register, bytes.len());
+        let words = range(register, bytes.len().next_multiple_of(4));
+        let Some(registers) = self.registers.get_mut(words.clone()) else { return Flow::Break };
+        registers.fill(0);
+        registers[..bytes.len()].copy_from_slice(&bytes);
+        self.unknown &= !bits(&words);
+        if !is_known {
+            self.unknown |= bits(&place);
+        }
         Flow::Next
+    }
+
+    /// How the start of a register compares with data.
+    fn compare(&self, register: Register, data: &Data) -> Compared {
+        let place = range(register, data.len());
+        let start = place.start;
+        let Some(bytes) = self.registers.get(place) else { return Compared::Unknown };
+        let is_known = |index: usize| self.unknown & bits(&(start + index..start + index + 1)) == 0;
+        let mut order = Compared::Is(Ordering::Equal);
+        for (index, (byte, wanted)) in bytes.iter().zip(data.as_slice()).enumerate() {
+            match (is_known(index), &order) {
+                (true, Compared::Is(Ordering::Equal)) => order = Compared::Is(byte.cmp(wanted)),
+                (true, Compared::Unknown) if byte != wanted => order = Compared::Differs,
+                (false, Compared::Is(Ordering::Equal)) => order = Compared::Unknown,
+                _ => {}
+            }
+        }
+        order
+    }
+
+    /// The next expression, if it is known whether a comparison holds.
+    fn decide(&self, holds: Option<bool>) -> Flow {
+        holds.map_or_else(|| Flow::Stuck(self.why.to_owned()), go_on)
+    }
+
+    /// `dreg = (sreg & mask) ^ xor`; a byte that the mask clears is known.
+    fn bitwise(&mut self, sreg: Register, dreg: Register, mask: &Data, xor: &Data) -> Flow {
+        let place = range(sreg, mask.len());
+        let unknown = self.unknown >> place.start;
+        let Some(bytes) = self.registers.get(place) else { return Flow::Break };
+        let masks = || mask.as_slice().iter().enumerate();
+        let bytes = bytes.iter().zip(mask.as_slice()).zip(xor.as_slice());
+        let bytes = bytes.map(|((byte, mask), xor)| byte & mask ^ xor).collect();
+        let left = masks().filter(|(index, mask)| **mask != 0 && unknown >> index & 1 != 0);
+        let left = left.map(|(index, _)| 1 << index).fold(0_u64, |all, bit| all | bit);
+        let flow = self.load(dreg, Loaded::Bytes(bytes));
+        self.unknown |= left << (dreg.index() * 4);
+        flow
     }
 
     fn meta(&self, key: MetaKey) -> Loaded {
@@ -711,14 +767,14 @@ impl Thread {
     /// The address at the start of a register.
     fn address(&self, register: Register, is_v4: bool) -> Option<IpAddr> {
         Some(if is_v4 {
-            IpAddr::from(<[u8; 4]>::try_from(self.bytes(register, 4)).ok()?)
+            IpAddr::from(<[u8; 4]>::try_from(self.known(register, 4)?).ok()?)
         } else {
-            IpAddr::from(<[u8; 16]>::try_from(self.bytes(register, 16)).ok()?)
+            IpAddr::from(<[u8; 16]>::try_from(self.known(register, 16)?).ok()?)
         })
     }
 
-    fn port(&self, register: Register) -> u16 {
-        self.bytes(register, 2).try_into().map_or(0, u16::from_be_bytes)
+    fn port(&self, register: Register) -> Option<u16> {
+        self.known(register, 2)?.try_into().ok().map(u16::from_be_bytes)
     }
 
     /// Expressions that do something to the packet.
@@ -726,7 +782,10 @@ impl Thread {
         let is_v4 = self.branch.packet.source.is_ipv4();
         match expr {
             Expr::MetaSet { key: MetaKey::Mark, sreg } => {
-                let mark = self.bytes(*sreg, 4).try_into().map_or(0, u32::from_ne_bytes);
+                let Some(mark) = self.known(*sreg, 4).and_then(|bytes| bytes.try_into().ok()) else {
+                    return Flow::Stuck(self.why.to_owned());
+                };
+                let mark = u32::from_ne_bytes(mark);
                 self.branch.packet.mark = mark;
                 self.effects.push(Effect::Mark(mark));
                 Flow::Next
@@ -736,7 +795,7 @@ impl Thread {
                 self.effects.push(Effect::Remember(Arc::clone(set)));
                 Flow::Next
             }
-            Expr::Nat { address, port, .. } => self.dnat(self.address(*address, is_v4), Some(self.port(*port))),
+            Expr::Nat { address, port, .. } => self.dnat(Some(*address), Some(*port), is_v4),
             Expr::Masquerade { .. } => {
                 self.effects.push(Effect::Masquerade);
                 self.branch.translate_source(None);
@@ -756,9 +815,13 @@ impl Thread {
         }
     }
 
-    fn dnat(&mut self, address: Option<IpAddr>, port: Option<u16>) -> Flow {
+    /// Translates the destination to what registers hold.
+    fn dnat(&mut self, address: Option<Register>, port: Option<Register>, is_v4: bool) -> Flow {
         let target = self.branch.packet.target();
-        let to = SocketAddr::new(address.unwrap_or(target.ip()), port.unwrap_or(target.port()));
+        let address = address.map_or(Some(target.ip()), |register| self.address(register, is_v4));
+        let port = port.map_or(Some(target.port()), |register| self.port(register));
+        let (Some(address), Some(port)) = (address, port) else { return Flow::Stuck(self.why.to_owned()) };
+        let to = SocketAddr::new(address, port);
         self.effects.push(Effect::Translate(to));
         self.branch.translate(to);
         Flow::Verdict(Verdict::Accept)
@@ -772,15 +835,16 @@ impl Thread {
         const NFPROTO: u32 = 15;
         match foreign {
             Foreign::Compare { order, sreg, data } => {
-                let found = self.bytes(*sreg, data.len()).cmp(data.as_slice());
-                go_on(match order {
+                let found = self.compare(*sreg, data).order();
+                self.decide(found.map(|found| match order {
                     Order::Less => found.is_lt(),
                     Order::AtMost => found.is_le(),
                     Order::AtLeast => found.is_ge(),
-                })
+                }))
             }
             Foreign::Range { outside, sreg, first, last } => {
-                go_on(within(self.bytes(*sreg, first.len()), first, last) != *outside)
+                let bytes = self.known(*sreg, first.len());
+                self.decide(bytes.map(|bytes| within(bytes, first, last) != *outside))
             }
             Foreign::Meta { key, dreg } => {
                 let packet = &self.branch.packet;
@@ -790,7 +854,7 @@ impl Thread {
                     OIF => packet.output.index_bytes(),
                     OIFNAME => packet.output.name_bytes(),
                     NFPROTO => Loaded::Bytes(vec![if is_v4 { 2 } else { 10 }]),
-                    _ => Loaded::Unknown("a property of the packet"),
+                    _ => Loaded::Unknown("a property of the packet", 16),
                 };
                 self.load(*dreg, loaded)
             }
@@ -799,15 +863,12 @@ impl Thread {
                 let loaded = match (self.branch.connection.tracking, *key) {
                     // A new connection has none yet; a rule that sets it cannot be evaluated.
                     (Tracking::New, MARK) => Loaded::Bytes(vec![0; 4]),
-                    (Tracking::New, _) => Loaded::Unknown("a property of the connection"),
+                    (Tracking::New, _) => Loaded::Unknown("a property of the connection", 16),
                     (Tracking::NotYet | Tracking::Off, _) => Loaded::Nothing,
                 };
                 self.load(*dreg, loaded)
             }
-            Foreign::Nat { of_destination: true, address, port, .. } => {
-                let address = address.and_then(|register| self.address(register, is_v4));
-                self.dnat(address, port.map(|register| self.port(register)))
-            }
+            Foreign::Nat { of_destination: true, address, port, .. } => self.dnat(*address, *port, is_v4),
             Foreign::Nat { of_destination: false, address, .. } => {
                 let to = address.and_then(|register| self.address(register, is_v4));
                 self.effects.extend(to.map(Effect::SourceTo));
@@ -825,6 +886,43 @@ impl Thread {
             Foreign::Redirect { .. } => Flow::Stuck("its redirection to this host".to_owned()),
             Foreign::XtMatch(name) => Flow::Stuck(format!("its match {name} of iptables")),
             Foreign::XtTarget(name) => Flow::Stuck(format!("its target {name} of iptables")),
+        }
+    }
+}
+
+/// The bytes of a register.
+fn range(register: Register, len: usize) -> Range<usize> {
+    let start = register.index() * 4;
+    start..start + len
+}
+
+/// A bit for each byte of a range.
+fn bits(range: &Range<usize>) -> u64 {
+    range.clone().filter(|index| *index < 64).fold(0, |bits, index| bits | 1 << index)
+}
+
+/// How bytes compare, of which some may be unknown.
+enum Compared {
+    /// Like this.
+    Is(Ordering),
+    /// They differ, but in which order is not known.
+    Differs,
+    Unknown,
+}
+
+impl Compared {
+    fn is_equal(&self) -> Option<bool> {
+        match self {
+            Self::Is(order) => Some(order.is_eq()),
+            Self::Differs => Some(false),
+            Self::Unknown => None,
+        }
+    }
+
+    fn order(&self) -> Option<Ordering> {
+        match self {
+            Self::Is(order) => Some(*order),
+            Self::Differs | Self::Unknown => None,
         }
     }
 }

@@ -240,7 +240,7 @@ pub(crate) fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> 
     let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
     let key = [key.as_slice(), &[0; 64]].concat();
     for map in MAPS {
-        if let Lookup::Found(element) = live.find(table, map, &key)?
+        if let Lookup::Found(element) = live.find(table, map, &key, 0)?
             && matches!(element.value, Value::Verdict(_))
             && let Some(comment) = element.comment
         {

@@ -56,8 +56,8 @@ pub(crate) enum Loaded {
     Bytes(Vec<u8>),
     /// There is nothing to load: the kernel leaves the rule.
     Nothing,
-    /// Something that is not known, and what it is.
-    Unknown(&'static str),
+    /// Something that is not known: what it is, and its length in bytes.
+    Unknown(&'static str, usize),
 }
 
 impl Packet {
@@ -79,12 +79,12 @@ impl Packet {
         };
         let (Ok(offset), Ok(len)) = (usize::try_from(offset), usize::try_from(len)) else { return Loaded::Nothing };
         match header.get(offset..offset.saturating_add(len)) {
-            None => Loaded::Unknown("a part of the packet beyond its headers"),
+            None => Loaded::Unknown("a part of the packet beyond its headers", len),
             Some(bytes) => bytes
                 .iter()
                 .copied()
                 .collect::<Option<Vec<u8>>>()
-                .map_or(Loaded::Unknown(self.missing(base, offset)), Loaded::Bytes),
+                .map_or(Loaded::Unknown(self.missing(base, offset), len), Loaded::Bytes),
         }
     }
 
@@ -148,7 +148,7 @@ impl Link {
         let mut bytes = vec![0; 16];
         match self {
             Self::None => {}
-            Self::Unknown => return Loaded::Unknown(UNKNOWN_LINK),
+            Self::Unknown => return Loaded::Unknown(UNKNOWN_LINK, bytes.len()),
             Self::Known(_, name) => {
                 let len = name.len().min(15);
                 bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
@@ -161,7 +161,7 @@ impl Link {
     pub(crate) fn index_bytes(&self) -> Loaded {
         match self {
             Self::None => Loaded::Bytes(vec![0; 4]),
-            Self::Unknown => Loaded::Unknown(UNKNOWN_LINK),
+            Self::Unknown => Loaded::Unknown(UNKNOWN_LINK, 4),
             Self::Known(index, _) => Loaded::Bytes(index.to_ne_bytes().to_vec()),
         }
     }
@@ -223,12 +223,12 @@ mod tests {
     #[test]
     fn what_nobody_said_is_unknown() {
         let packet = sample("192.0.2.1", "10.96.0.10:53");
-        assert_eq!(packet.payload(Transport, 0, 2), Loaded::Unknown("the source port"));
-        assert!(matches!(packet.payload(Network, 1, 1), Loaded::Unknown(_)), "the type of service");
-        assert!(matches!(packet.payload(Transport, 40, 4), Loaded::Unknown(_)), "options");
+        assert_eq!(packet.payload(Transport, 0, 2), Loaded::Unknown("the source port", 2));
+        assert!(matches!(packet.payload(Network, 1, 1), Loaded::Unknown(..)), "the type of service");
+        assert!(matches!(packet.payload(Transport, 40, 4), Loaded::Unknown(..)), "options");
         let ping = Packet { protocol: protocol::ICMP, ..packet };
         assert_eq!(ping.payload(Transport, 0, 1), Loaded::Bytes(vec![8]));
-        assert!(matches!(ping.payload(Transport, 2, 2), Loaded::Unknown(_)), "the checksum");
+        assert!(matches!(ping.payload(Transport, 2, 2), Loaded::Unknown(..)), "the checksum");
     }
 
     #[test]
@@ -236,6 +236,6 @@ mod tests {
         assert_eq!(Link::None.name_bytes(), Loaded::Bytes(vec![0; 16]));
         let Loaded::Bytes(name) = Link::Known(3, "cni0".into()).name_bytes() else { panic!("a name") };
         assert_eq!(&name[..5], b"cni0\0");
-        assert!(matches!(Link::Unknown.index_bytes(), Loaded::Unknown(_)));
+        assert!(matches!(Link::Unknown.index_bytes(), Loaded::Unknown(..)));
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use nft::decode::{ChainHead, HookHead, RuleHead, SetHead};
-use nft::expr::{Expr, FibAddress, Foreign, Order};
+use nft::expr::{Expr, FibAddress, Foreign, Order, PayloadBase, Register};
 use nft::statement::CtBit;
 use nft::{Data, Element, Family, Field, Operand, Rule, Statement, TableName, Value, Verdict as To};
 
-use super::kernel::holds;
+use super::kernel::among;
 use super::machine::{Host, Lookup, Ruleset};
 use super::packet::{Link, Packet, sample};
 use super::path::{Next, Routes, walk};
@@ -36,11 +36,10 @@ impl Ruleset for World {
         Ok(self.rules.get(&(table.clone(), chain.into())).cloned().unwrap_or_default())
     }
 
-    fn find(&mut self, _: &TableName, set: &str, key: &[u8]) -> Result<Lookup> {
+    fn find(&mut self, _: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup> {
         let Some((head, elements)) = self.sets.get(set) else { return Ok(Lookup::Unreadable("missing".to_owned())) };
         let key = Data::from_bytes(&key[..head.key_len]).unwrap();
-        let found = elements.iter().find(|element| holds(head, element, &key));
-        Ok(found.cloned().map_or(Lookup::Missing, Lookup::Found))
+        Ok(among(head, elements, &key, unknown & ((1 << key.len()) - 1)))
     }
 }
 
@@ -369,8 +368,34 @@ fn fields_of_a_range_are_compared_each_by_itself() {
     let head = SetHead { name: "s".into(), comment: None, key_len: 8, is_interval: true, fields: vec![4, 2] };
     let key = |host: u8, port: u16| Data::from(IpAddr::from([10, 0, 0, host])).then(port);
     let element = Element { key_end: Some(Box::new(key(9, 90))), ..Element::new(key(1, 80)) };
-    assert!(holds(&head, &element, &key(5, 85)) && holds(&head, &element, &key(9, 80)));
-    assert!(!holds(&head, &element, &key(5, 91)) && !holds(&head, &element, &key(0, 85)));
+    let found = |host, port, unknown| among(&head, std::slice::from_ref(&element), &key(host, port), unknown);
+    let is_found = Lookup::Found(element.clone());
+    assert_eq!([found(5, 85, 0), found(9, 80, 0)], [is_found.clone(), is_found]);
+    assert_eq!([found(5, 91, 0), found(0, 85, 0)], [Lookup::Missing, Lookup::Missing]);
+    // Without its port a key may be in the range, unless the address is not.
+    let without_port = 0b0011_0000;
+    assert_eq!(found(5, 0, without_port), Lookup::Unreadable(String::new()));
+    assert_eq!(found(0, 0, without_port), Lookup::Missing);
+}
+
+#[test]
+fn what_is_known_of_a_key_or_an_operand_may_decide() {
+    let ping = || Packet { protocol: 1, port: 0, ..packet() };
+    let front = |protocol: u8| Data::from(IpAddr::from([10, 96, 0, 10])).then(protocol).then(80_u16);
+    let fields = || vec![Field::IpDaddr, Field::L4Proto, Field::ThDport];
+    let drops = |protocol| {
+        nat(vec![rule([Statement::Match(fields(), Operand::InSet("s".into())), to(To::Drop)])])
+            .set("s", vec![Element::new(front(protocol))])
+            .explain(&ping())
+            .verdict
+    };
+    assert_eq!([drops(6), drops(1)], [Verdict::Passed, Verdict::Unknown], "the checksum in the place of the port");
+    let is = |protocol: u8| {
+        nat(vec![rule([Statement::Match(fields(), Operand::Is(front(protocol))), to(To::Drop)])])
+            .explain(&ping())
+            .verdict
+    };
+    assert_eq!([is(6), is(1)], [Verdict::Passed, Verdict::Unknown]);
 }
 
 /// A firewall with one rule whose first expression is this one and whose verdict is that one; behind it others.
@@ -410,15 +435,26 @@ fn a_target_of_another_program_cannot_be_told_but_one_that_only_logs_can() {
 
 #[test]
 fn what_was_not_said_about_the_packet_is_not_guessed() {
-    let source_port =
-        nft::expr::Expr::Payload { base: nft::expr::PayloadBase::Transport, offset: 0, len: 2, dreg: register() };
-    let unknown = uncertain(source_port, to(To::Drop), Vec::new());
+    let load = || Expr::Payload { base: PayloadBase::Transport, offset: 0, len: 2, dreg: register() };
+    let compare = || {
+        let data = Data::from(1023_u16);
+        Expr::Foreign(Arc::new(Foreign::Compare { order: Order::AtMost, sreg: register(), data }))
+    };
+    let with_source = |source_port| {
+        nat(vec![rule([dnat("10.0.0.1:8080")])])
+            .base(firewall(), "x", "filter", (PREROUTING, -150), vec![rule([to(To::Drop)])])
+            .before_last(firewall(), "x", compare())
+            .before_last(firewall(), "x", load())
+            .explain(&Packet { source_port, ..packet() })
+    };
+    let unknown = with_source(None);
     assert_eq!(unknown.verdict, Verdict::Unknown);
     assert!(unknown.reason.contains("because of the source port"), "{}", unknown.reason);
+    assert_eq!([Some(4000), Some(1023)].map(|port| with_source(port).verdict), [Verdict::Translated, Verdict::Dropped]);
 }
 
 /// The first register.
-fn register() -> nft::expr::Register {
+fn register() -> Register {
     let exprs = rule([is_port(80)]).to_dump(Family::Ip).exprs;
     match exprs[0] {
         Expr::Payload { dreg, .. } => dreg,
@@ -428,7 +464,7 @@ fn register() -> nft::expr::Register {
 
 #[test]
 fn comparisons_of_other_programs_are_evaluated() {
-    let port = || Expr::Payload { base: nft::expr::PayloadBase::Transport, offset: 2, len: 2, dreg: register() };
+    let port = || Expr::Payload { base: PayloadBase::Transport, offset: 2, len: 2, dreg: register() };
     let drops = |load: Expr, compare: Foreign| {
         nat(vec![rule([dnat("10.0.0.1:8080")])])
             .base(firewall(), "x", "filter", (FORWARD, 0), vec![rule([to(To::Drop)])])

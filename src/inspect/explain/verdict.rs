@@ -218,18 +218,21 @@ impl Teller<'_> {
         };
         let common = (0..first.steps.len()).take_while(|index| is_common(*index)).count();
         let mut told: Vec<(Told, Sentence)> =
-            first.steps[..common].iter().map(|step| self.tell(step, self.endpoints, Vec::new())).collect();
+            first.steps[..common].iter().map(|step| self.tell(step, true, Vec::new())).collect();
         let classes = classes(branches);
         for class in &classes {
             let endpoints = class.endpoints();
-            let (count, about) = (endpoints.len(), if classes.len() > 1 { endpoints } else { Vec::new() });
+            let is_example = endpoints.len() > 1;
+            let about = if classes.len() > 1 { endpoints } else { Vec::new() };
             let example = class.branches.first().into_iter();
-            told.extend(example.flat_map(|b| &b.steps[common..]).map(|step| self.tell(step, count, about.clone())));
+            told.extend(
+                example.flat_map(|b| &b.steps[common..]).map(|step| self.tell(step, is_example, about.clone())),
+            );
         }
         told
     }
 
-    fn tell(&self, step: &Step, endpoints: usize, about: Vec<SocketAddr>) -> (Told, Sentence) {
+    fn tell(&self, step: &Step, is_example: bool, about: Vec<SocketAddr>) -> (Told, Sentence) {
         let sentence = words::sentence(&Seen {
             table: &step.table,
             chain: &step.chain,
@@ -237,7 +240,8 @@ impl Teller<'_> {
             effects: &step.effects,
             packet: &step.packet,
             service: self.service,
-            endpoints: (endpoints > 0).then_some(endpoints),
+            endpoints: (self.endpoints > 0).then_some(self.endpoints),
+            is_example,
         });
         let told = Told {
             table: step.table.to_string(),
@@ -262,12 +266,15 @@ fn translated(explanation: &Explanation, sentences: &[&Sentence]) -> String {
     let count = explanation.endpoints.len();
     let who = explanation.service.as_deref().unwrap_or("another program's rule");
     let stopped = explanation.endpoints.iter().filter(|endpoint| endpoint.verdict != Verdict::Translated).count();
-    let noun = if count == 1 { "endpoint" } else { "endpoints" };
+    let to = match &explanation.endpoints[..] {
+        [only] => format!("{who} sends it to {}", SocketAddr::new(only.address, only.port)),
+        _ => format!("{who} sends it to one of {count} endpoints"),
+    };
     if stopped == 0 {
-        return format!("{who} sends it to {count} {noun}");
+        return to;
     }
     let why = sentences.iter().rev().find(|sentence| sentence.is_reason).map_or("", |sentence| &sentence.text);
-    format!("{who} sends it to {count} {noun}, but {stopped} of them cannot be reached: {why}")
+    format!("{to}, but {stopped} of these cannot be reached: {why}")
 }
 
 fn passed(explanation: &Explanation, packet: &Packet) -> String {

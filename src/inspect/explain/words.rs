@@ -31,6 +31,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) service: Option<&'a str>,
     /// Among how many endpoints the packet could have been given to one, if that is known.
     pub(crate) endpoints: Option<usize>,
+    /// Whether it is one of several packets, and its endpoint an example.
+    pub(crate) is_example: bool,
 }
 
 /// What a rule did, in words.
@@ -287,7 +289,9 @@ fn translation(seen: &Seen<'_>, statements: &[Statement], to: &str) -> String {
         _ if remembered => {
             format!("{service} remembers {} (session affinity): sent to {to}", seen.packet.source)
         }
-        Some(count) if count > 1 => format!("sent to {}, such as {to}", seen.one_of_the_endpoints()),
+        Some(count) if count > 1 && seen.is_example => {
+            format!("sent to {}, such as {to}", seen.one_of_the_endpoints())
+        }
         _ => format!("sent to the endpoint {to}"),
     }
 }
@@ -373,15 +377,21 @@ fn of_program(seen: &Seen<'_>, leads_to: &str) -> Option<Sentence> {
             plain(format!("new connection to {}: refused or dropped if no endpoint serves it", target(packet)))
         }
         "KUBE-EXTERNAL-SERVICES" => plain("looked up among external addresses without endpoints".to_owned()),
-        chain
-            if ["lb-", "nodeport-lb-", "affinity-", "nodeport-affinity-", "KUBE-SEP-", "KUBE-SVC-"]
-                .iter()
-                .any(|prefix| chain.starts_with(prefix)) =>
-        {
+        chain if chain.starts_with("KUBE-SEP-") => {
             plain(format!("{}: {}", seen.service(), seen.one_of_the_endpoints()))
         }
+        chain if is_choice(chain) && seen.chain.contains("affinity-") && !seen.chain.contains("masq-") => {
+            plain(format!("{} does not remember {} (session affinity)", seen.service(), packet.source))
+        }
+        chain if is_choice(chain) => plain(format!("an endpoint of {} is chosen", seen.service())),
         _ => return None,
     })
+}
+
+/// Whether a chain chooses an endpoint.
+fn is_choice(chain: &str) -> bool {
+    let chain = chain.strip_prefix("nodeport-").unwrap_or(chain);
+    ["lb-", "affinity-", "KUBE-SVC-"].iter().any(|prefix| chain.starts_with(prefix))
 }
 
 fn owner(seen: &Seen<'_>) -> &'static str {

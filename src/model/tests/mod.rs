@@ -5,7 +5,14 @@ use super::*;
 
 fn dirty_after(state: &mut State, event: Event) -> Dirty {
     state.apply(event);
-    state.take_dirty()
+    taken(state)
+}
+
+/// What is dirty, in the order of names.
+fn taken(state: &mut State) -> Dirty {
+    let mut dirty = state.take_dirty();
+    dirty.services.sort();
+    dirty
 }
 
 fn dirty_services(names: &[&str]) -> Dirty {
@@ -55,7 +62,7 @@ fn dirt_gathers_until_it_is_taken() {
     state.apply(Event::ServiceApplied(web()));
     state.apply(Event::ServiceApplied(Service { name: name("default/api"), ..service("default/api", &[]) }));
     state.apply(Event::NodeApplied(node(None)));
-    let dirty = state.take_dirty();
+    let dirty = taken(&mut state);
     assert_eq!(dirty, Dirty { node: true, ..dirty_services(&["default/api", "default/web"]) });
     assert!(!dirty.is_empty());
 }

@@ -7,6 +7,7 @@ use nft::statement::CtBit;
 use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Types, ValueType, Verdict};
 
 use super::{chain, set};
+use crate::ruleset::counters::{self, Counters};
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
@@ -47,6 +48,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
         verdicts(set::NO_ENDPOINTS_EXTERNAL, fields.front(), "External or load balancer IP without endpoints"),
         verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), "Node port without endpoints"),
     ]);
+    counters::add(settings.counters, &mut sets);
     sets
 }
 
@@ -189,11 +191,15 @@ impl Rules<'_> {
 
     /// Rejects fronts without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
     fn services_filter(&self) -> Vec<Rule> {
+        let mut unused_port = vec![self.to(set::CLUSTER_IPS), goto(chain::REJECT)];
+        if self.settings.counters > Counters::Off {
+            unused_port.insert(1, Statement::Counter);
+        }
         let unallocated = [self.to(set::SERVICE_CIDRS), Statement::Counter, Statement::Verdict(Verdict::Drop)];
         vec![
             rule([jump(EXTERNAL_SERVICES)], "external fronts"),
             rule([self.fronts(set::NO_ENDPOINTS)], "cluster IPs without endpoints"),
-            rule([self.to(set::CLUSTER_IPS), goto(chain::REJECT)], "a port of a cluster IP that no service has"),
+            rule(unused_port, "a port of a cluster IP that no service has"),
             rule(unallocated, "an address for cluster IPs that no service has"),
         ]
     }

@@ -13,6 +13,7 @@ use super::balancer::{Balancer, List};
 use super::{Side, affinity, chain, set};
 use crate::model::Family;
 use crate::ruleset::Settings;
+use crate::ruleset::counters::{self, Counters};
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
@@ -31,7 +32,7 @@ pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
     Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
-        sets: sets(family).into_iter().map(Arc::new).collect(),
+        sets: sets(settings).into_iter().map(Arc::new).collect(),
         slotted: Side::BOTH
             .into_iter()
             .flat_map(|side| [List::Cluster, List::Local].map(|l| l.map(side).into()))
@@ -55,7 +56,8 @@ fn key(fields: &Fields, side: Side) -> Vec<Field> {
     }
 }
 
-fn sets(family: Family) -> Vec<Set> {
+fn sets(settings: &Settings) -> Vec<Set> {
+    let family = settings.family;
     let fields = Fields::of(family);
     let mut sets = Vec::from(common_sets(family));
     sets.push(commented(Set::new(set::HAIRPIN, hairpin_type(&fields)), "Local endpoints that may reach themselves"));
@@ -64,6 +66,7 @@ fn sets(family: Family) -> Vec<Set> {
         sets.extend(side_maps(&fields, side));
     }
     sets.extend(affinity::sets(family));
+    counters::add(settings.counters, &mut sets);
     sets
 }
 
@@ -172,6 +175,10 @@ impl Rules<'_> {
         Rule::new([Statement::Vmap(key(&self.fields, side), map.into())])
     }
 
+    fn counts(&self) -> bool {
+        self.settings.counters > Counters::Off
+    }
+
     fn match_destination(&self, operand: Operand) -> Statement {
         Statement::Match(vec![self.fields.destination], operand)
     }
@@ -184,11 +191,15 @@ impl Rules<'_> {
     /// by node port (D19).
     fn services(&self) -> Vec<Rule> {
         let front_and_source = self.fields.front().into_iter().chain([self.fields.source]).collect();
-        let mut rules = vec![Rule::new([
+        let mut restricted = [
             Statement::Match(self.fields.front(), Operand::InSet(set::RESTRICTED.into())),
             Statement::Match(front_and_source, Operand::NotInSet(set::SOURCES.into())),
-            Statement::Verdict(Verdict::Drop),
-        ])];
+        ];
+        if self.counts() {
+            // The look-up that counts comes last, so that it finds only what is dropped.
+            restricted.reverse();
+        }
+        let mut rules = vec![Rule::new([&restricted[..], &[Statement::Verdict(Verdict::Drop)]].concat())];
         let mark = jump(chain::MARK_MASQ);
         if self.settings.masquerade_all {
             rules.push(Rule::new([self.to_cluster_ip(), mark]));
@@ -244,10 +255,14 @@ impl Rules<'_> {
     /// Rejects fronts without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
     fn forward(&self) -> Vec<Rule> {
         let unallocated = self.match_destination(Operand::InSet(set::SERVICE_CIDRS.into()));
+        let counter = self.counts().then_some(Statement::Counter);
+        let counted = |matched, end| {
+            Rule::new([Some(matched), counter.clone(), Some(end)].into_iter().flatten().collect::<Vec<_>>())
+        };
         vec![
             self.vmap(Side::Address, set::NO_ENDPOINTS),
-            Rule::new([self.to_cluster_ip(), goto(chain::REJECT)]),
-            Rule::new([unallocated, Statement::Verdict(Verdict::Drop)]),
+            counted(self.to_cluster_ip(), goto(chain::REJECT)),
+            counted(unallocated, Statement::Verdict(Verdict::Drop)),
         ]
     }
 }

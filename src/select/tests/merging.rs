@@ -103,6 +103,6 @@ fn a_change_of_several_slices_is_one_change() {
     state.apply(Event::SliceApplied(http_slice("default/web-1", &["10.244.0.1"])));
     state.apply(Event::SliceApplied(http_slice("default/web-2", &["10.244.0.2"])));
     let dirty = state.take_dirty();
-    assert_eq!(dirty.services.into_iter().collect::<Vec<_>>(), [web().name]);
+    assert_eq!(dirty.services, [web().name]);
     assert_eq!(lists(&state), ["1 2", ""]);
 }

@@ -27,7 +27,7 @@ use super::error::{Cause, Error};
 use super::known::KnownObjects;
 use super::list_watch::ListMethods;
 use super::resource::Resource;
-use super::retry::{Backoff, Outage, go_duration};
+use super::retry::{Backoff, FIRST, Outage, go_duration};
 use super::startup::ProgressSender;
 use super::{EventSender, Observer};
 use crate::logging::once::{Once, OncePerKey};
@@ -66,6 +66,8 @@ pub(super) struct Timing {
     pub(super) stable: Duration,
     /// How often an optional kind that the server does not have is listed again.
     pub(super) absent: Duration,
+    /// The shortest wait after a first failure.
+    pub(super) first_wait: Duration,
 }
 
 impl Default for Timing {
@@ -81,6 +83,7 @@ impl Default for Timing {
             stall: Duration::from_secs(30),
             stable: Duration::from_secs(5),
             absent: Duration::from_secs(180),
+            first_wait: FIRST,
         }
     }
 }
@@ -136,7 +139,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
             watch_began: None,
             outage: Outage::default(),
             removal_unconfirmed: false,
-            backoff: Backoff::default(),
+            backoff: Backoff::new(shared.timing.first_wait),
             is_unreachable: false,
             fast_retries: FAST_RETRIES,
             logged_problems: OncePerKey::default(),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::error::Cause;
 
-/// The shortest wait after the first failure.
-const FIRST: Duration = Duration::from_millis(800);
+/// The shortest wait after the first failure, but for tests that need another.
+pub(super) const FIRST: Duration = Duration::from_millis(800);
 /// The longest wait, jitter included.
 const LONGEST: Duration = Duration::from_secs(30);
 /// The random share that is added to a wait, so that the nodes of a cluster do not come back at the same moment.
@@ -21,17 +21,23 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 const REPEAT: Duration = Duration::from_secs(300);
 
 /// The back-off of one kind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Backoff {
+    first: Duration,
     failures: u32,
 }
 
 impl Backoff {
-    /// The wait after one more failure: 0.8 s to 1.2 s at first, twice as long each time, 30 s at most.
+    /// A back-off that waits so long, and up to half as long again, after the first failure.
+    pub(super) const fn new(first: Duration) -> Self {
+        Self { first, failures: 0 }
+    }
+
+    /// The wait after one more failure: with [`FIRST`] 0.8 s to 1.2 s at first, twice as long each time, 30 s at most.
     ///
     /// `retry_after` is what the server asked for, up to two minutes; `chance` is in 0..1.
     pub(super) fn next(&mut self, retry_after: Option<Duration>, chance: f64) -> Duration {
-        let doubled = FIRST.saturating_mul(1 << self.failures.min(16));
+        let doubled = self.first.saturating_mul(1 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
         let base = doubled.min(LONGEST.div_f64(1.0 + JITTER));
         let wait = base.mul_f64(JITTER.mul_add(chance, 1.0));
@@ -114,7 +120,7 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_half_a_minute() {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(FIRST);
         let waits: Vec<_> = (0..8).map(|_| millis(&mut backoff, 0.0)).collect();
         assert_eq!(waits, [800, 1600, 3200, 6400, 12_800, 20_000, 20_000, 20_000]);
         assert_eq!(millis(&mut backoff, 1.0), 30_000);
@@ -124,13 +130,13 @@ mod tests {
 
     #[test]
     fn years_of_failures_overflow_nothing() {
-        let mut backoff = Backoff { failures: u32::MAX };
+        let mut backoff = Backoff { failures: u32::MAX, ..Backoff::new(FIRST) };
         assert_eq!(millis(&mut backoff, 0.0), 20_000);
     }
 
     #[test]
     fn a_server_may_ask_for_more_but_not_for_hours() {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(FIRST);
         assert_eq!(backoff.next(Some(Duration::from_secs(7)), 0.0), Duration::from_secs(7));
         assert_eq!(backoff.next(Some(Duration::ZERO), 0.0), Duration::from_millis(1600));
         assert_eq!(backoff.next(Some(Duration::from_secs(86_400)), 0.0), LONGEST_RETRY_AFTER);

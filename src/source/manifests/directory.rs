@@ -36,12 +36,15 @@ pub(super) struct Update {
     pub(super) unreadable: bool,
     /// The scan was stopped before everything was read.
     pub(super) interrupted: bool,
+    /// Files that are to be read again before this is of use.
+    again: BTreeSet<Arc<Path>>,
 }
 
 impl Update {
-    fn add(&mut self, changes: Changes) {
-        self.events.extend(changes.events);
+    fn add(&mut self, mut changes: Changes) {
+        self.events.append(&mut changes.events);
         self.problems.extend(changes.duplicates);
+        self.again.append(&mut changes.again);
     }
 }
 
@@ -99,6 +102,7 @@ impl Directory {
                 self.load(&file, &mut update);
             }
         }
+        self.load_again(&mut update);
         update
     }
 
@@ -112,7 +116,19 @@ impl Directory {
         for file in files {
             self.load(&file.into(), &mut update);
         }
+        self.load_again(&mut update);
         update
+    }
+
+    /// Reads the files again that have a definition which counts from now on, each once: one that cannot be read now leaves its
+    /// objects as they were.
+    fn load_again(&mut self, update: &mut Update) {
+        let mut done = BTreeSet::new();
+        while let Some(file) = update.again.pop_first() {
+            if done.insert(Arc::clone(&file)) {
+                self.load(&file, update);
+            }
+        }
     }
 
     /// Whether the last attempt to read a file failed.
@@ -131,7 +147,7 @@ impl Directory {
         let problems = match read(file) {
             Ok((bytes, stamp)) => {
                 let content = decode(file, &bytes, &mut self.converter);
-                drop(bytes);
+                give_back(bytes);
                 update.add(self.store.replace(file, content.objects, content.broken));
                 self.stamps.extend(stamp.map(|stamp| (Arc::clone(file), stamp)));
                 self.unreadable.remove(file);
@@ -187,6 +203,13 @@ impl Stamp {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(self.changed.0).is_ok_and(|changed| now > Duration::from_secs(changed) + UNSETTLED)
     }
+}
+
+/// Gives memory back to the system, by making the buffer small first: when a block of many megabytes is freed as such, glibc takes it
+/// as a sign that others like it follow, and keeps as much free memory as twice its size from then on.
+fn give_back(mut bytes: Vec<u8>) {
+    bytes.clear();
+    bytes.shrink_to(1);
 }
 
 /// A file's content, with its stamp if the next change will change that.

@@ -9,12 +9,14 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use foldhash::HashSet;
 use nft::monitor::Process;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 use stale_clients::Done;
 use tracing::{info, warn};
 
 use super::budget::{Budget, Oversized};
+use super::computed;
 use super::failure::SyncError;
 use super::flows::{Reconciled, UdpFlows};
 use super::health::HealthChecks;
@@ -29,7 +31,6 @@ use crate::conntrack::Flow;
 use crate::kernel::{ForeignWrites, Kernel};
 use crate::model::{Dirty, Event, Family, ObjectName, State};
 use crate::ruleset::{Layout, NodeFacts};
-use crate::select::select;
 
 /// Owns the state of the cluster and the records of the tables, and makes the kernel hold what these say.
 pub struct Engine<K> {
@@ -184,8 +185,12 @@ impl<K: Kernel> Engine<K> {
 
     /// Selects the endpoints of the Services that became dirty, and puts the records into the tables. Gives the number of Services.
     fn recompute(&mut self) -> usize {
-        let Dirty { mut services, node, service_cidrs } = self.state.take_dirty();
-        services.extend(self.quarantine.due(Instant::now()));
+        let Dirty { services: mut names, node, service_cidrs } = self.state.take_dirty();
+        let due = self.quarantine.due(Instant::now());
+        if !due.is_empty() {
+            let dirty: HashSet<ObjectName> = names.iter().cloned().collect();
+            names.extend(due.into_iter().filter(|name| !dirty.contains(name)));
+        }
         if self.first {
             self.health_checks.clear();
         }
@@ -194,22 +199,28 @@ impl<K: Kernel> Engine<K> {
             self.first = false;
         }
         let families: Vec<Family> = self.families().collect();
-        for name in &services {
+        let results = computed::all(&self.state, &self.tables, self.budget.limit(), &names);
+        self.tables.reserve(names.len());
+        for (name, computed) in names.iter().zip(results) {
             self.quarantine.retry(name);
-            let fits = self.budget.admits(&self.state, self.tables.layout(), name);
-            self.udp.service_changed(&self.state, name, fits);
-            let selection = if fits { select(&self.state, name) } else { None };
-            self.health_checks.set_service(name, selection.as_ref(), &families);
-            self.no_local_endpoints.set_service(name, selection.as_ref());
-            self.tables.set_service(name, selection.as_ref());
+            self.budget.note(name, computed.size);
+            self.udp.service_changed(name, computed.has_udp_endpoints);
+            self.health_checks.set_service(name, &computed.health_checks, &families);
+            self.no_local_endpoints.set_service(name, computed.no_local_endpoints);
+            self.tables.put_records(name, computed.records);
         }
         if !self.tables.take_outdated() {
-            return services.len();
+            return names.len();
         }
-        for service in self.state.services().filter(|service| !services.contains(&service.name)) {
-            if self.budget.admits(&self.state, self.tables.layout(), &service.name) {
-                self.quarantine.retry(&service.name);
-                self.tables.set_service(&service.name, select(&self.state, &service.name).as_ref());
+        let done: HashSet<&ObjectName> = names.iter().collect();
+        let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));
+        let others: Vec<ObjectName> = others.cloned().collect();
+        let results = computed::all(&self.state, &self.tables, self.budget.limit(), &others);
+        for (name, computed) in others.iter().zip(results) {
+            self.budget.note(name, computed.size);
+            if computed.fits {
+                self.quarantine.retry(name);
+                self.tables.put_records(name, computed.records);
             }
         }
         self.state.service_count()

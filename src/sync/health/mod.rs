@@ -9,7 +9,7 @@ use crate::config::{Config, NodePortAddresses};
 use crate::health::{Check, CheckName, Snapshot};
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{NODEPORT_IPS, NodePorts, notes};
-use crate::select::ServiceSelection;
+use crate::select::health::HealthCheck;
 
 use super::settings;
 
@@ -24,13 +24,7 @@ impl HealthChecks {
     }
 
     /// Takes over a Service that became dirty, in the families that this node serves.
-    pub(super) fn set_service(
-        &mut self,
-        service: &ObjectName,
-        selection: Option<&ServiceSelection>,
-        families: &[Family],
-    ) {
-        let wanted = selection.map_or(&[][..], |selection| &selection.health_checks);
+    pub(super) fn set_service(&mut self, service: &ObjectName, wanted: &[HealthCheck], families: &[Family]) {
         for family in families {
             let name = CheckName { service: service.clone(), family: *family };
             let check = wanted.iter().find(|check| check.family == *family);

@@ -96,7 +96,8 @@ fn checks_come_change_and_go_with_their_service() {
     let mut checks = HealthChecks::default();
     let mut now = |state: &State| {
         let web = name("ns/web");
-        checks.set_service(&web, select(state, &web).as_ref(), &[Family::V4]);
+        let wanted = select(state, &web).map(|selection| selection.health_checks).unwrap_or_default();
+        checks.set_service(&web, &wanted, &[Family::V4]);
         checks.snapshot()
     };
 

@@ -5,6 +5,7 @@
 mod affinity;
 mod changes;
 mod claims;
+mod counters;
 mod fronts;
 mod identity;
 mod layouts;

@@ -146,16 +146,15 @@ fn a_server_that_is_back_for_one_kind_is_asked_for_all() {
         _ => stream(vec![end("1")]),
     });
     let options = options(&server.url);
-    let followed = start(server, options, Timing::default());
-    // After the fifth failure the wait is 12.8 s or more, but 6 s at most for Nodes.
+    let followed = start(server, options, longest_waits());
     let all = ["nodes", "services", "endpointslices", "servicecidrs"];
-    followed.wait(|followed| all.iter().all(|kind| followed.server.requests(kind).len() >= 5));
+    followed.wait(|followed| all.iter().all(|kind| !followed.server.requests(kind).is_empty()));
     let since = *back.lock().unwrap().insert(Instant::now());
     followed.until("done");
     let at =
         all.map(|kind| followed.server.requests(kind).iter().map(|request| request.at).find(|at| *at > since).unwrap());
     let apart = *at.iter().max().unwrap() - *at.iter().min().unwrap();
-    assert!(apart < Duration::from_secs(3), "{apart:?} between the first and the last");
+    assert!(apart < Duration::from_secs(10), "{apart:?} between the first and the last");
 }
 
 #[test]

@@ -109,6 +109,11 @@ fn timing() -> Timing {
     Timing { initial, idle, watch_response: idle, stall: idle, ..Timing::default() }
 }
 
+/// The first failure is followed by a wait of 20 to 30 s, as the sixth one is otherwise; 4 to 6 s for Nodes at a server that cannot be reached.
+fn longest_waits() -> Timing {
+    Timing { first_wait: PATIENCE, ..Timing::default() }
+}
+
 fn options(url: &str) -> ApiOptions {
     ApiOptions {
         client: ClientOptions { kubeconfig: None, master: Some(url.to_owned()) },

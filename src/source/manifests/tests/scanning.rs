@@ -116,6 +116,28 @@ fn what_cannot_be_read_keeps_its_objects() {
 }
 
 #[test]
+fn when_the_file_that_counts_is_gone_the_next_one_is_read_again() {
+    let dir = tempdir().unwrap();
+    let [first, second] = ["a.yaml", "b.yaml"].map(|name| dir.path().join(name));
+    fs::write(&first, service("web", "10.96.0.1")).unwrap();
+    fs::write(&second, service("web", "10.96.0.2")).unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.1"]);
+    fs::remove_file(&first).unwrap();
+    assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.2"]);
+
+    fs::write(&first, service("web", "10.96.0.3")).unwrap();
+    assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.3"]);
+    // What cannot be read leaves the object as it was, and counts once it can.
+    fs::File::options().write(true).open(&second).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    fs::remove_file(&first).unwrap();
+    let (events, problems) = rescan(&mut directory);
+    assert_eq!((events.len(), problems.len()), (0, 1), "{problems:?}");
+    fs::write(&second, service("web", "10.96.0.2")).unwrap();
+    assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.2"]);
+}
+
+#[test]
 fn a_removed_subdirectory_removes_its_objects() {
     let dir = tempdir().unwrap();
     let sub = dir.path().join("x/y");

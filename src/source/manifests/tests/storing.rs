@@ -1,19 +1,44 @@
 //! Tests of the store: the events that follow from a change of a file.
 
+use std::collections::BTreeMap;
+
 use super::super::store::{Changes, Store};
 use super::*;
 
+/// A store, and the text of each file, for when it asks for it again.
 #[derive(Default)]
-struct Files(Store);
+struct Files {
+    store: Store,
+    texts: BTreeMap<Arc<Path>, String>,
+}
 
 impl Files {
     fn write(&mut self, file: &str, text: &str) -> Changes {
-        let content = content(file, text);
-        self.0.replace(&Path::new(file).into(), content.objects, content.broken)
+        let file: Arc<Path> = Path::new(file).into();
+        self.texts.insert(Arc::clone(&file), text.to_owned());
+        let changes = self.read(&file);
+        self.read_again(changes)
     }
 
     fn remove(&mut self, file: &str) -> Vec<String> {
-        words(&self.0.remove(&Path::new(file).into()).events)
+        let file: Arc<Path> = Path::new(file).into();
+        self.texts.remove(&file);
+        let changes = self.store.remove(&file);
+        words(&self.read_again(changes).events)
+    }
+
+    fn read(&mut self, file: &Arc<Path>) -> Changes {
+        let content = content(file.to_str().unwrap(), &self.texts[file]);
+        self.store.replace(file, content.objects, content.broken)
+    }
+
+    fn read_again(&mut self, mut changes: Changes) -> Changes {
+        for file in std::mem::take(&mut changes.again) {
+            let again = self.read(&file);
+            assert!(again.duplicates.is_empty() && again.again.is_empty(), "{again:?}");
+            changes.events.extend(again.events);
+        }
+        changes
     }
 
     fn events(&mut self, file: &str, text: &str) -> Vec<String> {

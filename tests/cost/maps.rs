@@ -1,22 +1,16 @@
-//! What a change costs: which elements go over netlink, in how many transactions, whatever else the cluster holds.
-//!
-//! Drives the engine with a kernel in memory; needs no root. Every cost is asserted for 10 and for 2,000 Services.
-
-#![forbid(unsafe_code)]
-
-mod support;
+//! What a change costs in layout `maps`: which elements go over netlink, in how many transactions.
 
 use std::collections::BTreeMap;
 
+use crate::support::cluster::{address, endpoint, endpoints, name, node, served, service, service_cidr, slice};
+use crate::support::kernel::Failure;
+use crate::support::ledger::{Cluster, ENDPOINTS};
+use crate::support::plan::NODE;
 use kube_proxy::kernel::ForeignWrites;
 use kube_proxy::model::{Endpoint, Event, Family, Hints, Service, TrafficPolicy};
 use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Report;
 use nft::{Command, NamedObject, ObjectKind, Ownership, TableDump};
-use support::cluster::{address, endpoint, endpoints, name, node, served, service, service_cidr, slice};
-use support::kernel::Failure;
-use support::ledger::{Cluster, ENDPOINTS};
-use support::plan::NODE;
 
 /// Fronts of a Service in a family that are addresses: cluster IP, external IP, load balancer IP. A node port comes on top.
 const ADDRESSES: usize = 3;

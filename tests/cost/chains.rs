@@ -1,20 +1,14 @@
-//! What a change costs in layout `chains`: the messages that go over netlink, by kind, whatever else the cluster holds.
-//!
-//! Drives the engine with a kernel in memory; needs no root. Every cost is asserted for 10 and for 2,000 Services.
-
-#![forbid(unsafe_code)]
-
-mod support;
+//! What a change costs in layout `chains`: the messages that go over netlink, by kind.
 
 use std::collections::BTreeMap;
 
+use crate::support::cluster::{address, endpoint, endpoints, name, served, service, slice};
+use crate::support::ledger::{Cluster, ENDPOINTS};
+use crate::support::plan::NODE;
 use kube_proxy::model::{Endpoint, Event, Family, Service};
 use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Report;
 use nft::Command;
-use support::cluster::{address, endpoint, endpoints, name, served, service, slice};
-use support::ledger::{Cluster, ENDPOINTS};
-use support::plan::NODE;
 
 /// The number of commands of each kind.
 type Sent = BTreeMap<&'static str, usize>;

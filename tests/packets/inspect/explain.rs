@@ -1,0 +1,283 @@
+//! `kube-proxy explain`: what it tells of packets, beside what happens to them. The conformance cases are compared with it, too.
+//!
+//! `BLESS=1 cargo test --test packets explain` writes `tests/data/inspect/explain` again; look at the difference then.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{command, outcome};
+use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
+use crate::support::layout::{Layout, test_in_each_layout};
+use crate::support::netns::Namespace;
+use crate::support::nft;
+use crate::support::objects::{node, service, service_cidr, slices};
+use crate::support::plan::Family;
+use crate::support::probe::{Flow, Outcome, Proto, probe_many};
+use crate::support::proxy::{Proxy, config_in};
+use crate::support::world::World;
+
+const PORTS: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
+
+/// Services of each kind: served, Local, with source ranges, with affinity, without endpoints.
+fn cluster() -> Vec<Value> {
+    let v4 = Family::V4;
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let ranges = json!(["198.51.100.0/24", "2001:db8:51::/64"]);
+    let lb = service("shop", "lb").cluster_ips(2).port("http", Proto::Tcp, 80).load_balancer_ip(v4.load_balancer_ip(2));
+    let api =
+        service("shop", "api").cluster_ips(3).port("http", Proto::Tcp, 80).load_balancer_ip(v4.load_balancer_ip(3));
+    let sticky = service("shop", "cart").cluster_ips(4).port("http", Proto::Tcp, 80).client_ip_affinity(3600);
+    let here = service("shop", "log")
+        .cluster_ips(5)
+        .port("http", Proto::Tcp, 80)
+        .spec("internalTrafficPolicy", json!("Local"));
+    let empty = service("shop", "old").cluster_ips(6).port("http", Proto::Tcp, 80).external_ip(v4.external_ip(6));
+    let mut objects = vec![
+        node(),
+        service_cidr(),
+        web.external_ip(v4.external_ip(1)).json(),
+        lb.spec("loadBalancerSourceRanges", ranges).json(),
+        api.spec("externalTrafficPolicy", json!("Local")).json(),
+        sticky.json(),
+        here.json(),
+        empty.json(),
+    ];
+    for (name, which) in [("web", &[0, 1, 2][..]), ("lb", &[0]), ("api", &[2]), ("cart", &[0, 2]), ("log", &[3])] {
+        objects.extend(slices("shop", name, which, &PORTS));
+    }
+    objects
+}
+
+fn explain(node: &Namespace, args: &[&str]) -> (Option<i32>, String, String) {
+    outcome(&mut command(node, &[&["explain"], args].concat()))
+}
+
+fn json_of(node: &Namespace, from: &str, to: &str) -> Value {
+    let (_, text, errors) = explain(node, &["--from", from, "--to", to, "-o", "json"]);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}{errors}"))
+}
+
+/// Questions of the expected texts, each with its exit code.
+const QUESTIONS: [(&str, i32); 14] = [
+    ("--from 203.0.113.7 --to 192.0.2.2:30080", 0),
+    ("--from 10.244.1.99 --to 10.96.0.1:80", 0),
+    ("--from 10.244.1.10 --to 10.96.0.1:80 -o wide", 0),
+    ("--from 192.0.2.2 --to 10.96.0.1:80", 0),
+    ("--from 203.0.113.7 --to 192.0.2.130:80 -o wide", 1),
+    ("--from 203.0.113.7 --to 192.0.2.131:80", 1),
+    ("--from 10.244.1.99 --to 192.0.2.131:80", 0),
+    ("--from 10.244.1.99 --to 10.96.0.4:80", 0),
+    ("--from 10.244.1.99 --to 10.96.0.5:80", 1),
+    ("--from 10.244.1.99 --to 10.96.0.6:80", 1),
+    ("--from 10.244.1.99 --to 10.96.0.1:81/udp", 1),
+    ("--from 10.244.1.99 --to 10.96.0.1/icmp", 1),
+    ("--from 10.244.1.99 --to 10.96.0.99:80", 1),
+    ("--from 10.244.1.99 --to 203.0.113.7:443", 0),
+];
+
+test_in_each_layout!(packets_are_explained_in_words);
+fn packets_are_explained_in_words(layout: Layout) {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
+    let mut text = String::new();
+    for (question, code) in QUESTIONS {
+        let (found, answer, errors) = explain(&world.node, &question.split(' ').collect::<Vec<_>>());
+        assert_eq!((found, errors.as_str()), (Some(code), ""), "{question}: {answer}");
+        text += &format!("$ kube-proxy explain {question}\n{answer}\n");
+    }
+    let file = format!("tests/data/inspect/explain/{}.txt", layout.name());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if std::env::var_os("BLESS").is_some() {
+        fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("the folder can be made");
+        fs::write(&path, &text).expect("the expected text can be written");
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(text, expected);
+}
+
+fn names(value: &Value) -> BTreeSet<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+test_in_each_layout!(the_json_has_the_fields_that_are_documented);
+fn the_json_has_the_fields_that_are_documented(layout: Layout) {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
+    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/COMMANDS.md");
+    let page = fs::read_to_string(page).expect("the page of the commands can be read");
+    for (from, to, verdict) in [
+        ("203.0.113.7", "192.0.2.2:30080", "translated"),
+        ("203.0.113.7", "192.0.2.130:80", "dropped"),
+        ("10.244.1.99", "10.96.0.6:80", "refused"),
+        ("10.244.1.99", "203.0.113.7:443", "passed"),
+        ("2001:db8:113::7", "[2001:db8::2]:30080", "translated"),
+    ] {
+        let value = json_of(&world.node, from, to);
+        assert_eq!(value["verdict"], verdict, "{value:#}");
+        let fields =
+            ["verdict", "service", "endpoints", "masquerade", "masqueradeReason", "reason", "steps", "warnings"];
+        assert_eq!(names(&value), BTreeSet::from(fields));
+        assert!(value["masquerade"].is_boolean() && value["warnings"].is_array());
+        assert!(value["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{value:#}");
+        assert_eq!(value["service"].is_string(), verdict != "passed", "{value:#}");
+        for endpoint in value["endpoints"].as_array().expect("a list") {
+            let fields = ["address", "port", "probability", "masquerade", "verdict"];
+            assert_eq!(names(endpoint), BTreeSet::from(fields));
+            assert!(endpoint["address"].as_str().is_some_and(|text| text.parse::<IpAddr>().is_ok()), "{endpoint}");
+        }
+        for step in value["steps"].as_array().expect("a list") {
+            let fields: BTreeSet<&str> = names(step).into_iter().filter(|name| *name != "endpoints").collect();
+            assert_eq!(fields, BTreeSet::from(["table", "chain", "rule", "text"]));
+        }
+        for field in fields {
+            assert!(page.contains(&format!("`{field}`")), "{field} is not in deploy/COMMANDS.md");
+        }
+    }
+}
+
+/// The addresses that an explanation gives.
+fn told(value: &Value) -> BTreeSet<SocketAddr> {
+    let endpoint = |endpoint: &Value| {
+        let address: IpAddr = endpoint["address"].as_str().expect("text").parse().expect("an address");
+        let port = endpoint["port"].as_u64().and_then(|port| port.try_into().ok()).expect("a port");
+        SocketAddr::new(address, port)
+    };
+    value["endpoints"].as_array().expect("a list").iter().map(endpoint).collect()
+}
+
+test_in_each_layout!(a_rule_of_another_program_that_drops_earlier_is_found);
+fn a_rule_of_another_program_that_drops_earlier_is_found(layout: Layout) {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
+    let v4 = Family::V4;
+    let flow = Flow::new(Proto::Tcp, v4.shell(), v4.cluster_ip(1), 80);
+    nft::load(
+        &world.node,
+        "table inet guard {
+            set blocked { type ipv4_addr; flags interval; elements = { 10.96.0.0/30 } }
+            chain early {
+                type filter hook prerouting priority -150; policy accept;
+                meta nfproto ipv4 ip daddr @blocked tcp dport 80 log prefix \"x\" drop
+            }
+        }",
+    );
+    assert_outcome(&world.shell, flow, &Outcome::Dropped);
+    let value = json_of(&world.node, "10.244.1.99", "10.96.0.1:80");
+    assert_eq!((&value["verdict"], &value["service"]), (&json!("dropped"), &json!("shop/web:http")), "{value:#}");
+    let reason = value["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("table inet guard, chain early"), "{reason}");
+    let warning = value["warnings"][0].as_str().unwrap_or_default();
+    assert!(warning.contains("table inet guard, chain early") && warning.contains("-150"), "{value:#}");
+    // It lets other packets by, and says so by the verdict.
+    let other = json_of(&world.node, "10.244.1.99", "10.96.0.4:80");
+    assert_eq!(other["verdict"], "translated", "{other:#}");
+    nft::load(
+        &world.node,
+        "flush chain inet guard early\nadd rule inet guard early ip daddr 10.96.0.1 limit rate over 1/second drop",
+    );
+    let value = json_of(&world.node, "10.244.1.99", "10.96.0.1:80");
+    assert_eq!(value["verdict"], "unknown", "{value:#}");
+    assert!(value["reason"].as_str().is_some_and(|reason| reason.contains("limit")), "{value:#}");
+    let (code, ..) = explain(&world.node, &["--from", "10.244.1.99", "--to", "10.96.0.1:80"]);
+    assert_eq!(code, Some(1));
+}
+
+/// What another program writes into the table of a proxy that has ended: an endpoint that nobody wanted.
+fn tamper(node: &Namespace, layout: Layout) {
+    match layout {
+        Layout::Maps => nft::load(
+            node,
+            "delete element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 }
+             add element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 : 10.244.2.11 . 9090 }",
+        ),
+        Layout::Chains => {
+            let listing = nft::list_ruleset(node);
+            let rule =
+                listing.lines().find(|line| line.contains("dnat to 10.244.1.10:8080") && line.contains("shop/web"));
+            assert!(rule.is_some(), "{listing}");
+            let chain = listing
+                .split("\tchain ")
+                .find(|chain| chain.contains("shop/web:http -> 10.244.1.10:8080"))
+                .and_then(|chain| chain.split(' ').next())
+                .expect("the chain of the endpoint");
+            nft::load(
+                node,
+                &format!(
+                    "flush chain ip kube-proxy {chain}
+                     add rule ip kube-proxy {chain} meta l4proto tcp dnat to 10.244.2.11:9090"
+                ),
+            );
+        }
+    }
+}
+
+test_in_each_layout!(an_endpoint_that_another_program_wrote_into_the_table_is_told_as_packets_find_it);
+fn an_endpoint_that_another_program_wrote_into_the_table_is_told_as_packets_find_it(layout: Layout) {
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
+    // A running proxy would put it right.
+    proxy.kill();
+    tamper(&world.node, layout);
+    let v4 = Family::V4;
+    let flow = Flow::new(Proto::Tcp, v4.shell(), v4.cluster_ip(1), 80);
+    let reached: BTreeSet<SocketAddr> = probe_many(&world.shell, flow, FEW)
+        .into_keys()
+        .map(|outcome| match outcome {
+            Outcome::Reached(answer) => SocketAddr::new(answer.endpoint, answer.port),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let value = json_of(&world.node, "10.244.1.99", "10.96.0.1:80");
+    assert_eq!(told(&value), reached, "{value:#}");
+    assert!(reached.contains(&SocketAddr::new(v4.endpoint(3), 9090)), "{reached:?}");
+}
+
+test_in_each_layout!(the_interface_decides_where_pods_are_known_by_it);
+fn the_interface_decides_where_pods_are_known_by_it(layout: Layout) {
+    let world = World::new();
+    let mut config = config_in(layout);
+    config["detectLocalMode"] = json!("InterfaceNamePrefix");
+    config["detectLocal"] = json!({ "interfaceNamePrefix": "to-shell" });
+    let _proxy = Proxy::start(&world.node, &config, &cluster());
+    let v4 = Family::V4;
+    let flow = |source| Flow::new(Proto::Tcp, source, v4.cluster_ip(1), 80);
+    let away = &endpoints(v4, &[0, 1, 2], 8080);
+    assert_reaches(&world.shell, flow(v4.shell()), away, Source::Kept, FEW);
+    assert_reaches(&world.client, flow(v4.client()), away, Source::Masqueraded, FEW);
+    for (from, iface, masqueraded) in [
+        ("10.244.1.99", None, false),
+        ("203.0.113.7", None, true),
+        ("203.0.113.7", Some("to-shell"), false),
+        ("10.244.1.99", Some("to-client"), true),
+        ("192.0.2.2", None, true),
+    ] {
+        let iface: Vec<&str> = iface.into_iter().flat_map(|name| ["--iface", name]).collect();
+        let args = ["--from", from, "--to", "10.96.0.1:80", "-o", "json"];
+        let (code, text, errors) = explain(&world.node, &[&args[..], &iface].concat());
+        assert_eq!(code, Some(0), "{errors}");
+        let value: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(value["masquerade"], masqueraded, "{from} {iface:?}: {value:#}");
+    }
+}
+
+#[test]
+fn what_it_cannot_look_at_is_an_error_with_a_remedy() {
+    let world = World::new();
+    for (args, expected) in [
+        ("--from 203.0.113.7 --to 10.96.0.1", "expected IP:PORT"),
+        ("--from 203.0.113.7 --to [fd00::1]:80", "different families"),
+        ("--from 203.0.113.7 --to 10.96.0.1:80 --iface to-clinet", "did you mean to-client"),
+        ("--from 192.0.2.2 --to 10.96.0.1:80 --iface lo", "leave out --iface"),
+    ] {
+        let (code, out, errors) = explain(&world.node, &args.split(' ').collect::<Vec<_>>());
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{args}");
+        assert!(errors.contains(expected), "{args}: {errors}");
+    }
+    let value = json_of(&world.node, "203.0.113.7", "10.96.0.1:80");
+    assert_eq!(value["verdict"], "passed");
+    assert!(value["reason"].as_str().is_some_and(|reason| reason.contains("no table kube-proxy")), "{value:#}");
+}
