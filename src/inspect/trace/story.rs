@@ -165,6 +165,7 @@ impl Telling {
             packet,
             service: self.service.as_deref(),
             endpoints: None,
+            is_example: false,
         });
         if told.is_reason {
             self.reasons.push(told.text.clone());
