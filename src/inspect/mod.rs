@@ -1,4 +1,4 @@
-//! The commands that look at a node: the kernel's tables and the API in, words and JSON out; they never write to either.
+//! The commands that look at a node: the kernel's tables and the API in, words and JSON out; they never write to either, but for the table of `trace`.
 //!
 //! ```text
 //! arguments ── clap ──► Command ──► NAME::run ──► Output ──► words, JSON, YAML

@@ -238,8 +238,19 @@ fn evaluate(
 pub(crate) fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
     const MAPS: [&str; 4] = ["services", "no-endpoints", "KUBE-SERVICES", "no-endpoints-external"];
     let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
+    named(&key, &MAPS, table, live)
+}
+
+/// The service port that has the packet's node port, by the maps of either layout.
+pub(crate) fn owner_of_node_port(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
+    const MAPS: [&str; 3] = ["nodeports", "no-endpoints-nodeports", "KUBE-NODEPORTS"];
+    named(&Data::from(packet.protocol).then(packet.port), &MAPS, table, live)
+}
+
+/// The service port that the first of these maps has for a key.
+fn named(key: &Data, maps: &[&str], table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
     let key = [key.as_slice(), &[0; 64]].concat();
-    for map in MAPS {
+    for map in maps {
         if let Lookup::Found(element) = live.find(table, map, &key, 0)?
             && matches!(element.value, Value::Verdict(_))
             && let Some(comment) = element.comment

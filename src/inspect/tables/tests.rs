@@ -50,7 +50,7 @@ impl TableOf {
 }
 
 fn raw(element: Element) -> RawElement {
-    RawElement { element, interval_end: false, expires: None }
+    RawElement { element, interval_end: false, expires: None, count: None }
 }
 
 fn ip(text: &str) -> IpAddr {

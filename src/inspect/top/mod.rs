@@ -117,9 +117,9 @@ fn watch(mut view: View, interval: Duration) -> Result<Outcome> {
     let signal = loop {
         let next = Instant::now() + interval;
         match until(&screen, &mut view, &sample, interval, next)? {
-            Ended::ByTime => sample = sampler.look()?,
-            Ended::ByKey => break None,
-            Ended::BySignal(signal) => break Some(signal),
+            Ended::Due => sample = sampler.look()?,
+            Ended::Quit => break None,
+            Ended::Signal(signal) => break Some(signal),
         }
     };
     drop(screen);
@@ -129,10 +129,14 @@ fn watch(mut view: View, interval: Duration) -> Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
+/// What ends the time of a look.
 enum Ended {
-    ByTime,
-    ByKey,
-    BySignal(i32),
+    /// The next look is due.
+    Due,
+    /// The user quits.
+    Quit,
+    /// A signal asks the process to end.
+    Signal(i32),
 }
 
 /// Draws, and answers keys until the time of the next look.
@@ -141,10 +145,10 @@ fn until(screen: &Screen, view: &mut View, sample: &Sample, interval: Duration, 
         let (width, height) = screen.size()?;
         screen.draw(&view.frame(sample, interval, width, height))?;
         match screen.wait(next.saturating_duration_since(Instant::now()))? {
-            Input::Key(key) if view.key(key, sample) == Answer::Quit => return Ok(Ended::ByKey),
+            Input::Key(key) if view.key(key, sample) == Answer::Quit => return Ok(Ended::Quit),
             Input::Key(_) | Input::Resized => {}
-            Input::Signal(signal) => return Ok(Ended::BySignal(signal)),
-            Input::Nothing => return Ok(Ended::ByTime),
+            Input::Signal(signal) => return Ok(Ended::Signal(signal)),
+            Input::Nothing => return Ok(Ended::Due),
         }
     }
 }

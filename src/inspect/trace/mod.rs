@@ -25,7 +25,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::Outcome;
 use super::explain::kernel::{Live, ThisHost};
 use super::explain::packet::{Link, Packet};
-use super::explain::{Source, Target, Verdict, owner};
+use super::explain::{Source, Target, Verdict, owner, owner_of_node_port};
 use super::output::{Format, FormatArgs, Output, Tone};
 use crate::config::GoDuration;
 use crate::conntrack::traffic::{Connection as Tracked, Ends};
@@ -253,9 +253,10 @@ impl Book for Shelf {
         self.host.link(Some(index))
     }
 
-    fn service(&mut self, packet: &Packet) -> Option<String> {
+    fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String> {
         let table = TableName::new(self.family, "kube-proxy");
-        owner(packet, &table, &mut Live::new(&mut self.connection, self.family)).ok().flatten()
+        let find = if is_node_port { owner_of_node_port } else { owner };
+        find(packet, &table, &mut Live::new(&mut self.connection, self.family)).ok().flatten()
     }
 
     fn connection(&mut self, packet: &Packet) -> Option<Tracked> {

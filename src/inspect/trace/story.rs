@@ -55,8 +55,8 @@ pub(super) trait Book {
     /// The name of an interface.
     fn interface(&mut self, index: u32) -> Link;
 
-    /// The service port that has the packet's destination.
-    fn service(&mut self, packet: &Packet) -> Option<String>;
+    /// The service port that has the packet's destination: an address, or a node port.
+    fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String>;
 
     /// The connection that the packet belongs to.
     fn connection(&mut self, packet: &Packet) -> Option<Connection>;
@@ -67,7 +67,11 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     let seen: Vec<Option<Packet>> = packets(reports, book);
     let first = seen.iter().flatten().next()?.clone();
     let last = seen.iter().flatten().next_back()?.clone();
-    let service = book.service(&first);
+    let is_node_port = reports.iter().any(|report| {
+        let leads_to = report.verdict.as_ref().and_then(RuleVerdict::chain);
+        leads_to.is_some_and(|chain| &**chain == "KUBE-NODEPORTS")
+    });
+    let service = book.service(&first, is_node_port);
     let translated = (last.target() != first.target()).then(|| last.target());
     // The first packet of a connection shows its way itself; of others the kernel may report no chain behind the translation.
     let known = if translated.is_none() { book.connection(&first) } else { None };
@@ -296,8 +300,8 @@ mod tests {
             Link::Known(index, "eth0".into())
         }
 
-        fn service(&mut self, packet: &Packet) -> Option<String> {
-            (packet.destination.to_string() == "10.96.0.10").then(|| "shop/web:http".to_owned())
+        fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String> {
+            (is_node_port || packet.destination.to_string() == "10.96.0.10").then(|| "shop/web:http".to_owned())
         }
 
         /// Only that of the client port 1 is known, which is masqueraded.
@@ -364,6 +368,16 @@ mod tests {
         assert_eq!(story.service.as_deref(), Some("shop/web:http"));
         assert!(story.reason.contains("10.244.0.1:8080"), "{}", story.reason);
         assert_eq!(story.steps.len(), 3, "without the table of the mark: {:?}", story.steps);
+    }
+
+    #[test]
+    fn a_node_port_is_known_by_the_chain_that_the_packet_met() {
+        let mut arrival = arrival();
+        arrival.headers = Some(headers([192, 0, 2, 2], 30080));
+        let to_node_ports = report("kube-proxy", 1, Some(RuleVerdict::Jump("KUBE-NODEPORTS".into())), None);
+        let story = tell(&[arrival.clone(), to_node_ports], &own(), &mut Shelf).unwrap();
+        assert_eq!(story.service.as_deref(), Some("shop/web:http"));
+        assert_eq!(tell(&[arrival], &own(), &mut Shelf).unwrap().service, None);
     }
 
     #[test]

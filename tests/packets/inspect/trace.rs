@@ -97,6 +97,11 @@ fn real_packets_are_told_as_they_fare(layout: Layout) {
         assert_eq!(verdict(&outside), (Some(0), "translated", true), "{outside:?}");
         assert!(outside.1["interface"].is_string(), "{outside:?}");
 
+        let node_port = Flow::new(Proto::Tcp, family.client(), family.node(), 30080);
+        let node_port = document(&world, &world.client, node_port);
+        assert_eq!(verdict(&node_port), (Some(0), "translated", true), "{node_port:?}");
+        assert_eq!(node_port.1["service"], "shop/web:http");
+
         let refused = document(&world, &world.shell, from_pod(Proto::Tcp, 6, 80));
         assert_eq!(verdict(&refused), (Some(1), "refused", false), "{refused:?}");
         assert_eq!(
