@@ -3,7 +3,7 @@
 use super::{Connection, ReadError};
 use crate::decode::{self, DecodeError, Decoded, RawElement};
 use crate::object::{RuleDump, Set};
-use crate::table::TableName;
+use crate::table::{TableName, TableState};
 use crate::wire::kind;
 
 /// An object of a table, in the kernel's order. All rules come before the elements.
@@ -29,7 +29,7 @@ pub enum Item<'a> {
 
 impl Connection {
     /// Shows every rule and element of a table to `each`, with what it has made of those before, which is `S::default()` at first.
-    /// `None` when there is no such table. As with [`Self::read_table`], the objects are those of one moment: after a transaction on
+    /// Also gives the state of the table; `None` when there is no such table. As with [`Self::read_table`], the objects are those of one moment: after a transaction on
     /// the table it starts again, from `S::default()`.
     ///
     /// # Errors
@@ -38,14 +38,12 @@ impl Connection {
         &mut self,
         name: &TableName,
         each: impl Fn(&mut S, Item<'_>),
-    ) -> Result<Option<S>, ReadError> {
+    ) -> Result<Option<(S, TableState)>, ReadError> {
         self.undisturbed(name, |connection| {
-            if connection.read_table_object(name)?.is_none() {
-                return Ok(None);
-            }
+            let Some((_, state)) = connection.read_table_object(name)? else { return Ok(None) };
             let mut summary = S::default();
             connection.walk_once(name, |item| each(&mut summary, item))?;
-            Ok(Some(summary))
+            Ok(Some((summary, state)))
         })
     }
 

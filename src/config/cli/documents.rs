@@ -22,6 +22,20 @@ enum Shell {
     Fish,
 }
 
+/// The program's name within the script for bash: with a dash in it, clap_complete 4.6.11 does not find the options of commands.
+const BASH_PROGRAM: &str = "kubeproxy";
+
+/// Completes the names of Services in bash, by asking the kernel's tables; behind the function of clap, which knows the options.
+const BASH_NAMES: &str = r#"
+_kube_proxy_names() {
+    _kubeproxy "$@"
+    if [[ "$3" == --service || ( "${COMP_WORDS[1]}" == services && "$2" != -* && "$3" =~ ^([^-]|--stats|--watch) ) ]]; then
+        COMPREPLY+=($(compgen -W "$("$1" services --names 2>/dev/null)" -- "$2"))
+    fi
+}
+complete -F _kube_proxy_names -o bashdefault -o default kube-proxy
+"#;
+
 /// Adds the commands that print documents.
 pub(super) fn add_to(line: Command) -> Command {
     let shell = clap::Arg::new("shell").required(true).value_name("SHELL").value_parser(value_parser!(Shell));
@@ -44,12 +58,17 @@ pub(super) fn add_to(line: Command) -> Command {
 /// None in practice: the text is UTF-8.
 pub(super) fn completion(mut line: Command, matches: &ArgMatches) -> Result<String, String> {
     let mut script = Vec::new();
+    let mut names = "";
     match matches.get_one("shell").unwrap_or(&Shell::Bash) {
-        Shell::Bash => clap_complete::generate(shells::Bash, &mut line, PROGRAM, &mut script),
+        Shell::Bash => {
+            clap_complete::generate(shells::Bash, &mut line, BASH_PROGRAM, &mut script);
+            names = BASH_NAMES;
+        }
         Shell::Zsh => clap_complete::generate(shells::Zsh, &mut line, PROGRAM, &mut script),
         Shell::Fish => clap_complete::generate(shells::Fish, &mut line, PROGRAM, &mut script),
     }
-    String::from_utf8(script).map_err(|error| error.to_string())
+    let script = String::from_utf8(script).map_err(|error| error.to_string())?;
+    Ok(script.replace(&format!("-o default {BASH_PROGRAM}\n"), &format!("-o default {PROGRAM}\n")) + names)
 }
 
 /// The man page: the program's, and the help of each command at its end.
@@ -62,7 +81,9 @@ pub(super) fn man_page(line: Command) -> Result<String, String> {
     let mut page = Vec::new();
     Man::new(line.clone()).section("8").render(&mut page).map_err(|error| error.to_string())?;
     let mut page = String::from_utf8(page).map_err(|error| error.to_string())?;
-    for command in line.get_subcommands_mut().filter(|command| command.get_name() != super::RENDER) {
+    // The options of `render` are those of the proxy.
+    let is_told = |command: &&mut Command| command.get_name() != super::RENDER && !command.is_hide_set();
+    for command in line.get_subcommands_mut().filter(is_told) {
         let name = command.get_name().to_uppercase();
         let help = command.render_long_help().to_string();
         page += &format!(".SH \"COMMAND {name}\"\n.nf\n{}\n.fi\n", escaped(help.trim_end()));

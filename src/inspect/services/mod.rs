@@ -10,6 +10,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use super::names::{self, FrontName, Wanted, split_port};
 use super::output::{FormatArgs, Output};
 use super::running::{self, LeftOut};
 use super::tables::{FrontView, State, View};
+use crate::logging::escaped;
 use crate::model::{Destination, Front};
 use stats::Stats;
 
@@ -34,7 +36,7 @@ Examples:
   kube-proxy services --stats shop/web           with its connections
   kube-proxy services -o json | jq '.services[] | select(.state != \"served\")'
 
-Exit codes: 0 fine; 1 a front is quarantined, or leads to what this proxy does not write; 2 could not look, or no such Service.";
+Exit codes: 0 fine; 1 a front is quarantined, or leads to what this proxy does not write, or a table is dormant; 2 could not look, or no such Service.";
 
 /// List the fronts of Services in the kernel's tables, and where they lead
 #[derive(Debug, clap::Args)]
@@ -57,6 +59,9 @@ pub(crate) struct Args {
     /// Where the health pages of the running proxy are, which name quarantined Services
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:10256")]
     healthz_address: SocketAddr,
+    /// Print only the names of all Services, for completion
+    #[arg(long = "names", hide = true)]
+    only_names: bool,
 }
 
 /// Runs the command.
@@ -64,6 +69,9 @@ pub(crate) struct Args {
 /// # Errors
 /// When the kernel's tables cannot be read, or have nothing with one of the names.
 pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+    if args.only_names {
+        return print_names(&View::read()?, out);
+    }
     let mut stats = (args.stats || args.watch).then(Stats::default);
     loop {
         let listing = Listing::read(args)?;
@@ -80,6 +88,14 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
         out.flush()?;
         thread::sleep(Duration::from_secs(args.interval));
     }
+}
+
+/// Prints the names of the Services, without ports.
+fn print_names(view: &View, out: &mut Output<'_>) -> Result<Outcome> {
+    let services = view.fronts.iter().filter_map(|front| front.service.as_deref());
+    let names: BTreeSet<&str> = services.map(|service| split_port(service).0).collect();
+    names.into_iter().try_for_each(|name| out.text(format_args!("{}\n", escaped(name))))?;
+    Ok(Outcome::Fine)
 }
 
 /// What is listed.
@@ -117,7 +133,11 @@ impl Listing {
 
     fn outcome(&self) -> Outcome {
         let is_wrong = |front: &FrontView| matches!(front.state, None | Some(State::Quarantined));
-        if self.view.fronts.iter().any(is_wrong) { Outcome::Found } else { Outcome::Fine }
+        if !self.view.dormant.is_empty() || self.view.fronts.iter().any(is_wrong) {
+            Outcome::Found
+        } else {
+            Outcome::Fine
+        }
     }
 }
 

@@ -165,6 +165,9 @@ fn summary(view: &FrontView) -> String {
 
 /// What the table does not show.
 fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
+    for family in &listing.view.dormant {
+        out.text(format_args!("The {family} table is dormant: another program has switched its rules off\n"))?;
+    }
     if let Some(left_out) = &listing.left_out {
         for (services, why) in [
             (&left_out.quarantined_services, "the kernel refused them; the proxy's log says why"),
@@ -198,6 +201,7 @@ impl Serialize for Document<'_> {
             quarantined_services: Option<&'a [String]>,
             oversized_services: Option<&'a [String]>,
             unreadable_objects: usize,
+            dormant_families: Vec<String>,
         }
         let left_out = self.listing.left_out.as_ref();
         let fields = Fields {
@@ -205,6 +209,7 @@ impl Serialize for Document<'_> {
             quarantined_services: left_out.map(|left_out| &*left_out.quarantined_services),
             oversized_services: left_out.map(|left_out| &*left_out.oversized_services),
             unreadable_objects: self.listing.view.unreadable,
+            dormant_families: self.listing.view.dormant.iter().map(ToString::to_string).collect(),
         };
         fields.serialize(serializer)
     }

@@ -94,6 +94,8 @@ pub(super) struct Rest {
     pub(super) learns: Vec<(Arc<str>, Option<u64>)>,
 }
 
+/// The chain that looks fronts up, in both layouts.
+const SERVICES: &str = "KUBE-SERVICES";
 /// The chain that marks packets for masquerading.
 const MARK_MASQ: &str = "KUBE-MARK-MASQ";
 
@@ -105,6 +107,11 @@ impl Collected {
             Item::Element { set, element } => self.element(family, set, element),
             Item::Unreadable(_) => self.unreadable += 1,
         }
+    }
+
+    /// Whether the rules are those of one of the layouts.
+    pub(super) fn is_ours(&self) -> bool {
+        self.chain(SERVICES).is_some()
     }
 
     pub(super) fn chain(&self, name: &str) -> Option<&Chain> {

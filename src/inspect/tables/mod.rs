@@ -108,6 +108,8 @@ pub(crate) struct View {
     pub(crate) fronts: Vec<FrontView>,
     /// The number of objects in the tables that this program cannot read, because another program wrote them.
     pub(crate) unreadable: usize,
+    /// The families whose table another program has made dormant: no packet passes its rules.
+    pub(crate) dormant: Vec<Family>,
     /// The addresses of this node that accept node ports.
     pub(crate) node_addresses: Vec<IpAddr>,
 }
@@ -120,27 +122,37 @@ impl View {
     pub(crate) fn read() -> Result<Self> {
         let mut connection = Connection::open().map_err(|error| explained(ReadError::Socket(error)))?;
         let mut view = Self::default();
-        let mut tables = 0;
+        let (mut tables, mut is_ours) = (0, false);
         for family in Family::BOTH {
             let name = TableName::new(family.into(), TABLE);
             let collected = connection
                 .walk_table(&name, |collected: &mut Collected, item| collected.take(family, item))
                 .map_err(explained)?;
-            tables += usize::from(collected.is_some());
-            view.add(family, collected.unwrap_or_default());
+            let Some((collected, state)) = collected else { continue };
+            tables += 1;
+            is_ours |= collected.is_ours();
+            view.add(family, collected, state.dormant);
         }
         if tables == 0 {
             bail!("no table kube-proxy in this network namespace: no proxy has written its rules here");
+        }
+        if !is_ours {
+            bail!(
+                "the tables kube-proxy in this network namespace are not those of this program; upstream's kube-proxy in mode nftables \
+                 gives its own the same name"
+            );
         }
         view.sort();
         Ok(view)
     }
 
-    /// Adds what stands in the table of a family.
-    fn add(&mut self, family: Family, collected: Collected) {
+    /// Adds what stands in the table of a family. In a dormant table nothing has an effect.
+    fn add(&mut self, family: Family, collected: Collected, is_dormant: bool) {
+        self.dormant.extend(is_dormant.then_some(family));
         self.unreadable += collected.unreadable;
         self.node_addresses.extend(&collected.node_addresses);
-        self.fronts.extend(resolve::fronts(family, collected));
+        let fronts = resolve::fronts(family, collected).into_iter();
+        self.fronts.extend(fronts.map(|front| FrontView { state: front.state.filter(|_| !is_dormant), ..front }));
     }
 
     fn sort(&mut self) {

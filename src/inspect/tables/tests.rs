@@ -43,7 +43,7 @@ impl TableOf {
 
     fn fronts(self) -> Vec<FrontView> {
         let mut view = View::default();
-        view.add(Family::V4, self.0);
+        view.add(Family::V4, self.0, false);
         view.sort();
         view.fronts
     }

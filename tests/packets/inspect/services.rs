@@ -18,6 +18,7 @@ use crate::support::nft;
 use crate::support::plan::Family;
 use crate::support::probe::{Connection, Flow, Proto};
 use crate::support::proxy::{Proxy, binary, config_in};
+use crate::support::upstream;
 use crate::support::world::World;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -226,6 +227,18 @@ fn what_another_program_changed_in_the_tables_is_seen(layout: Layout) {
     let others = document["services"].as_array().map(Vec::len);
     assert_eq!(others, Some(1));
     assert_eq!(outcome(&mut command(&node, &["services", "10.96.0.10"])).0, Some(0));
+    run(node.command("nft").arg("add table ip kube-proxy { flags dormant; }"));
+    let (code, text, _) = outcome(&mut command(&node, &["services", "10.96.0.10"]));
+    assert!(code == Some(1) && text.contains("The IPv4 table is dormant"), "{text}");
+}
+
+#[test]
+fn the_tables_of_upstreams_proxy_are_not_taken_for_ours() {
+    let node = Namespace::new("upstream");
+    nft::load(&node, upstream::RULES);
+    let (code, stdout, stderr) = outcome(&mut command(&node, &["services"]));
+    assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    assert!(stderr.contains("are not those of this program"), "{stderr}");
 }
 
 #[test]
@@ -276,6 +289,25 @@ fn a_terminal_has_colour_unless_no_color_is_set_and_a_pipe_has_none() {
     let (coloured, plain, piped) = (on_terminal(""), on_terminal("NO_COLOR=1"), printed(&node, &["services"]));
     assert!(coloured.contains("\u{1b}[") && !plain.contains('\u{1b}') && !piped.contains('\u{1b}'), "{coloured:?}");
     assert_eq!(plain.replace('\r', ""), piped);
+}
+
+#[test]
+fn bash_completes_commands_options_and_the_names_of_services() {
+    let node = with_ruleset(Layout::Maps, "kube-dns");
+    let completed = |words: &str, last: &str, before: &str| {
+        let program = binary();
+        let folder = program.parent().expect("the binary is in a folder").display();
+        let count = words.split(' ').count() - 1;
+        let script = format!(
+            "PATH={folder}:$PATH; source <(kube-proxy completion bash); COMP_WORDS=({words}); COMP_CWORD={count}; \
+             _kube_proxy_names kube-proxy '{last}' {before}; echo \"${{COMPREPLY[@]}}\""
+        );
+        run(node.command("bash").args(["-c", &script])).trim().to_owned()
+    };
+    assert_eq!(completed("kube-proxy serv", "serv", "kube-proxy"), "services");
+    assert_eq!(completed("kube-proxy services --sta", "--sta", "services"), "--stats");
+    assert_eq!(completed("kube-proxy services kube", "kube", "services"), "kube-system/kube-dns");
+    assert_eq!(completed("kube-proxy services -o js", "js", "-o"), "json");
 }
 
 #[test]
