@@ -12,8 +12,6 @@
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
 //! running proxy and, as far as its subject allows, without one.
 
-#![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
-
 pub mod explain;
 mod names;
 mod output;
@@ -56,7 +54,6 @@ impl Outcome {
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Tell what becomes of a packet, by the rules that are in the kernel now
     Explain(explain::Args),
     Services(services::Args),
     Top(top::Args),

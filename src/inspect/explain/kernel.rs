@@ -93,7 +93,7 @@ fn holds(head: &SetHead, element: &Element, key: &Data, unknown: u64) -> bool {
             });
             starts.collect()
         }
-        (true, _) => vec![0..key.len()],
+        (true, _) => std::iter::once(0..key.len()).collect(),
         (false, _) => (0..key.len()).map(|index| index..index + 1).collect(),
     };
     fields.into_iter().filter(is_known).all(|field| {

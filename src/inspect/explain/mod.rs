@@ -52,7 +52,7 @@ Examples:
 
 Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused, or that cannot be told; 2 could not look.";
 
-/// Arguments of `explain`.
+/// Tell what becomes of a packet, by the rules that are in the kernel now, and why
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -165,14 +165,6 @@ impl Link {
             Self::Known(index, _) => Loaded::Bytes(index.to_ne_bytes().to_vec()),
         }
     }
-
-    /// The name, if there is one.
-    pub(crate) fn name(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Known(_, name) => Some(name),
-            Self::None | Self::Unknown => None,
-        }
-    }
 }
 
 const UNKNOWN_LINK: &str = "the interface of the packet";

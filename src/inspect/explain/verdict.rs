@@ -193,7 +193,7 @@ fn endpoints(branches: &[&Branch]) -> Vec<Endpoint> {
 fn named(branch: &Branch) -> Option<&str> {
     let ours = branch.steps.iter().filter(|step| is_ours(&step.table));
     let comments = ours.flat_map(|step| &step.found).filter_map(|found| found.comment.as_deref());
-    comments.filter(|comment| comment.contains('/')).last().map(without_notes)
+    comments.rev().find(|comment| comment.contains('/')).map(without_notes)
 }
 
 /// The service port in the comment of a front's element; notes may follow in brackets.

@@ -99,6 +99,28 @@ fn packets_are_explained_in_words(layout: Layout) {
     assert_eq!(text, expected);
 }
 
+#[test]
+fn the_page_for_troubleshooting_shows_these_words() {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(project.join("deploy/TROUBLESHOOTING.md")).expect("the page is there");
+    let words = fs::read_to_string(project.join("tests/data/inspect/explain/maps.txt")).expect("the words are there");
+    let mut shown = 0;
+    for example in page.split("\n    $ kube-proxy explain ").skip(1) {
+        let lines =
+            example.split('\n').take_while(|line| line.is_empty() || line.starts_with("    ") || is_question(line));
+        let text: Vec<&str> = lines.map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
+        let text = format!("$ kube-proxy explain {}", text.join("\n").trim_end());
+        assert!(words.contains(&text), "not in the expected words:\n{text}");
+        shown += 1;
+    }
+    assert!(shown >= 3, "the page shows {shown} commands");
+}
+
+/// Whether a line is the rest of a typed command.
+fn is_question(line: &str) -> bool {
+    line.starts_with("--from ")
+}
+
 fn names(value: &Value) -> BTreeSet<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }

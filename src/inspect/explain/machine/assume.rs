@@ -1,0 +1,81 @@
+//! Rules that cannot be evaluated: what they would do, and worlds that turn out to be one.
+
+use nft::expr::{Expr, Foreign, LookupResult, MetaKey};
+use nft::{RuleDump, TableName, Verdict};
+
+use super::{Branch, Thread};
+
+pub(super) fn described(table: &TableName, thread: &Thread, rule: &RuleDump) -> String {
+    let chain = thread.stack.last().map_or("", |frame| &*frame.chain);
+    format!("table {table}, chain {chain}: {}", rule.to_nft(table.family))
+}
+/// What a rule does whose first expressions are assumed to match.
+pub(super) enum Assumed {
+    Verdict(Verdict),
+    Refuse,
+    /// Something that cannot be told.
+    Opaque,
+}
+
+/// The effect of the rest of a rule; `None` when it has none that matters to the way of the packet.
+pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
+    /// Expressions that only compare, load, or let a packet by at a rate.
+    const CONDITIONS: [&str; 17] = [
+        "bitwise",
+        "byteorder",
+        "cmp",
+        "connlimit",
+        "ct",
+        "dynset",
+        "exthdr",
+        "fib",
+        "hash",
+        "limit",
+        "lookup",
+        "meta",
+        "numgen",
+        "osf",
+        "payload",
+        "quota",
+        "range",
+    ];
+    /// Targets of iptables that do not end a rule and do not change the way of the packet.
+    const HARMLESS: [&str; 7] = ["AUDIT", "CHECKSUM", "LOG", "NFLOG", "RATEEST", "TCPMSS", "TRACE"];
+    rest.iter().find_map(|expr| match expr {
+        Expr::ImmediateVerdict(verdict) => Some(Assumed::Verdict(verdict.clone())),
+        Expr::Reject(_) => Some(Assumed::Refuse),
+        Expr::Unknown(name) if CONDITIONS.contains(&&**name) => None,
+        Expr::Foreign(foreign) => match &**foreign {
+            Foreign::XtTarget(name) if HARMLESS.contains(&&**name) => None,
+            Foreign::XtTarget(_) | Foreign::Nat { .. } | Foreign::Redirect { .. } | Foreign::Notrack => {
+                Some(Assumed::Opaque)
+            }
+            _ => None,
+        },
+        Expr::MetaSet { key: MetaKey::Trace, .. } => None,
+        Expr::Unknown(_) | Expr::Nat { .. } | Expr::Masquerade { .. } | Expr::MetaSet { .. } => Some(Assumed::Opaque),
+        Expr::Lookup { result: LookupResult::Verdict, .. } => Some(Assumed::Opaque),
+        _ => None,
+    })
+}
+/// Makes one branch of each two that differ in nothing but an assumption.
+pub(super) fn join_worlds(branches: &mut Vec<Branch>) {
+    if branches.iter().all(|branch| branch.worlds.is_empty()) {
+        return;
+    }
+    let mut at = 0;
+    while at < branches.len() {
+        let twin = (at + 1..branches.len()).find(|other| branches[at].is_twin(&branches[*other]));
+        if let Some(other) = twin {
+            let removed = branches.swap_remove(other);
+            // The world in which the rule does not match tells less.
+            if removed.worlds.last().is_some_and(|(_, matches)| !matches) {
+                branches[at] = removed;
+            }
+            branches[at].worlds.pop();
+            at = 0;
+        } else {
+            at += 1;
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! One way of a packet: the packet as it is, its connection, what became of it, and the rules that had an effect.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use nft::decode::RuleHead;
+use nft::expr::CtKey;
+use nft::{RuleDump, TableName, Verdict};
+
+use crate::inspect::explain::packet::{Loaded, Packet, protocol};
+
+/// How far connection tracking has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tracking {
+    /// The packet has not met it yet.
+    #[default]
+    NotYet,
+    /// The packet begins a connection.
+    New,
+    /// A rule keeps the packet out of it.
+    Off,
+}
+
+/// The connection that the packet begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Connection {
+    /// How far connection tracking has come.
+    pub(crate) tracking: Tracking,
+    /// The destination before any translation, once it is tracked.
+    pub(crate) original: Option<SocketAddr>,
+    /// The status bits (`IPS_*` in `nf_conntrack_common.h`).
+    pub(crate) status: u32,
+    /// Whether the destination was translated, or found to need no translation.
+    pub(crate) destination_done: bool,
+    /// The same of the source.
+    pub(crate) source_done: bool,
+}
+
+/// Status bits of a connection.
+pub(crate) mod status {
+    pub(crate) const CONFIRMED: u32 = 1 << 3;
+    pub(crate) const SOURCE: u32 = 1 << 4;
+    pub(crate) const DESTINATION: u32 = 1 << 5;
+    pub(crate) const SOURCE_DONE: u32 = 1 << 7;
+    pub(crate) const DESTINATION_DONE: u32 = 1 << 8;
+}
+
+/// What became of the packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Discarded without an answer.
+    Dropped,
+    /// Discarded with an answer that says so.
+    Refused,
+    /// It cannot be told, and why.
+    Unknown(String),
+}
+
+/// One way of the packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Branch {
+    /// The packet as it is now.
+    pub(crate) packet: Packet,
+    /// Its connection.
+    pub(crate) connection: Connection,
+    /// The part of all packets that take this way, in the worlds of this branch.
+    pub(crate) probability: f64,
+    /// What was assumed of rules that cannot be evaluated: the number of the assumption, and whether the rule matches.
+    pub(crate) worlds: Vec<(usize, bool)>,
+    /// What became of it; `None` while it goes on.
+    pub(crate) fate: Option<Fate>,
+    /// Where a rule sent it.
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// Whether a rule gave it another source.
+    pub(crate) masqueraded: bool,
+    /// The rules that had an effect on it, in order.
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A rule that had an effect.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// Its table.
+    pub(crate) table: TableName,
+    /// Its chain.
+    pub(crate) chain: Arc<str>,
+    /// The rules of the chain.
+    pub(super) rules: Arc<[RuleHead]>,
+    /// The number of the rule; the policy of the chain is behind the last one.
+    pub(super) index: usize,
+    /// What it did, in order.
+    pub(crate) effects: Vec<Effect>,
+    /// The elements that its look-ups found.
+    pub(crate) found: Vec<Found>,
+    /// The packet before the rule.
+    pub(crate) packet: Packet,
+}
+
+impl Step {
+    /// The rule; `None` for the policy of a base chain.
+    pub(crate) fn rule(&self) -> Option<&RuleDump> {
+        self.rules.get(self.index).map(|head| &head.rule)
+    }
+
+    /// Whether both are the same rule with the same effects.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (&self.table, &self.chain, self.index, &self.effects, &self.packet)
+            == (&other.table, &other.chain, other.index, &other.effects, &other.packet)
+    }
+}
+
+/// An element that a look-up found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The set.
+    pub(crate) set: Arc<str>,
+    /// The comment of the element.
+    pub(crate) comment: Option<Arc<str>>,
+}
+
+/// What a rule did to the packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// A verdict.
+    Verdict(Verdict),
+    /// Discarded with an answer.
+    Refuse,
+    /// Another destination.
+    Translate(SocketAddr),
+    /// An address of this host as the source.
+    Masquerade,
+    /// Another source.
+    SourceTo(IpAddr),
+    /// Another mark.
+    Mark(u32),
+    /// An element was added to a set, or renewed.
+    Remember(Arc<str>),
+    /// Kept out of connection tracking.
+    Untrack,
+    /// Added to a flowtable.
+    Offload,
+    /// The policy of a base chain.
+    Policy,
+    /// Assumed to match, because it cannot be evaluated: why.
+    Assumed(String),
+}
+impl Branch {
+    /// A packet at the start of its way.
+    pub(crate) fn new(packet: Packet) -> Self {
+        Self {
+            packet,
+            connection: Connection::default(),
+            probability: 1.0,
+            worlds: Vec::new(),
+            fate: None,
+            endpoint: None,
+            masqueraded: false,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Whether both differ in their last assumption only.
+    pub(super) fn is_twin(&self, other: &Self) -> bool {
+        let ([mine @ .., (a, x)], [theirs @ .., (b, y)]) = (&self.worlds[..], &other.worlds[..]) else { return false };
+        mine == theirs
+            && a == b
+            && x != y
+            && self.packet == other.packet
+            && self.connection == other.connection
+            && (&self.fate, self.endpoint, self.masqueraded) == (&other.fate, other.endpoint, other.masqueraded)
+            && (self.probability - other.probability).abs() < f64::EPSILON
+    }
+
+    /// What a `ct` expression loads.
+    pub(super) fn ct(&self, key: CtKey) -> Loaded {
+        const INVALID: u32 = 1;
+        const NEW: u32 = 1 << 3;
+        const UNTRACKED: u32 = 1 << 6;
+        let number = |number: u32| Loaded::Bytes(number.to_ne_bytes().to_vec());
+        let original = match self.connection.tracking {
+            Tracking::NotYet if key == CtKey::State => return number(INVALID),
+            Tracking::Off if key == CtKey::State => return number(UNTRACKED),
+            Tracking::NotYet | Tracking::Off => return Loaded::Nothing,
+            Tracking::New => self.connection.original.unwrap_or_else(|| self.packet.target()),
+        };
+        match (key, original.ip()) {
+            (CtKey::State, _) => number(NEW),
+            (CtKey::Status, _) => number(self.connection.status),
+            // Or 0 where the kernel does not count; nobody compares with less than one packet.
+            (CtKey::Packets, _) => Loaded::Bytes(1_u64.to_ne_bytes().to_vec()),
+            (CtKey::OriginalDstIpv4, IpAddr::V4(ip)) => Loaded::Bytes(ip.octets().to_vec()),
+            (CtKey::OriginalDstIpv6, IpAddr::V6(ip)) => Loaded::Bytes(ip.octets().to_vec()),
+            (CtKey::OriginalDstIpv4 | CtKey::OriginalDstIpv6, _) => Loaded::Nothing,
+            // Of an echo request, conntrack keeps type and code in the place of the port.
+            (CtKey::OriginalDstPort, _) => Loaded::Bytes(match self.packet.protocol {
+                protocol::ICMP => vec![8, 0],
+                protocol::ICMPV6 => vec![128, 0],
+                _ => original.port().to_be_bytes().to_vec(),
+            }),
+        }
+    }
+
+    pub(super) fn translate(&mut self, to: SocketAddr) {
+        let connection = &mut self.connection;
+        connection.status |= status::DESTINATION_DONE;
+        // The kernel calls a connection translated only when that changed something.
+        if to != self.packet.target() {
+            connection.status |= status::DESTINATION;
+        }
+        connection.destination_done = true;
+        (self.packet.destination, self.packet.port) = (to.ip(), to.port());
+        self.endpoint = Some(to);
+    }
+
+    pub(super) fn translate_source(&mut self, to: Option<IpAddr>) {
+        self.connection.status |= status::SOURCE | status::SOURCE_DONE;
+        self.connection.source_done = true;
+        self.masqueraded = true;
+        if let Some(to) = to {
+            self.packet.source = to;
+        }
+    }
+}

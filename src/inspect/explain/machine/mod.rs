@@ -1,0 +1,409 @@
+//! The kernel's register machine: walks a packet through one base chain and the chains that it leads to.
+//!
+//! Takes the rules as the kernel lists them and a [`Branch`]; gives a branch for each way that the packet may take. A random number
+//! makes a branch for each of its values, with its share of the probability. An expression that cannot be evaluated makes two: in one
+//! world the rule matches, in the other it does not. Worlds that end alike are one again at the end of the base chain, so that a rule
+//! without consequences for this packet does not matter.
+//!
+//! The semantics are those of `net/netfilter/nf_tables_core.c` and the `nft_*.c` beside it.
+
+mod act;
+mod assume;
+mod branch;
+mod registers;
+
+use std::cmp::Ordering;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use nft::decode::{ChainHead, RuleHead};
+use nft::expr::{CmpOp, Expr, FibAddress, LookupResult, MetaKey, Register};
+use nft::{Element, RuleDump, TableName, Value, Verdict};
+
+use super::packet::{Loaded, Packet};
+use assume::{Assumed, described, effect_of, join_worlds};
+
+pub(crate) use branch::{Branch, Effect, Fate, Found, Step, Tracking, status};
+
+/// What the kernel lists.
+pub(crate) trait Ruleset {
+    /// The base chains that see packets of the family, without those of dormant tables.
+    fn base_chains(&mut self) -> Result<Vec<ChainHead>>;
+
+    /// The rules of a chain in their order.
+    fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>>;
+
+    /// The element of a set for a key at the start of these bytes, of which those with a bit in `unknown` are not known: bit 0 is that of
+    /// the first byte.
+    fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup>;
+}
+
+/// What a look-up in a set gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// The set has no such element.
+    Missing,
+    /// It has this one.
+    Found(Element),
+    /// It cannot be read, or depends on the unknown bytes; and why.
+    Unreadable(String),
+}
+
+/// What this host knows of addresses and routes.
+pub(crate) trait Host {
+    /// The type of an address (`RTN_*`), as the local routing table has it.
+    fn address_type(&mut self, address: IpAddr) -> Result<u8>;
+}
+/// What one expression does.
+enum Flow {
+    /// The next expression follows.
+    Next,
+    /// The next rule follows.
+    Break,
+    /// A verdict.
+    Verdict(Verdict),
+    /// The packet ends here.
+    End(Fate),
+    /// Any number below this one, each as likely, in this register.
+    Random(u32, Register),
+    /// It cannot be evaluated, and why.
+    Stuck(String),
+}
+/// The kernel's `NFT_JUMP_STACK_SIZE`.
+const DEPTH: usize = 16;
+/// More values of a random number than this are not told apart: no Service has as many endpoints.
+const MOST_VALUES: u32 = 20_000;
+/// Rules that cannot be evaluated are assumed to match or not up to this number; with more of them nothing can be told.
+const MOST_WORLDS: usize = 6;
+/// A chain on the stack.
+#[derive(Clone)]
+struct Frame {
+    chain: Arc<str>,
+    rules: Arc<[RuleHead]>,
+    /// The number of the current rule.
+    at: usize,
+}
+
+/// A branch within a base chain.
+#[derive(Clone)]
+struct Thread {
+    branch: Branch,
+    stack: Vec<Frame>,
+    /// The number of the current expression in the rule.
+    at: usize,
+    registers: [u8; 64],
+    /// A bit for each byte of the registers that is not known.
+    unknown: u64,
+    /// What is not known of it.
+    why: &'static str,
+    effects: Vec<Effect>,
+    found: Vec<Found>,
+    /// The packet when the current rule began.
+    before: Packet,
+    /// Whether it has left the base chain with a verdict.
+    is_accepted: bool,
+}
+/// Evaluates chains.
+pub(crate) struct Machine<'a, R, H> {
+    /// The rules.
+    pub(crate) ruleset: &'a mut R,
+    /// The host.
+    pub(crate) host: &'a mut H,
+    /// The number of assumptions so far.
+    assumptions: usize,
+}
+
+impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
+    pub(crate) fn new(ruleset: &'a mut R, host: &'a mut H) -> Self {
+        Self { ruleset, host, assumptions: 0 }
+    }
+
+    /// The ways of a packet through a base chain.
+    pub(crate) fn run(&mut self, branch: Branch, base: &ChainHead) -> Result<Vec<Branch>> {
+        let rules = self.ruleset.rules(&base.table, &base.name)?;
+        let before = branch.packet.clone();
+        let frame = Frame { chain: Arc::clone(&base.name), rules, at: 0 };
+        let first = Thread {
+            branch,
+            stack: vec![frame.clone()],
+            at: 0,
+            registers: [0; 64],
+            unknown: 0,
+            why: "",
+            effects: Vec::new(),
+            found: Vec::new(),
+            before,
+            is_accepted: false,
+        };
+        let (mut todo, mut done) = (vec![first], Vec::new());
+        while let Some(mut thread) = todo.pop() {
+            let ended = self.advance(&mut thread, &mut todo, &base.table)?;
+            if let Some(is_accepted) = ended {
+                let drops = base.hook.as_ref().is_some_and(|hook| hook.drops);
+                if drops && !is_accepted && thread.branch.fate.is_none() {
+                    thread.stack = vec![Frame { at: frame.rules.len(), ..frame.clone() }];
+                    thread.effects = vec![Effect::Policy];
+                    thread.end_rule(&base.table);
+                    thread.branch.fate = Some(Fate::Dropped);
+                }
+                done.push(thread.branch);
+            }
+        }
+        join_worlds(&mut done);
+        Ok(done)
+    }
+
+    /// Goes on until the base chain ends for this thread, and gives whether with a verdict; `None` when other threads took its place.
+    fn advance(&mut self, thread: &mut Thread, todo: &mut Vec<Thread>, table: &TableName) -> Result<Option<bool>> {
+        loop {
+            let Some(frame) = thread.stack.last() else { return Ok(Some(thread.is_accepted)) };
+            let (rules, at) = (Arc::clone(&frame.rules), frame.at);
+            let Some(RuleHead { rule, .. }) = rules.get(at) else {
+                thread.stack.pop();
+                continue;
+            };
+            let Some(expr) = rule.exprs.get(thread.at) else {
+                thread.next_rule(table);
+                continue;
+            };
+            match self.evaluate(thread, expr, table)? {
+                Flow::Next => thread.at += 1,
+                Flow::Break => thread.next_rule(table),
+                Flow::Verdict(verdict) => {
+                    thread.effects.push(Effect::Verdict(verdict.clone()));
+                    if self.obey(thread, verdict, table)? {
+                        return Ok(Some(true));
+                    }
+                }
+                Flow::End(fate) => {
+                    thread.end_rule(table);
+                    thread.branch.fate = Some(fate);
+                    return Ok(Some(true));
+                }
+                Flow::Random(modulus, register) => {
+                    todo.extend((0..modulus).rev().map(|number| thread.with_number(number, modulus, register)));
+                    return Ok(None);
+                }
+                Flow::Stuck(why) => {
+                    if let Some(assumed) = self.assume(thread, rule, &why, table)? {
+                        todo.extend(assumed);
+                        return Ok(None);
+                    }
+                    thread.next_rule(table);
+                }
+            }
+        }
+    }
+
+    /// Follows a verdict, and gives whether it ends the base chain.
+    fn obey(&mut self, thread: &mut Thread, verdict: Verdict, table: &TableName) -> Result<bool> {
+        let enter = |machine: &mut Self, thread: &mut Thread, chain: Arc<str>| -> Result<bool> {
+            if thread.stack.len() >= DEPTH {
+                bail!(
+                    "chain {chain} of table {table} is deeper than the kernel allows; the rules changed while they were read"
+                );
+            }
+            let rules = machine.ruleset.rules(table, &chain)?;
+            thread.stack.push(Frame { chain, rules, at: 0 });
+            Ok(false)
+        };
+        match verdict {
+            Verdict::Accept => {
+                thread.end_rule(table);
+                Ok(true)
+            }
+            Verdict::Drop => {
+                thread.end_rule(table);
+                thread.branch.fate = Some(Fate::Dropped);
+                Ok(true)
+            }
+            Verdict::Return => {
+                thread.end_rule(table);
+                thread.stack.pop();
+                Ok(false)
+            }
+            Verdict::Jump(chain) => {
+                thread.next_rule(table);
+                enter(self, thread, chain)
+            }
+            Verdict::Goto(chain) => {
+                thread.end_rule(table);
+                thread.stack.pop();
+                enter(self, thread, chain)
+            }
+        }
+    }
+
+    /// The threads in place of one that cannot evaluate a rule: it matches, or it does not. `None` when that makes no difference.
+    fn assume(
+        &mut self,
+        thread: &Thread,
+        rule: &RuleDump,
+        why: &str,
+        table: &TableName,
+    ) -> Result<Option<Vec<Thread>>> {
+        let why = format!("this rule cannot be evaluated, because of {why}: {}", described(table, thread, rule));
+        let Some(effect) = effect_of(&rule.exprs[thread.at..]) else { return Ok(None) };
+        let (mut matches, mut differs) = (thread.clone(), thread.clone());
+        let number = self.assumptions;
+        self.assumptions += 1;
+        matches.branch.worlds.push((number, true));
+        differs.branch.worlds.push((number, false));
+        differs.next_rule(table);
+        matches.effects.push(Effect::Assumed(why.clone()));
+        let is_opaque = thread.branch.worlds.len() >= MOST_WORLDS;
+        match effect {
+            Assumed::Verdict(verdict) if !is_opaque => {
+                // The verdict takes the place of the rest of the rule.
+                matches.effects.push(Effect::Verdict(verdict.clone()));
+                if self.obey(&mut matches, verdict, table)? {
+                    matches.accept();
+                }
+            }
+            Assumed::Refuse if !is_opaque => {
+                matches.end_rule(table);
+                matches.branch.fate = Some(Fate::Refused);
+                matches.accept();
+            }
+            _ => {
+                matches.end_rule(table);
+                matches.branch.fate = Some(Fate::Unknown(why));
+                matches.accept();
+            }
+        }
+        Ok(Some(vec![differs, matches]))
+    }
+
+    fn evaluate(&mut self, thread: &mut Thread, expr: &Expr, table: &TableName) -> Result<Flow> {
+        Ok(match expr {
+            Expr::Payload { base, offset, len, dreg } => {
+                thread.load(*dreg, thread.branch.packet.payload(*base, *offset, *len))
+            }
+            Expr::MetaLoad { key, dreg } => thread.load(*dreg, thread.meta(*key)),
+            Expr::Ct { key, dreg } => thread.load(*dreg, thread.branch.ct(*key)),
+            Expr::Fib { address, dreg } => {
+                let packet = &thread.branch.packet;
+                let address = match address {
+                    FibAddress::Source => packet.source,
+                    FibAddress::Destination => packet.destination,
+                };
+                let kind = u32::from(self.host.address_type(address)?);
+                thread.load(*dreg, Loaded::Bytes(kind.to_ne_bytes().to_vec()))
+            }
+            Expr::Cmp { op, sreg, data } => {
+                let compared = thread.compare(*sreg, data);
+                thread.decide(match op {
+                    CmpOp::Eq => compared.is_equal(),
+                    CmpOp::Ne => compared.is_equal().map(|is_equal| !is_equal),
+                    CmpOp::Gt => compared.order().map(Ordering::is_gt),
+                })
+            }
+            Expr::Bitwise { sreg, dreg, mask, xor } => thread.bitwise(*sreg, *dreg, mask, xor),
+            Expr::HostToNetwork { sreg, dreg, len } => {
+                let len = usize::try_from(*len)?;
+                let loaded = thread.known(*sreg, len).map(<[u8]>::to_vec);
+                let loaded = loaded.map_or(Loaded::Unknown(thread.why, len), |mut bytes| {
+                    if cfg!(target_endian = "little") {
+                        bytes.reverse();
+                    }
+                    Loaded::Bytes(bytes)
+                });
+                thread.load(*dreg, loaded)
+            }
+            Expr::Immediate { dreg, data } => thread.load(*dreg, Loaded::Bytes(data.as_slice().to_vec())),
+            Expr::ImmediateVerdict(verdict) => Flow::Verdict(verdict.clone()),
+            Expr::Lookup { set, sreg, result } => self.look_up(thread, table, set, *sreg, *result)?,
+            Expr::Numgen { dreg, modulus } if (1..=MOST_VALUES).contains(modulus) => Flow::Random(*modulus, *dreg),
+            Expr::Numgen { dreg, .. } => thread.load(*dreg, Loaded::Unknown("a random number", 4)),
+            Expr::Counter => Flow::Next,
+            other => thread.act(other),
+        })
+    }
+
+    fn look_up(
+        &mut self,
+        thread: &mut Thread,
+        table: &TableName,
+        set: &Arc<str>,
+        sreg: Register,
+        result: LookupResult,
+    ) -> Result<Flow> {
+        let start = sreg.index() * 4;
+        let (key, unknown) = (&thread.registers[start..], thread.unknown >> start);
+        let element = match self.ruleset.find(table, set, key, unknown)? {
+            Lookup::Unreadable(why) if why.is_empty() => return Ok(Flow::Stuck(thread.why.to_owned())),
+            Lookup::Unreadable(why) => return Ok(Flow::Stuck(format!("the set {set} ({why})"))),
+            Lookup::Missing => None,
+            Lookup::Found(element) => Some(element),
+        };
+        let Some(element) = element else {
+            // A map of verdicts without an element goes on with the next rule, as any rule that does not match.
+            return Ok(go_on(result == LookupResult::NotMember));
+        };
+        thread.found.push(Found { set: Arc::clone(set), comment: element.comment });
+        Ok(match (result, element.value) {
+            (LookupResult::Member, _) => Flow::Next,
+            (LookupResult::NotMember, _) => Flow::Break,
+            (LookupResult::Verdict, Value::Verdict(verdict)) => Flow::Verdict(verdict),
+            (LookupResult::Load(dreg), Value::Data(data)) => thread.load(dreg, Loaded::Bytes(data.as_slice().to_vec())),
+            (LookupResult::Verdict | LookupResult::Load(_), _) => Flow::Stuck(format!("the set {set}")),
+        })
+    }
+}
+/// The next expression if a comparison holds, else the next rule.
+fn go_on(holds: bool) -> Flow {
+    if holds { Flow::Next } else { Flow::Break }
+}
+impl Thread {
+    /// Leaves the base chain with a verdict.
+    fn accept(&mut self) {
+        self.stack.clear();
+        self.is_accepted = true;
+    }
+
+    /// Ends the current rule: what it did is noted.
+    fn end_rule(&mut self, table: &TableName) {
+        let (effects, found) = (std::mem::take(&mut self.effects), std::mem::take(&mut self.found));
+        let before = std::mem::replace(&mut self.before, self.branch.packet.clone());
+        if let Some(frame) = self.stack.last().filter(|_| !effects.is_empty()) {
+            self.branch.steps.push(Step {
+                table: table.clone(),
+                chain: Arc::clone(&frame.chain),
+                rules: Arc::clone(&frame.rules),
+                index: frame.at,
+                effects,
+                found,
+                packet: before,
+            });
+        }
+        self.at = 0;
+    }
+
+    /// Goes on to the next rule.
+    fn next_rule(&mut self, table: &TableName) {
+        self.end_rule(table);
+        if let Some(frame) = self.stack.last_mut() {
+            frame.at += 1;
+        }
+    }
+
+    /// This thread behind an expression that gave a random number.
+    fn with_number(&self, number: u32, modulus: u32, register: Register) -> Self {
+        let mut thread = self.clone();
+        thread.load(register, Loaded::Bytes(number.to_ne_bytes().to_vec()));
+        thread.branch.probability /= f64::from(modulus);
+        thread.at += 1;
+        thread
+    }
+
+    fn meta(&self, key: MetaKey) -> Loaded {
+        let packet = &self.branch.packet;
+        match key {
+            MetaKey::Mark => Loaded::Bytes(packet.mark.to_ne_bytes().to_vec()),
+            MetaKey::IifName => packet.input.name_bytes(),
+            MetaKey::L4Proto => Loaded::Bytes(vec![packet.protocol]),
+            MetaKey::Trace => Loaded::Unknown("whether it is traced", 1),
+        }
+    }
+}
