@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::inspect::explain::{Source, Target};
 
 /// How many packets a second are traced, and how many at once.
-pub(super) const PER_SECOND: u64 = 20;
+const PER_SECOND: u64 = 20;
 const BURST: u32 = 20;
 /// Before all that other programs do: connection tracking, whose first part has priority -400, is the exception.
 const PRIORITY: i32 = -350;

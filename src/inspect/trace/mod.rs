@@ -31,7 +31,7 @@ use crate::config::GoDuration;
 use crate::conntrack::traffic::{Connection as Tracked, Ends};
 use crate::kernel::find_connection;
 use crate::logging::escaped;
-use mark::{Mark, PER_SECOND};
+use mark::Mark;
 use story::{Book, Story, tell};
 
 /// How long no report about a packet may come until its story is told: it is behind the last chain.
