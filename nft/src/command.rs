@@ -17,7 +17,7 @@ pub enum Command {
     /// Adds a table that only this connection can change and that stays when the connection ends, or takes over one whose owner
     /// is gone. The kernel refuses a table that exists without an owner. Kernel 6.9 and later.
     OwnTable(Table),
-    /// Adds a table without content that only this connection can change, and that the kernel removes when the connection ends. Refused
+    /// Adds a table that only this connection can change, and that the kernel removes with its content when the connection ends. Refused
     /// with `EPERM` while another connection has one of that name, and with `EOPNOTSUPP` when it exists without an owner. Kernel 5.12
     /// and later.
     LockTable(Table),

@@ -89,10 +89,12 @@ pub enum MetaKey {
     IifName,
     /// The transport protocol.
     L4Proto,
+    /// Whether the kernel reports what rules do with the packet.
+    Trace,
 }
 
 impl MetaKey {
-    pub(crate) const ALL: [Self; 3] = [Self::Mark, Self::IifName, Self::L4Proto];
+    pub(crate) const ALL: [Self; 4] = [Self::Mark, Self::IifName, Self::L4Proto, Self::Trace];
 
     /// `enum nft_meta_keys`.
     pub(crate) const fn number(self) -> u32 {
@@ -100,6 +102,7 @@ impl MetaKey {
             Self::Mark => 3,
             Self::IifName => 6,
             Self::L4Proto => 16,
+            Self::Trace => 12,
         }
     }
 }
@@ -273,6 +276,11 @@ pub enum Expr {
     },
     Reject(RejectWith),
     Counter,
+    /// Goes on for so many packets a second, and `burst` more at once.
+    Limit {
+        per_second: u64,
+        burst: u32,
+    },
     /// Adds the packet's flow to a flowtable.
     FlowOffload(Arc<str>),
     /// An expression of another program's rule. It comes from dumps only and is never sent.

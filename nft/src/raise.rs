@@ -65,6 +65,8 @@ fn of_shape(exprs: &[Expr]) -> Option<(Statement, usize)> {
     let bits = |mask: &Data| mask.as_slice().try_into().ok().map(u32::from_ne_bytes);
     Some(match exprs {
         [Expr::Counter, ..] => (Statement::Counter, 1),
+        [Expr::Limit { per_second, burst }, ..] => (Statement::LimitRate { per_second: *per_second, burst: *burst }, 1),
+        [Expr::Immediate { .. }, Expr::MetaSet { key: MetaKey::Trace, .. }, ..] => (Statement::Trace, 2),
         [Expr::ImmediateVerdict(verdict), ..] => (Statement::Verdict(verdict.clone()), 1),
         [Expr::Masquerade { .. }, ..] => (Statement::MasqueradeFullyRandom, 1),
         [Expr::Reject(_), ..] => (Statement::Reject, 1),

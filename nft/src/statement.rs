@@ -69,6 +69,15 @@ pub enum Statement {
     },
     /// `counter`.
     Counter,
+    /// `limit rate NUMBER/second burst NUMBER packets`: matches so many packets a second, and the burst at once.
+    LimitRate {
+        /// Packets a second.
+        per_second: u64,
+        /// Packets beyond that, at once.
+        burst: u32,
+    },
+    /// `meta nftrace set 1`: the kernel reports what rules do with the packet from now on.
+    Trace,
     /// `flow add @FLOWTABLE`: adds the packet's flow to the flowtable, if the kernel can.
     FlowAdd(Arc<str>),
     /// A verdict.
@@ -161,6 +170,13 @@ impl Statement {
             Self::Reject => vec![Expr::Reject(port_unreachable(family))],
             Self::Update { set, key, value, timeout } => lower_update(set, key, value, *timeout),
             Self::Counter => vec![Expr::Counter],
+            Self::LimitRate { per_second, burst } => {
+                vec![Expr::Limit { per_second: *per_second, burst: *burst }]
+            }
+            Self::Trace => vec![
+                Expr::Immediate { dreg: FIRST, data: 1_u8.into() },
+                Expr::MetaSet { key: MetaKey::Trace, sreg: FIRST },
+            ],
             Self::FlowAdd(flowtable) => vec![Expr::FlowOffload(Arc::clone(flowtable))],
             Self::Verdict(verdict) => vec![Expr::ImmediateVerdict(verdict.clone())],
         }

@@ -36,6 +36,7 @@ pub(crate) mod kind {
     pub(crate) const DELETE_ELEMENTS: u16 = 14;
     pub(crate) const NEW_GENERATION: u16 = 15;
     pub(crate) const GET_GENERATION: u16 = 16;
+    pub(crate) const TRACE: u16 = 17;
     pub(crate) const NEW_OBJECT: u16 = 18;
     pub(crate) const GET_OBJECT: u16 = 19;
     pub(crate) const DELETE_OBJECT: u16 = 20;

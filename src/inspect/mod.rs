@@ -1,4 +1,4 @@
-//! The commands that look at a node: the kernel's tables and the API in, words and JSON out; they never write to either.
+//! The commands that look at a node: the kernel's tables and the API in, words and JSON out; they never write to either, but for the table of `trace`.
 //!
 //! ```text
 //! arguments ── clap ──► Command ──► NAME::run ──► Output ──► words, JSON, YAML
@@ -17,8 +17,11 @@ pub mod explain;
 mod names;
 mod output;
 mod running;
+mod screen;
 mod services;
 mod tables;
+mod top;
+mod trace;
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -55,6 +58,11 @@ enum Command {
     Explain(explain::Args),
     Services(services::Args),
     Changes(changes::Args),
+    Top(top::Args),
+    Trace(trace::Args),
+    /// Give the terminal back when the process that has it as a screen is killed
+    #[command(name = screen::GUARD, hide = true)]
+    TerminalGuard,
 }
 
 /// Adds the commands to a command line.
@@ -72,6 +80,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
         Command::Explain(args) => explain::run(&args, &mut out)?,
         Command::Services(args) => services::run(&args, &mut out)?,
         Command::Changes(args) => changes::run(&args, &mut out)?,
+        Command::Top(args) => top::run(&args, &mut out)?,
+        Command::Trace(args) => trace::run(&args, &mut out)?,
+        Command::TerminalGuard => screen::guard().map(|()| Outcome::Fine)?,
     };
     out.flush()?;
     Ok(outcome)

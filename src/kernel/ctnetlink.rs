@@ -17,6 +17,7 @@ use super::rtnetlink::ip;
 use crate::conntrack::Flow;
 use crate::model::Family;
 
+pub(crate) use walk::find_connection;
 pub use walk::{connection, each_connection};
 
 /// `linux/netfilter/nfnetlink_conntrack.h`.

@@ -32,6 +32,7 @@ use foreign_writes::Detector;
 use reconnect::{Reconnecting, is_broken};
 
 pub use ctnetlink::each_connection;
+pub(crate) use ctnetlink::find_connection;
 pub(crate) use ctnetlink::load_conntrack;
 #[doc(hidden)]
 pub use ctnetlink::{connection, deletion, flow};

@@ -141,6 +141,7 @@ const WALLS: &[Wall] = &[
             "rustix",
             "std::env",
             "std::fs",
+            "std::process",
             "std::thread",
             "Instant::now",
             "SystemTime::now",

@@ -27,6 +27,7 @@ pub(crate) mod proxy;
 pub(crate) mod server;
 pub(crate) mod stats;
 pub(crate) mod strace;
+pub(crate) mod terminal;
 pub(crate) mod upstream;
 pub(crate) mod wire;
 pub(crate) mod wiring;

@@ -163,7 +163,7 @@ pub(super) fn value(attr: Attr<'_>) -> Option<Value> {
     }
 }
 
-fn verdict(attr: Attr<'_>) -> Option<Verdict> {
+pub(super) fn verdict(attr: Attr<'_>) -> Option<Verdict> {
     const CODE: u16 = 1;
     const CHAIN: u16 = 2;
     let attrs = attr.nested();

@@ -49,6 +49,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
         "masq" => masquerade(a),
         "reject" => reject(a),
         "counter" => Some(Expr::Counter),
+        "limit" => limit(a),
         "flow_offload" => name_of_flowtable(a).map(Expr::FlowOffload),
         _ => None,
     }
@@ -109,6 +110,14 @@ fn byteorder(a: Reader<'_>) -> Option<Expr> {
     let len = a.number(4)?;
     only_if(a.number(3)? == HTON && a.number(5)? == len)?;
     Some(Expr::HostToNetwork { sreg: a.register(1)?, dreg: a.register(2)?, len })
+}
+
+/// Of packets a second, not inverted: this crate sends no other.
+fn limit(a: Reader<'_>) -> Option<Expr> {
+    const PACKETS: u32 = 0;
+    const SECOND: u64 = 1;
+    only_if(a.0.find(2)?.u64()? == SECOND && a.number_or_zero(4)? == PACKETS && a.number_or_zero(5)? == 0)?;
+    Some(Expr::Limit { per_second: a.0.find(1)?.u64()?, burst: a.number_or_zero(3)? })
 }
 
 fn name_of_flowtable(a: Reader<'_>) -> Option<Arc<str>> {

@@ -17,6 +17,7 @@ mod notice;
 mod objects;
 mod outline;
 mod reader;
+mod trace;
 
 use crate::table::Family;
 use crate::wire::{Attrs, SUBSYSTEM, kind};
@@ -29,6 +30,7 @@ pub use messages::{Messages, dump_interrupted, sequence};
 pub(crate) use notice::is_about;
 pub use notice::{Notice, Process, notice};
 pub use outline::{ChainOutline, RuleOutline, chain_outline, named_object, rule_outline};
+pub use trace::{Event, Headers, Traced, traced};
 
 /// The content of one message, from its `nlmsghdr` on.
 ///

@@ -110,6 +110,7 @@ impl Built {
             Expr::Masquerade { flags } => (c"masq", masquerade(*flags)),
             Expr::Reject(with) => (c"reject", reject(*with)),
             Expr::Counter => (c"counter", vec![]),
+            Expr::Limit { per_second, burst } => (c"limit", limit(*per_second, *burst)),
             Expr::FlowOffload(flowtable) => (c"flow_offload", flow_offload(flowtable)?),
             Expr::Foreign(foreign) => unreachable!("no statement lowers to {foreign:?}"),
             Expr::Unknown(name) => unreachable!("no statement lowers to the unknown expression {name}"),
@@ -215,6 +216,19 @@ fn nat(family: Family, address: Register, port: Register) -> Attributes {
 
 fn masquerade(flags: u32) -> Attributes {
     Vec::from_iter((flags != 0).then_some(number(sys::NFTNL_EXPR_MASQ_FLAGS, flags)))
+}
+
+fn limit(per_second: u64, burst: u32) -> Attributes {
+    /// `NFT_LIMIT_PKTS`.
+    const PACKETS: u32 = 0;
+    /// Seconds in the unit of the rate.
+    const SECOND: u64 = 1;
+    vec![
+        (sys::NFTNL_EXPR_LIMIT_RATE, Attribute::U64(per_second)),
+        (sys::NFTNL_EXPR_LIMIT_UNIT, Attribute::U64(SECOND)),
+        number(sys::NFTNL_EXPR_LIMIT_BURST, burst),
+        number(sys::NFTNL_EXPR_LIMIT_TYPE, PACKETS),
+    ]
 }
 
 fn flow_offload(flowtable: &str) -> Result<Attributes, NulError> {

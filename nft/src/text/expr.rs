@@ -57,6 +57,7 @@ impl Expr {
             Self::Reject(RejectWith::Icmp(code)) => write!(f, "reject type 0 code {code}"),
             Self::Reject(RejectWith::Icmpx(code)) => write!(f, "reject type 2 code {code}"),
             Self::Counter => f.write_str("counter"),
+            Self::Limit { per_second, burst } => write!(f, "limit rate {per_second}/second burst {burst} type packets"),
             Self::FlowOffload(flowtable) => write!(f, "flow add table {flowtable}"),
             Self::Foreign(foreign) => write_foreign(f, foreign),
             Self::Unknown(name) => write!(f, "{name} ?"),
@@ -165,6 +166,7 @@ impl fmt::Display for MetaKey {
             Self::Mark => "mark",
             Self::IifName => "iifname",
             Self::L4Proto => "l4proto",
+            Self::Trace => "nftrace",
         })
     }
 }

@@ -111,6 +111,10 @@ impl Scope {
                 format!("update @{set} {{ {}{timeout}{value} }}", self.fields(key))
             }
             Statement::Counter => "counter".to_owned(),
+            Statement::LimitRate { per_second, burst } => {
+                format!("limit rate {per_second}/second burst {burst} packets")
+            }
+            Statement::Trace => "meta nftrace set 1".to_owned(),
             Statement::FlowAdd(flowtable) => format!("flow add @{flowtable}"),
             Statement::Verdict(verdict) => verdict.to_string(),
         }

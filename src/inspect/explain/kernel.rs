@@ -183,7 +183,8 @@ impl ThisHost {
         self.routes.route(&query).map_or(Link::Unknown, |route| self.link(route.output))
     }
 
-    fn link(&self, index: Option<u32>) -> Link {
+    /// The interface with a number.
+    pub(crate) fn link(&self, index: Option<u32>) -> Link {
         let known = index.and_then(|index| self.interfaces.iter().find(|(known, _)| *known == index));
         known.map_or(Link::Unknown, |(index, name)| Link::Known(*index, Arc::clone(name)))
     }

@@ -11,9 +11,9 @@
 //! are pure; `kernel` reads. Invariant: what cannot be evaluated is never guessed. It leaves the verdict as it is only when the packet
 //! fares the same either way.
 
-mod kernel;
-mod machine;
-mod packet;
+pub(crate) mod kernel;
+pub(crate) mod machine;
+pub(crate) mod packet;
 mod path;
 mod print;
 mod verdict;
@@ -71,17 +71,22 @@ pub(crate) struct Args {
 
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Source {
-    address: IpAddr,
-    port: Option<u16>,
+pub(crate) struct Source {
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// The port; `None` for any.
+    pub(crate) port: Option<u16>,
 }
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Target {
-    address: IpAddr,
-    port: u16,
-    protocol: u8,
+pub(crate) struct Target {
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// The port; 0 for ICMP.
+    pub(crate) port: u16,
+    /// The number of the protocol.
+    pub(crate) protocol: u8,
 }
 
 impl FromStr for Source {
@@ -229,11 +234,22 @@ fn evaluate(
 }
 
 /// The service port that has the packet's front, by the maps of either layout.
-fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
+pub(crate) fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
     const MAPS: [&str; 4] = ["services", "no-endpoints", "KUBE-SERVICES", "no-endpoints-external"];
     let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
+    named(&key, &MAPS, table, live)
+}
+
+/// The service port that has the packet's node port, by the maps of either layout.
+pub(crate) fn owner_of_node_port(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
+    const MAPS: [&str; 3] = ["nodeports", "no-endpoints-nodeports", "KUBE-NODEPORTS"];
+    named(&Data::from(packet.protocol).then(packet.port), &MAPS, table, live)
+}
+
+/// The service port that the first of these maps has for a key.
+fn named(key: &Data, maps: &[&str], table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
     let key = [key.as_slice(), &[0; 64]].concat();
-    for map in MAPS {
+    for map in maps {
         if let Lookup::Found(element) = live.find(table, map, &key, 0)?
             && matches!(element.value, Value::Verdict(_))
             && let Some(comment) = element.comment

@@ -7,13 +7,15 @@
 //! may meet one twice when the kernel changes the size of its table.
 
 use std::io;
+use std::net::IpAddr;
 
 use nft::decode::{self, Messages};
 use nft::socket::{Bus, Socket};
 use nft::wire::{Attr, Attrs};
 
-use super::{ends, finished, message_about, number};
+use super::{ENOENT, ends, finished, message, message_about, number};
 use crate::conntrack::traffic::{Connection, Counters, Ends, Phase};
+use crate::model::Family;
 
 /// `IPS_SEEN_REPLY` and `IPS_DST_NAT` (`linux/netfilter/nf_conntrack_common.h`).
 const SEEN_REPLY: u32 = 1 << 1;
@@ -41,6 +43,46 @@ pub fn each_connection(mut each: impl FnMut(&Connection)) -> io::Result<()> {
                 Some(0) => return Ok(()),
                 Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
                 None => connection(message).iter().filter(|found| found.status & TRANSLATED != 0).for_each(&mut each),
+            }
+        }
+    }
+}
+
+/// The connection that packets from and to these ends belong to, as its client sends them; `None` when the kernel tracks none.
+///
+/// # Errors
+/// The kernel's error: `EPERM` without `CAP_NET_ADMIN`.
+pub(crate) fn find_connection(protocol: u8, ends: Ends) -> io::Result<Option<Connection>> {
+    let mut socket = Socket::open(Bus::Netfilter)?;
+    let mut request = message(number::GET, 0, Family::of(ends.destination.ip()));
+    let tuple = request.open(number::TUPLE_ORIGINAL);
+    let addresses = request.open(number::TUPLE_IP);
+    match (ends.source.ip(), ends.destination.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            request.attr(number::IPV4_SOURCE, &source.octets());
+            request.attr(number::IPV4_DESTINATION, &destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            request.attr(number::IPV6_SOURCE, &source.octets());
+            request.attr(number::IPV6_DESTINATION, &destination.octets());
+        }
+        _ => return Ok(None),
+    }
+    request.close(addresses);
+    let proto = request.open(number::TUPLE_PROTO);
+    request.attr(number::PROTO_NUMBER, &[protocol]);
+    request.attr(number::SOURCE_PORT, &ends.source.port().to_be_bytes());
+    request.attr(number::DESTINATION_PORT, &ends.destination.port().to_be_bytes());
+    request.close(proto);
+    request.close(tuple);
+    socket.send(&finished(request))?;
+    loop {
+        for message in Messages::new(socket.receive()?) {
+            match decode::ack(message).map(|ack| ack.errno) {
+                Some(ENOENT) => return Ok(None),
+                Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                None if connection(message).is_some() => return Ok(connection(message)),
+                None => {}
             }
         }
     }

@@ -22,7 +22,7 @@ fn with_own_length(bytes: &[u8]) -> Option<Vec<u8>> {
 
 fn message(bytes: &[u8]) {
     let _ = (decode::notice(bytes), decode::chain_outline(bytes), decode::rule_outline(bytes));
-    let _ = (decode::sequence(bytes), decode::dump_interrupted(bytes));
+    let _ = (decode::traced(bytes), decode::sequence(bytes), decode::dump_interrupted(bytes));
     assert!(decode::ack(bytes).is_none() || decode::done(bytes).is_none(), "a message is one or the other");
     match decode::message(bytes) {
         Ok(decoded) => object(&decoded),

@@ -24,6 +24,7 @@ impl Thread {
                 self.effects.push(Effect::Mark(mark));
                 Flow::Next
             }
+            Expr::MetaSet { key: MetaKey::Trace, .. } => Flow::Next,
             Expr::Dynset { set, .. } => {
                 self.effects.push(Effect::Remember(Arc::clone(set)));
                 Flow::Next

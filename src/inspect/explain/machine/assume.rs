@@ -1,6 +1,6 @@
 //! Rules that cannot be evaluated: what they would do, and worlds that turn out to be one.
 
-use nft::expr::{Expr, Foreign, LookupResult};
+use nft::expr::{Expr, Foreign, LookupResult, MetaKey};
 use nft::{RuleDump, TableName, Verdict};
 
 use super::{Branch, Thread};
@@ -52,6 +52,7 @@ pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
             }
             _ => None,
         },
+        Expr::MetaSet { key: MetaKey::Trace, .. } => None,
         Expr::Unknown(_) | Expr::Nat { .. } | Expr::Masquerade { .. } | Expr::MetaSet { .. } => Some(Assumed::Opaque),
         Expr::Lookup { result: LookupResult::Verdict, .. } => Some(Assumed::Opaque),
         _ => None,

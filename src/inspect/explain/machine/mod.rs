@@ -403,6 +403,7 @@ impl Thread {
             MetaKey::Mark => Loaded::Bytes(packet.mark.to_ne_bytes().to_vec()),
             MetaKey::IifName => packet.input.name_bytes(),
             MetaKey::L4Proto => Loaded::Bytes(vec![packet.protocol]),
+            MetaKey::Trace => Loaded::Unknown("whether it is traced", 1),
         }
     }
 }

@@ -1,0 +1,214 @@
+//! `kube-proxy top`: which Services and endpoints have how much traffic now, on a screen, or once for programs.
+//!
+//! ```text
+//! kernel::each_connection ──► conntrack::traffic ──► Sample ──► View ──► Screen
+//!        tables ──► names of fronts ──┘                 └──► table, JSON
+//! ```
+//!
+//! Each look walks over the tracked connections and forgets them. The tables are read again only when something wrote to nf_tables, and
+//! not more often than costs a twentieth of the time. Invariant: memory is that of the tables and of [`crate::conntrack::traffic`].
+
+mod sample;
+mod view;
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nft::Connection;
+
+use super::Outcome;
+use super::output::{Cell, Column, Format, FormatArgs, Output, Table};
+use super::screen::{Input, Screen, end_by};
+use super::tables;
+use crate::config::GoDuration;
+use crate::conntrack::traffic::{Fronts, Memory, Walk};
+use crate::kernel::{self, Kernel as _, Netfilter};
+use crate::logging::escaped;
+use sample::{Named, Sample};
+use view::{Answer, Order, View};
+
+/// The shortest time between two looks.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// How many times longer than it took to read the tables the next reading waits.
+const READINGS_APART: u32 = 20;
+/// The sysctl that makes the kernel count packets and bytes of connections that begin.
+const ACCOUNTING: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";
+
+const EXAMPLES: &str = "\
+Examples:
+  kube-proxy top                             a screen, ordered by new connections a second
+  kube-proxy top --sort bytes --filter shop  those with shop in their name, by bytes a second
+  kube-proxy top --once                      two looks, then a table
+  kube-proxy top -o json --interval 5s       the same as JSON, with the rates of five seconds
+
+Keys: q quits, / filters, arrows select, n o u p b s sort, r reverses the order.
+Packets and bytes need the sysctl net.netfilter.nf_conntrack_acct=1, and count connections that began after it.
+Needs CAP_NET_ADMIN. Exit codes: 0 fine, 2 could not look.";
+
+/// Show which Services and endpoints have how much traffic now
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Look twice, print, and end; also what -o json and -o yaml do
+    #[arg(long)]
+    once: bool,
+    /// The order: by new connections, open connections, those without an answer, packets, bytes, or name
+    #[arg(long, value_enum, default_value_t, value_name = "ORDER", hide_possible_values = false)]
+    sort: Order,
+    /// Only Services with this text in NAMESPACE/NAME:PORT
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    filter: String,
+    /// The time between two looks, 100ms or more
+    #[arg(long, default_value = "2s", value_name = "DURATION")]
+    interval: GoDuration,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Why it cannot look.
+pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+    let interval = args.interval.to_std().filter(|time| *time >= SHORTEST);
+    let Some(interval) = interval else { bail!("--interval must be 100ms or more") };
+    let view = View::new(args.sort, &args.filter);
+    let as_value = matches!(args.format.format, Format::Json | Format::Yaml);
+    if !args.once && !as_value {
+        return watch(view, interval);
+    }
+    let mut sampler = Sampler::start()?;
+    sampler.look()?;
+    std::thread::sleep(interval);
+    let sample = sampler.look()?;
+    if as_value {
+        out.value(args.format.format, &sample.document(&view.rows(&sample)))?;
+    } else {
+        print(&view, &sample, args.format.format == Format::Wide, out)?;
+    }
+    Ok(Outcome::Fine)
+}
+
+/// Prints the service ports, and with `wide` the endpoints below each.
+fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Result<()> {
+    let headings = view::headings().map(Column::number);
+    let mut table = Table::new([&[Column::text("SERVICE")][..], &headings, &[Column::text("")]].concat());
+    for row in view.rows(sample) {
+        let cells = view::cells(&row).map(Cell::from);
+        table.row([&[Cell::from(&row.name)][..], &cells].concat());
+        let endpoints = if wide { sample.endpoints(&row.name) } else { Vec::new() };
+        for endpoint in &endpoints {
+            let cells = view::cells(&endpoint.row).map(Cell::from);
+            let remark = Cell::from(endpoint.remark(&endpoints).unwrap_or_default());
+            table.row([&[Cell::from(format!("  {}", endpoint.address))][..], &cells, &[remark]].concat());
+        }
+    }
+    out.table(&table)?;
+    view::notes(sample).iter().try_for_each(|note| out.text(format!("{note}\n")))
+}
+
+/// The screen, until a key or a signal ends it.
+fn watch(mut view: View, interval: Duration) -> Result<Outcome> {
+    let mut sampler = Sampler::start()?;
+    let mut sample = sampler.look()?;
+    let screen = Screen::enter()?;
+    let signal = loop {
+        let next = Instant::now() + interval;
+        match until(&screen, &mut view, &sample, interval, next)? {
+            Ended::Due => sample = sampler.look()?,
+            Ended::Quit => break None,
+            Ended::Signal(signal) => break Some(signal),
+        }
+    };
+    drop(screen);
+    if let Some(signal) = signal {
+        end_by(signal);
+    }
+    Ok(Outcome::Fine)
+}
+
+/// What ends the time of a look.
+enum Ended {
+    /// The next look is due.
+    Due,
+    /// The user quits.
+    Quit,
+    /// A signal asks the process to end.
+    Signal(i32),
+}
+
+/// Draws, and answers keys until the time of the next look.
+fn until(screen: &Screen, view: &mut View, sample: &Sample, interval: Duration, next: Instant) -> Result<Ended> {
+    loop {
+        let (width, height) = screen.size()?;
+        screen.draw(&view.frame(sample, interval, width, height))?;
+        match screen.wait(next.saturating_duration_since(Instant::now()))? {
+            Input::Key(key) if view.key(key, sample) == Answer::Quit => return Ok(Ended::Quit),
+            Input::Key(_) | Input::Resized => {}
+            Input::Signal(signal) => return Ok(Ended::Signal(signal)),
+            Input::Nothing => return Ok(Ended::Due),
+        }
+    }
+}
+
+/// Looks again and again.
+struct Sampler {
+    connection: Connection,
+    names: Arc<[Named]>,
+    fronts: Fronts,
+    /// The generation of nf_tables in which the tables were read.
+    generation: u32,
+    /// The tables are not read again before.
+    read_after: Instant,
+    before: Option<(Memory, Instant)>,
+}
+
+impl Sampler {
+    fn start() -> Result<Self> {
+        let mut connection = Connection::open().context("cannot open a netlink socket")?;
+        let generation = connection.generation()?;
+        let (names, fronts, read_after) = read()?;
+        Ok(Self { connection, names, fronts, generation, read_after, before: None })
+    }
+
+    fn look(&mut self) -> Result<Sample> {
+        let start = Instant::now();
+        let generation = self.connection.generation()?;
+        if generation != self.generation && start >= self.read_after {
+            (self.names, self.fronts, self.read_after) = read()?;
+            self.generation = generation;
+        }
+        let at = Instant::now();
+        let mut walk = Walk::new(&self.fronts, self.before.as_ref().map(|(memory, _)| memory));
+        kernel::each_connection(|connection| walk.add(connection)).context("cannot list the tracked connections")?;
+        let (look, memory) = walk.finish();
+        let since = self.before.replace((memory, at)).map(|(_, before)| at.duration_since(before));
+        let accounting = fs::read_to_string(ACCOUNTING).is_ok_and(|text| text.trim() == "1");
+        Ok(Sample::new(Arc::clone(&self.names), look, since, accounting, start.elapsed()))
+    }
+}
+
+/// The fronts of the tables with their names, and the time before which they need not be read again.
+fn read() -> Result<(Arc<[Named]>, Fronts, Instant)> {
+    let start = Instant::now();
+    let view = tables::View::read()?;
+    let names: Arc<[Named]> = view.fronts.into_iter().map(Named::from).collect();
+    let addresses = Netfilter::open().and_then(|mut kernel| kernel.addresses());
+    let addresses = addresses.context("cannot list the addresses of this node")?;
+    let fronts = Fronts::new(names.iter().map(|named| named.front), addresses);
+    Ok((names, fronts, Instant::now() + start.elapsed() * READINGS_APART))
+}
+
+impl From<tables::FrontView> for Named {
+    fn from(view: tables::FrontView) -> Self {
+        // Any program may have written a comment.
+        let name = view.service.map_or_else(|| format!("({})", view.front), |name| escaped(&name));
+        Self {
+            service: name.into(),
+            front: view.front,
+            endpoints: view.endpoints.iter().map(|endpoint| endpoint.address).collect(),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What `top` shows: the numbers of each service port and of its endpoints, from two looks at the tracked connections.
+//!
+//! Takes the fronts with their names and endpoints, and the [`Look`]s; gives a [`Sample`]. Pure.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::conntrack::traffic::{Count, Look};
+use crate::model::Front;
+
+/// A front, the service port that it belongs to, and where it leads.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    /// `namespace/name[:port]`.
+    pub(super) service: Arc<str>,
+    /// What clients connect to.
+    pub(super) front: Front,
+    /// The endpoints that the tables have for it.
+    pub(super) endpoints: Vec<SocketAddr>,
+}
+
+/// The numbers of one moment.
+#[derive(Debug)]
+pub(super) struct Sample {
+    /// The fronts, in the order of the look.
+    fronts: Arc<[Named]>,
+    look: Look,
+    /// The service ports, sorted by name, each with its numbers and the positions of its fronts.
+    services: Vec<ServiceCount>,
+    /// The time since the look before; `None` at the first one.
+    pub(super) since: Option<Duration>,
+    /// Whether the kernel counts packets and bytes of new connections.
+    pub(super) accounting: bool,
+    /// How long the look took.
+    pub(super) took: Duration,
+}
+
+#[derive(Debug)]
+struct ServiceCount {
+    name: Arc<str>,
+    count: Count,
+    fronts: Vec<usize>,
+}
+
+impl Sample {
+    /// Puts together what was found. `look` has the numbers of `fronts`, in their order.
+    pub(super) fn new(
+        fronts: Arc<[Named]>,
+        look: Look,
+        since: Option<Duration>,
+        accounting: bool,
+        took: Duration,
+    ) -> Self {
+        let mut by_name: BTreeMap<&Arc<str>, (Count, Vec<usize>)> = BTreeMap::new();
+        for (position, (named, count)) in fronts.iter().zip(&look.fronts).enumerate() {
+            let (sum, positions) = by_name.entry(&named.service).or_default();
+            sum.add(*count);
+            positions.push(position);
+        }
+        let services = by_name.into_iter();
+        let services =
+            services.map(|(name, (count, fronts))| ServiceCount { name: Arc::clone(name), count, fronts }).collect();
+        Self { fronts, look, services, since, accounting, took }
+    }
+
+    /// The numbers of all service ports, sorted by name.
+    pub(super) fn services(&self) -> impl ExactSizeIterator<Item = Row> + '_ {
+        self.services.iter().map(|service| self.row(Arc::clone(&service.name), service.count))
+    }
+
+    /// The endpoints of a service port, sorted by address: those that the tables have, and those that still have connections.
+    pub(super) fn endpoints(&self, service: &str) -> Vec<EndpointRow> {
+        let Ok(place) = self.services.binary_search_by(|known| (*known.name).cmp(service)) else { return Vec::new() };
+        let fronts = &self.services[place].fronts;
+        let mut found: BTreeMap<SocketAddr, (Count, bool)> = BTreeMap::new();
+        for position in fronts {
+            for endpoint in &self.fronts[*position].endpoints {
+                found.entry(*endpoint).or_default().1 = true;
+            }
+        }
+        for ((position, endpoint), count) in &self.look.endpoints {
+            if fronts.contains(position) {
+                found.entry(*endpoint).or_default().0.add(*count);
+            }
+        }
+        let rows = found.into_iter();
+        rows.map(|(address, (count, listed))| EndpointRow { address, listed, row: self.row("".into(), count) })
+            .collect()
+    }
+
+    /// The number of connections that are not closed.
+    pub(super) fn connections(&self) -> u64 {
+        self.look.fronts.iter().map(|count| count.open + count.unanswered).sum()
+    }
+
+    /// Differences count one in so many connections.
+    pub(super) fn one_in(&self) -> u32 {
+        self.look.one_in
+    }
+
+    fn row(&self, name: Arc<str>, count: Count) -> Row {
+        let rate = |number: u64| self.since.map(|since| per_second(number, since));
+        let since = count.since.unwrap_or_default();
+        let (total, came) = (count.counters.unwrap_or_default(), since.counters.unwrap_or_default());
+        let counted = |number| self.accounting.then_some(number);
+        Row {
+            name,
+            new: self.since.map(|time| per_second(since.connections.saturating_mul(10), time)),
+            open: count.open,
+            unanswered: count.unanswered,
+            packets: counted(total.packets),
+            bytes: counted(total.bytes),
+            packet_rate: counted(came.packets).and_then(rate),
+            byte_rate: counted(came.bytes).and_then(rate),
+        }
+    }
+
+    /// These service ports, in the form of `-o json`.
+    pub(super) fn document(&self, rows: &[Row]) -> Document {
+        let milliseconds = self.since.map_or(0, |since| u32::try_from(since.as_millis()).unwrap_or(u32::MAX));
+        let services = rows.iter().map(|row| {
+            let endpoints = self.endpoints(&row.name).into_iter().map(|endpoint| EndpointDocument {
+                address: endpoint.address.ip().to_string(),
+                port: endpoint.address.port(),
+                in_table: endpoint.listed,
+                numbers: endpoint.row.numbers(),
+            });
+            ServiceDocument { service: row.name.to_string(), endpoints: endpoints.collect(), numbers: row.numbers() }
+        });
+        Document {
+            seconds: f64::from(milliseconds) / 1000.0,
+            accounting: self.accounting,
+            one_in: self.look.one_in,
+            services: services.collect(),
+        }
+    }
+}
+
+/// A number of events in this time, as a number a second.
+fn per_second(number: u64, time: Duration) -> u64 {
+    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+    number.saturating_mul(1000) / milliseconds
+}
+
+/// The numbers of a service port or an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// `namespace/name[:port]`; empty for an endpoint.
+    pub(super) name: Arc<str>,
+    /// Tenths of new connections a second; `None` at the first look.
+    pub(super) new: Option<u64>,
+    /// See [`Count::open`].
+    pub(super) open: u64,
+    /// See [`Count::unanswered`].
+    pub(super) unanswered: u64,
+    /// Packets of the connections that are tracked; `None` while accounting is off.
+    pub(super) packets: Option<u64>,
+    /// Their bytes.
+    pub(super) bytes: Option<u64>,
+    /// Packets a second since the look before.
+    pub(super) packet_rate: Option<u64>,
+    /// Bytes a second since the look before.
+    pub(super) byte_rate: Option<u64>,
+}
+
+impl Row {
+    fn numbers(&self) -> Numbers {
+        let tenths = |number: u64| f64::from(u32::try_from(number).unwrap_or(u32::MAX)) / 10.0;
+        Numbers {
+            new_per_second: self.new.map(tenths),
+            open: self.open,
+            unanswered: self.unanswered,
+            packets: self.packets,
+            bytes: self.bytes,
+            packets_per_second: self.packet_rate,
+            bytes_per_second: self.byte_rate,
+        }
+    }
+}
+
+/// An endpoint of a service port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct EndpointRow {
+    /// Where it is.
+    pub(super) address: SocketAddr,
+    /// Whether the tables have it; else it only has connections from before.
+    pub(super) listed: bool,
+    /// Its numbers.
+    pub(super) row: Row,
+}
+
+impl EndpointRow {
+    /// What is remarkable about it beside the others of its service port.
+    pub(super) fn remark(&self, others: &[Self]) -> Option<&'static str> {
+        let has_traffic = |row: &Row| row.open > 0 || row.new.is_some_and(|new| new > 0);
+        if !self.listed {
+            Some("no longer in the table")
+        } else if self.row.unanswered > 0 && self.row.open == 0 {
+            Some("does not answer")
+        } else if !has_traffic(&self.row) && others.iter().any(|other| other.listed && has_traffic(&other.row)) {
+            Some("no traffic")
+        } else {
+            None
+        }
+    }
+}
+
+/// `-o json`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Document {
+    /// The time between the two looks.
+    seconds: f64,
+    accounting: bool,
+    one_in: u32,
+    services: Vec<ServiceDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct ServiceDocument {
+    service: String,
+    #[serde(flatten)]
+    numbers: Numbers,
+    endpoints: Vec<EndpointDocument>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EndpointDocument {
+    address: String,
+    port: u16,
+    in_table: bool,
+    #[serde(flatten)]
+    numbers: Numbers,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Numbers {
+    new_per_second: Option<f64>,
+    open: u64,
+    unanswered: u64,
+    packets: Option<u64>,
+    bytes: Option<u64>,
+    packets_per_second: Option<u64>,
+    bytes_per_second: Option<u64>,
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use crate::conntrack::traffic::{Counters, Since};
+    use crate::model::{Destination, Protocol};
+
+    /// Two seconds after the look before: `shop/web:http` with a busy endpoint, a dead one and an idle one, and `shop/api` without
+    /// traffic.
+    pub(in super::super) fn shop(accounting: bool) -> Sample {
+        let named = |service: &str, ip: &str, endpoints: &[&str]| Named {
+            service: service.into(),
+            front: Front { destination: Destination::Address(ip.parse().unwrap()), protocol: Protocol::Tcp, port: 80 },
+            endpoints: endpoints.iter().map(|text| text.parse().unwrap()).collect(),
+        };
+        let web = ["10.244.0.1:8080", "10.244.0.2:8080", "10.244.0.3:8080"];
+        let fronts: Arc<[Named]> = Arc::new([
+            named("shop/web:http", "10.96.0.10", &web),
+            named("shop/api", "10.96.0.11", &["10.244.0.9:80"]),
+            named("shop/web:http", "198.51.100.1", &web),
+        ]);
+        let count = |open, unanswered, new, bytes| {
+            let counters = accounting.then_some(Counters { packets: bytes / 100, bytes });
+            Count { open, unanswered, ended: 0, counters, since: Some(Since { connections: new, counters }) }
+        };
+        let busy = count(40, 0, 21, 5_000_000);
+        let dead = count(0, 3, 3, 400);
+        let gone = count(1, 0, 0, 100);
+        let at = |text: &str| text.parse().unwrap();
+        let mut web_total = busy;
+        web_total.add(dead);
+        let none = count(0, 0, 0, 0);
+        let look = Look {
+            fronts: vec![web_total, none, gone],
+            endpoints: [((0, at(web[0])), busy), ((0, at(web[1])), dead), ((2, at("10.244.0.7:8080")), gone)].into(),
+            one_in: 1,
+        };
+        Sample::new(fronts, look, Some(Duration::from_secs(2)), accounting, Duration::from_millis(12))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::shop;
+    use super::*;
+
+    fn document(sample: &Sample) -> Document {
+        sample.document(&sample.services().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_fronts_of_a_service_port_are_added_up() {
+        let sample = shop(true);
+        let rows: Vec<Row> = sample.services().collect();
+        assert_eq!(rows.iter().map(|row| &*row.name).collect::<Vec<_>>(), ["shop/api", "shop/web:http"]);
+        assert_eq!((rows[1].open, rows[1].unanswered, rows[1].new), (41, 3, Some(120)));
+        assert_eq!((rows[1].bytes, rows[1].byte_rate), (Some(5_000_500), Some(2_500_250)));
+        assert_eq!(sample.connections(), 44);
+    }
+
+    #[test]
+    fn dead_idle_and_removed_endpoints_are_told_from_others() {
+        let rows = shop(false).endpoints("shop/web:http");
+        let remarks: Vec<_> = rows.iter().map(|row| (row.address.ip().to_string(), row.remark(&rows))).collect();
+        let expected = [
+            ("10.244.0.1", None),
+            ("10.244.0.2", Some("does not answer")),
+            ("10.244.0.3", Some("no traffic")),
+            ("10.244.0.7", Some("no longer in the table")),
+        ];
+        assert_eq!(remarks, expected.map(|(ip, remark)| (ip.to_owned(), remark)));
+        let idle = shop(false).endpoints("shop/api");
+        assert_eq!(idle[0].remark(&idle), None, "nobody asks this Service");
+    }
+
+    #[test]
+    fn what_is_not_counted_is_null_in_json() {
+        let json = serde_json::to_value(document(&shop(false))).unwrap();
+        let web = &json["services"][1];
+        assert_eq!(
+            (&json["accounting"], &web["open"], &web["newPerSecond"]),
+            (&false.into(), &41.into(), &12.0.into())
+        );
+        assert!(["packets", "bytes", "packetsPerSecond", "bytesPerSecond"].iter().all(|field| web[field].is_null()));
+        assert_eq!(
+            web["endpoints"][3],
+            serde_json::json!({
+                "address": "10.244.0.7", "port": 8080, "inTable": false, "newPerSecond": 0.0, "open": 1, "unanswered": 0,
+                "packets": null, "bytes": null, "packetsPerSecond": null, "bytesPerSecond": null,
+            })
+        );
+        let counted = serde_json::to_value(document(&shop(true))).unwrap();
+        assert_eq!(counted["services"][1]["bytesPerSecond"], 2_500_250);
+        assert_eq!(counted["services"][0]["bytes"], 0, "counted, and nothing came");
+    }
+}

@@ -1,0 +1,160 @@
+//! The table that makes the kernel report packets, and the socket that gets the reports.
+//!
+//! The table belongs to its socket (the flag `owner`, kernel 5.12 and later): the kernel removes it when the socket closes, also after
+//! SIGKILL, and no other program can change it. Its name has the process id as the host sees it, so that several can be there. Its
+//! rules have no verdict. They mark packets that match all of what was asked for, and no more than [`PER_SECOND`].
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use nft::decode::{Messages, Traced, traced};
+use nft::socket::{Bus, Socket};
+use nft::{
+    BaseChain, Chain, ChainType, Command, CommitError, Connection, Data, Family, Field, Hook, Operand, Rule, Statement,
+    Table, TableName,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::inspect::explain::{Source, Target};
+
+/// How many packets a second are traced, and how many at once.
+const PER_SECOND: u64 = 20;
+const BURST: u32 = 20;
+/// Before all that other programs do: connection tracking, whose first part has priority -400, is the exception.
+const PRIORITY: i32 = -350;
+/// `NFNLGRP_NFTRACE`.
+const GROUP: u32 = 9;
+/// The size of the receive buffer in bytes, the kernel's own data included: the reports of some seconds.
+const BUFFER: usize = 4 << 20;
+
+/// The mark, for as long as it lives.
+pub(super) struct Mark {
+    /// The table.
+    pub(super) table: TableName,
+    /// Owns the table.
+    _owner: Connection,
+    reports: Socket,
+    waiter: OwnedFd,
+}
+
+/// Reports that came in one wait.
+pub(super) struct Reports {
+    /// In the order of the kernel.
+    pub(super) traced: Vec<Traced>,
+    /// There were more than the socket's buffer holds.
+    pub(super) lost: bool,
+}
+
+impl Mark {
+    /// Sets the mark for packets from and to these.
+    ///
+    /// # Errors
+    /// The kernel's error, in words.
+    pub(super) fn set(from: Source, to: Target) -> Result<Self> {
+        let reports = Socket::open(Bus::Netfilter).context("cannot open a netlink socket")?;
+        reports.join(GROUP).context("cannot listen to the reports of nf_tables; CAP_NET_ADMIN is needed")?;
+        // Refused in other user namespaces; then the buffer is smaller.
+        let _ = reports.reserve_receive(BUFFER);
+        let waiter = reports.duplicate().context("cannot wait for reports")?;
+        let mut owner = Connection::open().context("cannot open a netlink socket")?;
+        let pid = owner.caller().ok().flatten().map_or_else(std::process::id, |caller| caller.pid);
+        let family = if to.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
+        let table = TableName::new(family, &format!("kube-proxy-trace-{pid}"));
+        owner.commit(&commands(&table, pid, from, to)).map_err(|error| explained(&error))?;
+        Ok(Self { table, _owner: owner, reports, waiter })
+    }
+
+    /// The reports so far; waits for the first at most this long.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(super) fn reports(&mut self, wait: Duration) -> Result<Reports> {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(wait.min(Duration::from_millis(999)).subsec_nanos()) };
+        match poll(&mut [PollFd::new(&self.waiter, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        let mut reports = Reports { traced: Vec::new(), lost: false };
+        loop {
+            match self.reports.receive_now() {
+                Ok(None) => return Ok(reports),
+                Ok(Some(bytes)) => reports.traced.extend(Messages::new(bytes).filter_map(traced)),
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {
+                    reports.lost = true;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn commands(table: &TableName, pid: u32, from: Source, to: Target) -> Vec<Command> {
+    let comment: Arc<str> = format!("kube-proxy trace, pid {pid}").into();
+    let mut commands = vec![Command::LockTable(Table { name: table.clone(), comment: Some(comment) })];
+    for (name, hook) in [("arriving", Hook::Prerouting), ("leaving", Hook::Output)] {
+        let base = BaseChain { kind: ChainType::Filter, hook, priority: PRIORITY };
+        commands.push(Command::AddChain(table.clone(), Chain { name: name.into(), base: Some(base), comment: None }));
+        let rule = Rule { statements: statements(from, to), comment: None };
+        commands.push(Command::AddRule(table.clone(), name.into(), rule));
+    }
+    commands
+}
+
+fn statements(from: Source, to: Target) -> Vec<Statement> {
+    let (source, destination) =
+        if to.address.is_ipv4() { (Field::IpSaddr, Field::IpDaddr) } else { (Field::Ip6Saddr, Field::Ip6Daddr) };
+    let is = |field, data: Data| Statement::Match(vec![field], Operand::Is(data));
+    let mut statements = vec![
+        is(source, from.address.into()),
+        is(destination, to.address.into()),
+        is(Field::L4Proto, to.protocol.into()),
+    ];
+    if to.port != 0 {
+        statements.push(is(Field::ThDport, to.port.into()));
+    }
+    statements.extend([Statement::LimitRate { per_second: PER_SECOND, burst: BURST }, Statement::Trace]);
+    statements
+}
+
+fn explained(error: &CommitError) -> anyhow::Error {
+    let errno = match error {
+        CommitError::Refused(refusals) => refusals.first().map(|refusal| refusal.errno),
+        _ => None,
+    };
+    // A kernel that does not know the flag `owner`.
+    if [Some(95), Some(22)].contains(&errno) {
+        return anyhow!(
+            "this kernel has no tables that vanish with their owner (5.12 and newer), or lacks the expression limit: {error}"
+        );
+    }
+    anyhow!("cannot set the mark for traced packets: {error}; CAP_NET_ADMIN is needed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(from: &str, to: &str) -> Vec<String> {
+        let table = TableName::new(Family::Ip, "kube-proxy-trace-7");
+        commands(&table, 7, from.parse().unwrap(), to.parse().unwrap()).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_mark_matches_no_more_than_what_was_asked_for_and_is_limited() {
+        let lines = text("203.0.113.7", "10.96.0.10:53/udp");
+        let rules: Vec<&String> = lines.iter().filter(|line| line.contains("nftrace")).collect();
+        assert_eq!(rules.len(), 2, "{lines:?}");
+        for rule in rules {
+            let expected = "ip saddr 203.0.113.7 ip daddr 10.96.0.10 udp dport 53 limit rate 20/second burst 20 packets meta nftrace set 1";
+            assert!(rule.ends_with(expected), "{rule}");
+        }
+        assert!(lines[0].contains("owner"), "{}", lines[0]);
+        assert!(
+            text("fd00::1", "fd00::2/icmp").iter().any(|line| line.contains("ip6 daddr fd00::2 meta l4proto")),
+            "no port"
+        );
+    }
+}

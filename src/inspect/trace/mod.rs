@@ -1,0 +1,342 @@
+//! `kube-proxy trace`: what the rules do with real packets, as the kernel reports it, in words.
+//!
+//! ```text
+//! Mark (a table of its own) ──► the kernel's reports ──► Packets (by number) ──► story::tell ──► words, JSON
+//!                                                          rules, interfaces ──────┘
+//! ```
+//!
+//! The only command that writes to the kernel: one table, which it owns and which ends with it. It needs neither the proxy's lock nor a
+//! running proxy. Invariant: memory is bounded by [`PACKETS`] packets under way, of [`REPORTS`] reports each.
+
+mod mark;
+mod story;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nft::decode::{RuleHead, Traced};
+use nft::{Connection, Family, RuleDump, TableName};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::Outcome;
+use super::explain::kernel::{Live, ThisHost};
+use super::explain::packet::{Link, Packet};
+use super::explain::{Source, Target, Verdict, owner, owner_of_node_port};
+use super::output::{Format, FormatArgs, Output, Tone};
+use crate::config::GoDuration;
+use crate::conntrack::traffic::{Connection as Tracked, Ends};
+use crate::kernel::find_connection;
+use crate::logging::escaped;
+use mark::Mark;
+use story::{Book, Story, tell};
+
+/// How long no report about a packet may come until its story is told: it is behind the last chain.
+const SILENCE: Duration = Duration::from_millis(300);
+/// How long a wait for reports is at most, so that signals and the time are looked at.
+const SLICE: Duration = Duration::from_millis(100);
+/// The most packets under way.
+const PACKETS: usize = 256;
+/// The most reports of a packet that are kept.
+const REPORTS: usize = 1024;
+/// The most chains whose rules are remembered.
+const CHAINS: usize = 256;
+
+const EXAMPLES: &str = "\
+Examples:
+  kube-proxy trace --from 10.244.1.5 --to 10.96.0.10:53/udp              the next 10 packets
+  kube-proxy trace --from 203.0.113.7 --to 192.0.2.10:443 --count 1 -o wide   one, with the rules
+  kube-proxy trace --from 10.244.1.5 --to 10.96.0.1:443 --for 5s -o json      a JSON document a packet
+
+Traces packets from --from to --to, not the answers. At most 20 packets a second are traced. A packet of a known connection meets
+no translating rule; it goes where the first one went. The table for the mark, kube-proxy-trace-PID, is gone with this process.
+Needs CAP_NET_ADMIN and kernel 5.12 or newer.
+Exit codes: 0 packets came, and all were translated or passed; 1 one was refused or dropped, or none came; 2 could not look.";
+
+/// Show what the rules do with real packets, live
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where the packets come from
+    #[arg(long, value_name = "IP")]
+    from: Source,
+    /// Where they go; tcp, unless udp, sctp or icmp is named
+    #[arg(long, value_name = "IP:PORT[/PROTO]")]
+    to: Target,
+    /// End after so many packets
+    #[arg(long, default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// End after this time
+    #[arg(long = "for", default_value = "30s", value_name = "DURATION")]
+    time: GoDuration,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Why it cannot look.
+pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+    if args.from.address.is_ipv4() != args.to.address.is_ipv4() {
+        bail!(
+            "{} and {} are of different families: give --from and --to of the same one",
+            args.from.address,
+            args.to.address
+        );
+    }
+    if args.from.port.is_some() {
+        bail!("--from takes an address without a port: each connection has another one");
+    }
+    let Some(time) = args.time.to_std().filter(|time| !time.is_zero()) else { bail!("--for must be more than 0s") };
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_usize(number, Arc::clone(&signal), 1)?;
+    }
+    let mut shelf = Shelf::open(args.to)?;
+    let mut mark = Mark::set(args.from, args.to)?;
+    eprintln!("tracing in table {}, for {time:?} or {} packets", mark.table, args.count);
+    let (end, mut packets) = (Instant::now() + time, Packets::default());
+    let (mut told, mut wrong, mut lost) = (0, false, false);
+    while told < args.count {
+        let ended = Instant::now() >= end || signal.load(Ordering::Acquire) != 0;
+        let reports = mark.reports(if ended { Duration::ZERO } else { SLICE })?;
+        lost |= reports.lost;
+        let now = Instant::now();
+        reports.traced.into_iter().for_each(|report| packets.add(report, &mark.table, now));
+        let silence = if ended { Duration::ZERO } else { SILENCE };
+        for reports in packets.silent(now, silence) {
+            let Some(story) = tell(&reports, &mark.table, &mut shelf) else { continue };
+            wrong |= matches!(story.verdict, Verdict::Refused | Verdict::Dropped);
+            print(&story, args.format.format, out)?;
+            told += 1;
+            if told == args.count {
+                break;
+            }
+        }
+        if ended {
+            break;
+        }
+    }
+    if lost {
+        eprintln!("some reports were lost, because there were more than fit into the buffer");
+    }
+    if told == 0 {
+        eprintln!("no packet from {} to {} came by", args.from.address, target(args.to));
+    }
+    Ok(if told == 0 || wrong { Outcome::Found } else { Outcome::Fine })
+}
+
+fn target(to: Target) -> String {
+    if to.port == 0 { to.address.to_string() } else { SocketAddr::new(to.address, to.port).to_string() }
+}
+
+/// A paragraph, or a document.
+fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
+    if matches!(format, Format::Json | Format::Yaml) {
+        if format == Format::Yaml {
+            out.text("---\n")?;
+        }
+        out.value(format, story)?;
+        return out.flush();
+    }
+    let flags = story.flags.as_ref().map_or_else(String::new, |flags| format!(" {flags}"));
+    let arrival = story.interface.as_ref().map_or_else(|| "from this host".to_owned(), |name| format!("in at {name}"));
+    let (tone, verdict) = match (story.verdict, story.endpoint) {
+        (Verdict::Translated, Some(to)) => (Tone::Good, format!("translated to {to}")),
+        (Verdict::Refused, _) => (Tone::Bad, "refused".to_owned()),
+        (Verdict::Dropped, _) => (Tone::Bad, "dropped".to_owned()),
+        _ => (Tone::Warning, "passed unchanged".to_owned()),
+    };
+    let masquerade = if story.masquerade { ", masqueraded" } else { "" };
+    let verdict = out.styled(tone, format!("{verdict}{masquerade}"));
+    let protocol = story.protocol.to_uppercase();
+    out.text(format_args!("{} -> {} {protocol}{flags}, {}: {verdict}", story.from, story.to, escaped(&arrival)))?;
+    if let Some(service) = &story.service {
+        out.text(format_args!(" ({})", escaped(service)))?;
+    }
+    out.text(format_args!("\n  {}.\n", escaped(&story.reason)))?;
+    for step in &story.steps {
+        if step.text != story.reason {
+            out.text(format_args!("  - {}\n", escaped(&step.text)))?;
+        }
+        if format == Format::Wide {
+            out.text(format_args!(
+                "      {} {}: {}\n",
+                escaped(&step.table),
+                escaped(&step.chain),
+                escaped(&step.rule)
+            ))?;
+        }
+    }
+    out.text("\n")?;
+    out.flush()
+}
+
+/// The reports of packets under way, each in the order of the kernel, the oldest packet first.
+#[derive(Default)]
+struct Packets {
+    open: VecDeque<Open>,
+}
+
+struct Open {
+    reports: Vec<Traced>,
+    last: Instant,
+    /// Another packet has its number now.
+    is_over: bool,
+}
+
+impl Packets {
+    /// Takes a report. A packet counts when it begins in the table of our mark; others belong to other programs that trace.
+    fn add(&mut self, report: Traced, own: &TableName, now: Instant) {
+        let is_it = |open: &&mut Open| !open.is_over && open.reports[0].packet == report.packet;
+        let known = self.open.iter_mut().find(is_it);
+        if report.table == *own && report.headers.is_some() {
+            // The number is used again, as for a packet that is sent again.
+            known.into_iter().for_each(|open| open.is_over = true);
+            if self.open.len() < PACKETS {
+                self.open.push_back(Open { reports: vec![report], last: now, is_over: false });
+            }
+        } else if let Some(open) = known {
+            open.last = now;
+            if open.reports.len() < REPORTS {
+                open.reports.push(report);
+            }
+        }
+    }
+
+    /// The packets of which no report came for this long or can come, the oldest first and up to the first that is under way.
+    fn silent(&mut self, now: Instant, silence: Duration) -> Vec<Vec<Traced>> {
+        let is_silent = |open: &Open| open.is_over || now.saturating_duration_since(open.last) >= silence;
+        let count = self.open.iter().take_while(|open| is_silent(open)).count();
+        self.open.drain(..count).map(|open| open.reports).collect()
+    }
+}
+
+/// What the kernel lists now.
+struct Shelf {
+    connection: Connection,
+    host: ThisHost,
+    family: Family,
+    generation: u32,
+    rules: HashMap<(TableName, String), Vec<RuleHead>>,
+}
+
+impl Shelf {
+    fn open(to: Target) -> Result<Self> {
+        let family = if to.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
+        let (connection, host) = (Connection::open()?, ThisHost::open()?);
+        Ok(Self { connection, host, family, generation: 0, rules: HashMap::new() })
+    }
+}
+
+impl Book for Shelf {
+    /// A rule that was replaced since the packet is not found, and its sentence is about its verdict only.
+    fn rule(&mut self, table: &TableName, chain: &str, handle: u64) -> Option<RuleDump> {
+        let generation = self.connection.generation().ok()?;
+        if generation != self.generation || self.rules.len() >= CHAINS {
+            self.rules.clear();
+            self.generation = generation;
+        }
+        let key = (table.clone(), chain.to_owned());
+        if !self.rules.contains_key(&key) {
+            self.rules.insert(key.clone(), self.connection.rules(table, chain).ok()?);
+        }
+        let rule = self.rules[&key].iter().find(|rule| rule.handle == handle)?;
+        Some(rule.rule.clone())
+    }
+
+    fn interface(&mut self, index: u32) -> Link {
+        self.host.link(Some(index))
+    }
+
+    fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String> {
+        let table = TableName::new(self.family, "kube-proxy");
+        let find = if is_node_port { owner_of_node_port } else { owner };
+        find(packet, &table, &mut Live::new(&mut self.connection, self.family)).ok().flatten()
+    }
+
+    fn connection(&mut self, packet: &Packet) -> Option<Tracked> {
+        let ends = Ends { source: SocketAddr::new(packet.source, packet.source_port?), destination: packet.target() };
+        find_connection(packet.protocol, ends).ok().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nft::decode::{Event, Headers};
+
+    use super::*;
+
+    fn own() -> TableName {
+        TableName::new(Family::Ip, "kube-proxy-trace-7")
+    }
+
+    fn report(packet: u32, table: &TableName, handle: u64) -> Traced {
+        Traced {
+            packet,
+            table: table.clone(),
+            chain: "arriving".into(),
+            event: Event::Rule(handle),
+            verdict: None,
+            mark: 0,
+            headers: Some(Headers::default()),
+        }
+    }
+
+    fn handles(packets: &[Vec<Traced>]) -> Vec<Vec<u64>> {
+        let handle = |report: &Traced| match report.event {
+            Event::Rule(handle) => handle,
+            Event::Return | Event::Policy => 0,
+        };
+        packets.iter().map(|reports| reports.iter().map(handle).collect()).collect()
+    }
+
+    #[test]
+    fn reports_are_put_together_by_packet_and_those_of_other_traces_left_out() {
+        let (mut packets, now, other) = (Packets::default(), Instant::now(), TableName::new(Family::Ip, "other"));
+        for (packet, table, handle) in
+            [(1, &own(), 1), (2, &other, 90), (3, &own(), 3), (1, &other, 10), (3, &other, 30), (1, &other, 11)]
+        {
+            packets.add(report(packet, table, handle), &own(), now);
+        }
+        assert!(packets.silent(now, SILENCE).is_empty(), "more may come");
+        assert_eq!(handles(&packets.silent(now + SILENCE, SILENCE)), [vec![1, 10, 11], vec![3, 30]]);
+        assert!(packets.silent(now + SILENCE, Duration::ZERO).is_empty(), "each packet is told once");
+    }
+
+    #[test]
+    fn a_packet_that_is_sent_again_under_the_same_number_is_another_one() {
+        let (mut packets, now, other) = (Packets::default(), Instant::now(), TableName::new(Family::Ip, "other"));
+        for (table, handle) in [(&own(), 1), (&other, 10), (&own(), 1), (&other, 11)] {
+            packets.add(report(1, table, handle), &own(), now);
+        }
+        assert_eq!(handles(&packets.silent(now, Duration::ZERO)), [vec![1, 10], vec![1, 11]]);
+    }
+
+    #[test]
+    fn packets_are_told_in_the_order_in_which_they_came() {
+        let (mut packets, now) = (Packets::default(), Instant::now());
+        for (packet, handle) in [(1, 1), (2, 2), (2, 3)] {
+            packets.add(report(packet, &own(), handle), &own(), now);
+        }
+        assert!(packets.silent(now, SILENCE).is_empty(), "the first is under way, although the second is over");
+        assert_eq!(handles(&packets.silent(now + SILENCE, SILENCE)), [[1], [2], [3]]);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let (mut packets, now, other) = (Packets::default(), Instant::now(), TableName::new(Family::Ip, "other"));
+        for packet in 0..2_000 {
+            packets.add(report(packet, &own(), 1), &own(), now);
+        }
+        for _ in 0..3_000 {
+            packets.add(report(1, &other, 2), &own(), now);
+        }
+        assert_eq!(packets.open.len(), PACKETS);
+        assert!(packets.open.iter().all(|open| open.reports.len() <= REPORTS));
+    }
+}

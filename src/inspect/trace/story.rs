@@ -1,0 +1,433 @@
+//! The reports about one packet -> what became of it, and the rules that had an effect, in words.
+//!
+//! Pure: takes the reports in their order, and the rules that they name; gives a [`Story`]. The sentences are those of `explain`, because a
+//! rule says the same of a packet that was computed and of a real one. Only what the kernel reports is told: where the destination
+//! leads is read from the headers at the next chain, not from the rule.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use nft::decode::{Event, Headers, Traced};
+use nft::expr::{Expr, Foreign};
+use nft::{RuleDump, TableName, Verdict as RuleVerdict};
+use serde::Serialize;
+
+use crate::conntrack::traffic::Connection;
+use crate::inspect::explain::machine::Effect;
+use crate::inspect::explain::packet::{Link, Packet, protocol};
+use crate::inspect::explain::words::{Seen, sentence};
+use crate::inspect::explain::{Told, Verdict};
+
+/// What became of a packet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Story {
+    /// Where it came from: the source, and the interface unless this host sent it.
+    pub(super) from: String,
+    /// What it was sent to.
+    pub(super) to: String,
+    /// `tcp`, ...
+    pub(super) protocol: String,
+    /// The flags of TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) flags: Option<String>,
+    /// The interface at which it arrived.
+    pub(super) interface: Option<String>,
+    /// What became of it.
+    pub(super) verdict: Verdict,
+    /// The service port that it was sent to.
+    pub(super) service: Option<String>,
+    /// Where it went instead.
+    pub(super) endpoint: Option<SocketAddr>,
+    /// Whether a rule gave it another source.
+    pub(super) masquerade: bool,
+    /// Why it has its verdict.
+    pub(super) reason: String,
+    /// The rules that had an effect.
+    pub(super) steps: Vec<Told>,
+}
+
+/// Looks up what reports only have by number.
+pub(super) trait Book {
+    /// The rule with a handle; `None` when it is gone.
+    fn rule(&mut self, table: &TableName, chain: &str, handle: u64) -> Option<RuleDump>;
+
+    /// The name of an interface.
+    fn interface(&mut self, index: u32) -> Link;
+
+    /// The service port that has the packet's destination: an address, or a node port.
+    fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String>;
+
+    /// The connection that the packet belongs to.
+    fn connection(&mut self, packet: &Packet) -> Option<Connection>;
+}
+
+/// Tells what became of a packet. `own` is the table of the mark, which has no say. `None` without the packet's headers.
+pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) -> Option<Story> {
+    let seen: Vec<Option<Packet>> = packets(reports, book);
+    let first = seen.iter().flatten().next()?.clone();
+    let last = seen.iter().flatten().next_back()?.clone();
+    let is_node_port = reports.iter().any(|report| {
+        let leads_to = report.verdict.as_ref().and_then(RuleVerdict::chain);
+        leads_to.is_some_and(|chain| &**chain == "KUBE-NODEPORTS")
+    });
+    let service = book.service(&first, is_node_port);
+    let translated = (last.target() != first.target()).then(|| last.target());
+    // The first packet of a connection shows its way itself; of others the kernel may report no chain behind the translation.
+    let known = if translated.is_none() { book.connection(&first) } else { None };
+    let moved = known.as_ref().map(|known| known.reply.source).filter(|answering| *answering != first.target());
+    let masquerade = moved.is_some() && known.is_some_and(|known| known.reply.destination != known.original.source);
+    let endpoint = translated.or(moved);
+    let mut telling = Telling { service, endpoint, verdict: None, reasons: Vec::new(), masquerade, steps: Vec::new() };
+    for (report, packet) in reports.iter().zip(&seen).filter(|(report, _)| report.table != *own) {
+        let rule = match report.event {
+            Event::Rule(handle) => book.rule(&report.table, &report.chain, handle),
+            Event::Policy if report.verdict == Some(RuleVerdict::Drop) => None,
+            Event::Return | Event::Policy => continue,
+        };
+        telling.add(report, rule.as_ref(), packet.as_ref().unwrap_or(&first));
+    }
+    Some(telling.story(&first, reports))
+}
+
+/// The packet as each report finds it.
+fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
+    let mut now: Option<Packet> = None;
+    let each = reports.iter().map(|report| {
+        if let Some(packet) = report.headers.as_ref().and_then(|headers| packet(headers, book)) {
+            now = Some(packet);
+        }
+        now.iter_mut().for_each(|packet| packet.mark = report.mark);
+        now.clone()
+    });
+    each.collect()
+}
+
+/// The packet with these headers.
+fn packet(headers: &Headers, book: &mut impl Book) -> Option<Packet> {
+    let network = &headers.network;
+    let (source, destination, protocol): (IpAddr, IpAddr, u8) = match network.first()? >> 4 {
+        4 => (four(network.get(12..16)?)?, four(network.get(16..20)?)?, *network.get(9)?),
+        6 => (sixteen(network.get(8..24)?)?, sixteen(network.get(24..40)?)?, *network.get(6)?),
+        _ => return None,
+    };
+    let has_ports = [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&protocol);
+    let port = |at: usize| Some(u16::from_be_bytes(headers.transport.get(at..at + 2)?.try_into().ok()?));
+    let port = |at| has_ports.then(|| port(at)).flatten();
+    let mut link = |index: Option<u32>| index.map_or(Link::None, |index| book.interface(index));
+    Some(Packet {
+        source,
+        source_port: port(0),
+        destination,
+        port: port(2).unwrap_or(0),
+        protocol,
+        mark: 0,
+        input: link(headers.input),
+        output: link(headers.output),
+    })
+}
+
+fn four(bytes: &[u8]) -> Option<IpAddr> {
+    Some(<[u8; 4]>::try_from(bytes).ok()?.into())
+}
+
+fn sixteen(bytes: &[u8]) -> Option<IpAddr> {
+    Some(<[u8; 16]>::try_from(bytes).ok()?.into())
+}
+
+/// A story that grows with each report.
+struct Telling {
+    service: Option<String>,
+    /// Where the packet leads in the end.
+    endpoint: Option<SocketAddr>,
+    verdict: Option<Verdict>,
+    reasons: Vec<String>,
+    masquerade: bool,
+    steps: Vec<Told>,
+}
+
+impl Telling {
+    fn add(&mut self, report: &Traced, rule: Option<&RuleDump>, packet: &Packet) {
+        let effects = self.effects(report, rule);
+        for effect in &effects {
+            match effect {
+                Effect::Refuse => self.verdict = Some(Verdict::Refused),
+                Effect::Verdict(RuleVerdict::Drop) | Effect::Policy => {
+                    self.verdict = self.verdict.or(Some(Verdict::Dropped));
+                }
+                _ => {}
+            }
+        }
+        if effects.is_empty() || effects == [Effect::Verdict(RuleVerdict::Accept)] && is_by_state(rule) {
+            return;
+        }
+        let told = sentence(&Seen {
+            table: &report.table,
+            chain: &report.chain,
+            rule,
+            effects: &effects,
+            packet,
+            service: self.service.as_deref(),
+            endpoints: None,
+            is_example: false,
+        });
+        if told.is_reason {
+            self.reasons.push(told.text.clone());
+        }
+        self.masquerade |= effects.contains(&Effect::Masquerade);
+        if self.steps.last().is_none_or(|last| last.text != told.text) {
+            self.steps.push(Told {
+                table: report.table.to_string(),
+                chain: report.chain.to_string(),
+                rule: rule.map_or_else(String::new, |rule| rule.to_nft(report.table.family)),
+                text: told.text,
+                endpoints: Vec::new(),
+            });
+        }
+    }
+
+    /// What a matching rule did to the packet.
+    fn effects(&self, report: &Traced, rule: Option<&RuleDump>) -> Vec<Effect> {
+        if report.event == Event::Policy {
+            return vec![Effect::Policy];
+        }
+        let mut effects: Vec<Effect> =
+            rule.iter().flat_map(|rule| &rule.exprs).filter_map(|expr| self.effect(report, expr)).collect();
+        let ends = effects.iter().any(|effect| {
+            matches!(effect, Effect::Refuse | Effect::Translate(_) | Effect::Masquerade | Effect::SourceTo(_))
+        });
+        if !ends {
+            effects.extend(report.verdict.clone().map(Effect::Verdict));
+        }
+        effects
+    }
+
+    fn effect(&self, report: &Traced, expr: &Expr) -> Option<Effect> {
+        match expr {
+            Expr::Nat { .. } => self.endpoint.map(Effect::Translate),
+            Expr::Masquerade { .. } => Some(Effect::Masquerade),
+            Expr::Reject(_) => Some(Effect::Refuse),
+            Expr::MetaSet { key: nft::expr::MetaKey::Mark, .. } => Some(Effect::Mark(report.mark)),
+            Expr::Dynset { set, .. } => Some(Effect::Remember(Arc::clone(set))),
+            Expr::FlowOffload(_) => Some(Effect::Offload),
+            Expr::Foreign(foreign) => match &**foreign {
+                Foreign::Nat { of_destination: true, .. } | Foreign::Redirect { .. } => {
+                    self.endpoint.map(Effect::Translate)
+                }
+                Foreign::Notrack => Some(Effect::Untrack),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn story(self, first: &Packet, reports: &[Traced]) -> Story {
+        let verdict =
+            self.verdict.unwrap_or(if self.endpoint.is_some() { Verdict::Translated } else { Verdict::Passed });
+        let met_nat = self.steps.iter().any(|step| step.rule.contains("dnat"));
+        let reason = match (self.reasons.is_empty(), verdict, self.endpoint) {
+            (false, ..) => self.reasons.join("; "),
+            (true, Verdict::Translated, Some(to)) if met_nat => format!("sent to the endpoint {to}"),
+            (true, Verdict::Translated, Some(to)) => format!("its connection was given to {to} before"),
+            (true, Verdict::Refused, _) => "a rule refused it".to_owned(),
+            (true, Verdict::Dropped, _) => "a rule dropped it".to_owned(),
+            _ => "no rule changed it or stopped it".to_owned(),
+        };
+        let source = match first.source_port {
+            Some(port) => SocketAddr::new(first.source, port).to_string(),
+            None => first.source.to_string(),
+        };
+        let name = crate::inspect::explain::packet::protocol_name(first.protocol);
+        Story {
+            from: source,
+            to: if first.has_ports() { first.target().to_string() } else { first.destination.to_string() },
+            protocol: name,
+            flags: flags(first, reports),
+            interface: match &first.input {
+                Link::Known(_, name) => Some(name.to_string()),
+                Link::None | Link::Unknown => None,
+            },
+            verdict,
+            service: self.service,
+            endpoint: self.endpoint,
+            masquerade: self.masquerade,
+            reason,
+            steps: self.steps,
+        }
+    }
+}
+
+/// Whether a rule only lets the packets of known connections by, which is nothing to tell.
+fn is_by_state(rule: Option<&RuleDump>) -> bool {
+    rule.is_some_and(|rule| rule.exprs.iter().any(|expr| matches!(expr, Expr::Ct { .. })))
+}
+
+/// The flags of a TCP packet, such as `SYN` or `PSH ACK`.
+fn flags(first: &Packet, reports: &[Traced]) -> Option<String> {
+    const NAMES: [&str; 5] = ["FIN", "SYN", "RST", "PSH", "ACK"];
+    let headers = reports.iter().find_map(|report| report.headers.as_ref())?;
+    let bits = headers.transport.get(13).filter(|_| first.protocol == protocol::TCP)?;
+    let set = NAMES.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1).map(|(_, name)| *name);
+    Some(set.collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conntrack::traffic::{Ends, Phase};
+    use nft::expr::{MetaKey, RejectWith};
+    use nft::{Family, Statement};
+
+    /// Rules by handle: 1 goes to a balancer, 2 translates, 3 masquerades, 4 refuses.
+    struct Shelf;
+
+    impl Book for Shelf {
+        fn rule(&mut self, _: &TableName, _: &str, handle: u64) -> Option<RuleDump> {
+            let exprs = match handle {
+                1 => vec![Expr::ImmediateVerdict(RuleVerdict::Goto("lb-1".into()))],
+                2 => {
+                    let dnat = Statement::Dnat("10.244.0.1:8080".parse().unwrap());
+                    return Some(nft::Rule { statements: vec![dnat], comment: None }.to_dump(Family::Ip));
+                }
+                3 => vec![Expr::Masquerade { flags: 0 }],
+                4 => vec![Expr::Reject(RejectWith::Icmp(3))],
+                _ => return None,
+            };
+            Some(RuleDump { exprs, comment: None })
+        }
+
+        fn interface(&mut self, index: u32) -> Link {
+            Link::Known(index, "eth0".into())
+        }
+
+        fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String> {
+            (is_node_port || packet.destination.to_string() == "10.96.0.10").then(|| "shop/web:http".to_owned())
+        }
+
+        /// Only that of the client port 1 is known, which is masqueraded.
+        fn connection(&mut self, packet: &Packet) -> Option<Connection> {
+            let client = SocketAddr::new(packet.source, packet.source_port?);
+            (client.port() == 1).then(|| Connection {
+                protocol: 6,
+                original: Ends { source: client, destination: packet.target() },
+                reply: Ends {
+                    source: "10.244.0.1:8080".parse().unwrap(),
+                    destination: "192.0.2.2:4711".parse().unwrap(),
+                },
+                status: 0,
+                phase: Phase::Open,
+                mark: None,
+                id: 1,
+                counters: None,
+            })
+        }
+    }
+
+    fn own() -> TableName {
+        TableName::new(Family::Ip, "kube-proxy-trace-7")
+    }
+
+    fn headers(destination: [u8; 4], port: u16) -> Headers {
+        let mut network = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 203, 0, 113, 7];
+        network.extend(destination);
+        let mut transport = vec![0x12, 0x34];
+        transport.extend(port.to_be_bytes());
+        transport.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02]);
+        Headers { network, transport, input: Some(2), output: None }
+    }
+
+    fn report(table: &str, handle: u64, verdict: Option<RuleVerdict>, headers: Option<Headers>) -> Traced {
+        Traced {
+            packet: 9,
+            table: TableName::new(Family::Ip, table),
+            chain: "KUBE-SERVICES".into(),
+            event: Event::Rule(handle),
+            verdict,
+            mark: 0,
+            headers,
+        }
+    }
+
+    fn arrival() -> Traced {
+        report("kube-proxy-trace-7", 99, None, Some(headers([10, 96, 0, 10], 80)))
+    }
+
+    #[test]
+    fn a_translated_packet_is_told_with_its_endpoint() {
+        let reports = [
+            arrival(),
+            report("kube-proxy", 1, Some(RuleVerdict::Goto("lb-1".into())), Some(headers([10, 96, 0, 10], 80))),
+            report("kube-proxy", 2, Some(RuleVerdict::Accept), None),
+            report("kube-proxy", 3, Some(RuleVerdict::Accept), Some(headers([10, 244, 0, 1], 8080))),
+        ];
+        let story = tell(&reports, &own(), &mut Shelf).unwrap();
+        assert_eq!((&*story.from, &*story.to), ("203.0.113.7:4660", "10.96.0.10:80"));
+        assert_eq!((story.flags.as_deref(), story.interface.as_deref()), (Some("SYN"), Some("eth0")));
+        assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
+        assert_eq!(story.endpoint, Some("10.244.0.1:8080".parse().unwrap()));
+        assert_eq!(story.service.as_deref(), Some("shop/web:http"));
+        assert!(story.reason.contains("10.244.0.1:8080"), "{}", story.reason);
+        assert_eq!(story.steps.len(), 3, "without the table of the mark: {:?}", story.steps);
+    }
+
+    #[test]
+    fn a_node_port_is_known_by_the_chain_that_the_packet_met() {
+        let mut arrival = arrival();
+        arrival.headers = Some(headers([192, 0, 2, 2], 30080));
+        let to_node_ports = report("kube-proxy", 1, Some(RuleVerdict::Jump("KUBE-NODEPORTS".into())), None);
+        let story = tell(&[arrival.clone(), to_node_ports], &own(), &mut Shelf).unwrap();
+        assert_eq!(story.service.as_deref(), Some("shop/web:http"));
+        assert_eq!(tell(&[arrival], &own(), &mut Shelf).unwrap().service, None);
+    }
+
+    #[test]
+    fn a_refused_packet_is_refused_and_not_dropped() {
+        let reports = [arrival(), report("kube-proxy", 4, Some(RuleVerdict::Drop), Some(headers([10, 96, 0, 10], 80)))];
+        let story = tell(&reports, &own(), &mut Shelf).unwrap();
+        assert_eq!((story.verdict, story.endpoint), (Verdict::Refused, None));
+    }
+
+    #[test]
+    fn a_drop_of_any_table_is_a_drop() {
+        let drop = |event| Traced { event, ..report("firewall", 77, Some(RuleVerdict::Drop), None) };
+        for event in [Event::Rule(77), Event::Policy] {
+            let story = tell(&[arrival(), drop(event)], &own(), &mut Shelf).unwrap();
+            assert_eq!(story.verdict, Verdict::Dropped);
+            assert!(story.reason.contains("firewall"), "{}", story.reason);
+        }
+    }
+
+    #[test]
+    fn packets_of_a_known_connection_and_untouched_ones_are_told_apart() {
+        let mut later = arrival();
+        later.headers.as_mut().unwrap().transport[..2].copy_from_slice(&[0, 1]);
+        let story = tell(&[later], &own(), &mut Shelf).unwrap();
+        assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
+        assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
+        let untouched = tell(&[arrival()], &own(), &mut Shelf).unwrap();
+        assert_eq!((untouched.verdict, untouched.steps.len()), (Verdict::Passed, 0));
+    }
+
+    #[test]
+    fn reports_without_a_packet_have_no_story() {
+        assert_eq!(tell(&[report("kube-proxy", 1, None, None)], &own(), &mut Shelf), None);
+        let short = Headers { network: vec![0x45; 12], ..Headers::default() };
+        assert_eq!(tell(&[report("kube-proxy", 1, None, Some(short))], &own(), &mut Shelf), None);
+    }
+
+    #[test]
+    fn the_mark_is_told_as_the_kernel_reports_it() {
+        let telling = Telling {
+            service: None,
+            endpoint: None,
+            verdict: None,
+            reasons: Vec::new(),
+            masquerade: false,
+            steps: Vec::new(),
+        };
+        let rule = nft::Rule { statements: vec![Statement::SetMarkBits(0x4000)], comment: None }.to_dump(Family::Ip);
+        assert!(rule.exprs.iter().any(|expr| matches!(expr, Expr::MetaSet { key: MetaKey::Mark, .. })));
+        let report = Traced { mark: 0x4000, ..report("kube-proxy", 1, None, None) };
+        assert_eq!(telling.effects(&report, Some(&rule)), [Effect::Mark(0x4000)]);
+    }
+}
