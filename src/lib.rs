@@ -29,6 +29,7 @@ mod events;
 mod fastpath;
 pub mod health;
 mod http;
+mod inspect;
 pub mod logging;
 pub mod metrics;
 mod privileges;

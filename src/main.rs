@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     // Also after a panic.
     let _flush = kube_proxy::logging::FlushOnDrop;
     match app::start(std::env::args_os()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if error.is::<ReaderGone>() => ExitCode::from(ReaderGone::EXIT_CODE),
         Err(error) => {
             kube_proxy::logging::fatal(&error);

@@ -18,11 +18,13 @@ mod sync_loop;
 
 use std::ffi::OsString;
 use std::fs;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use tracing::{debug, info, warn};
 
 use crate::config::{self, Config, Invocation, RulesetLayout};
+use crate::inspect;
 use crate::kernel::process::raise_open_files;
 use crate::kernel::{Lock, Turn, leftovers};
 use crate::logging::{self, Verbosity};
@@ -31,12 +33,37 @@ use crate::ruleset::Layout;
 
 pub use output::ReaderGone;
 
-/// Does what the arguments ask for; the first of them is the program's name.
+/// Does what the arguments ask for; the first of them is the program's name. Gives the exit code: 0, but for commands that look at a
+/// node ([`inspect::Outcome`]).
 ///
 /// # Errors
 /// The error to show to the user; upstream's exit code for each is 1. [`ReaderGone`] is not to be shown.
-pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<()> {
-    match config::load(args)? {
+pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
+    match config::load_with(args, inspect::commands) {
+        Ok(Invocation::Command(matches)) => look(inspect::run(&matches)),
+        Err(error @ config::Error::CommandUsage(_)) => look(Err(error.into())),
+        other => proxy(other?).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// The exit code of a command that looks at a node. Its errors are shown here, because their code is not that of the proxy's errors.
+///
+/// # Errors
+/// [`ReaderGone`].
+fn look(outcome: Result<inspect::Outcome>) -> Result<ExitCode> {
+    match outcome {
+        Ok(outcome) => Ok(ExitCode::from(outcome.exit_code())),
+        Err(error) if error.is::<ReaderGone>() => Err(error),
+        Err(error) => {
+            logging::fatal(&error);
+            Ok(ExitCode::from(inspect::COULD_NOT_LOOK))
+        }
+    }
+}
+
+/// What the flags of the proxy ask for.
+fn proxy(invocation: Invocation) -> Result<()> {
+    match invocation {
         Invocation::Run(config) => run(config),
         Invocation::Render { config, is_named } => render::render(config, is_named),
         Invocation::WriteConfig { path, text } => {
@@ -45,6 +72,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<()> {
         Invocation::InitOnly(config) => init_only(&config),
         Invocation::Cleanup(config) => clean_up(&config),
         Invocation::Print(text) => output::print(text),
+        Invocation::Command(matches) => inspect::run(&matches).map(drop),
     }
 }
 

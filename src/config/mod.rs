@@ -59,6 +59,8 @@ pub enum Invocation {
     Cleanup(Config),
     /// Print this text (help or version) to standard output and exit with 0.
     Print(String),
+    /// One of the commands that the caller added to the command line, as clap matched the whole line.
+    Command(clap::ArgMatches),
 }
 
 /// The validated configuration, in the form in which the program uses it.
@@ -244,6 +246,9 @@ pub enum Error {
     /// The command line is wrong; the text says why and ends in a newline.
     #[error("{0}")]
     Usage(String),
+    /// The arguments of one of the caller's commands are wrong; the text says why and ends in a newline.
+    #[error("{0}")]
+    CommandUsage(String),
     /// The file cannot be read.
     #[error("cannot read the configuration file {path}")]
     Read {
@@ -269,12 +274,28 @@ fn lines(errors: &[FieldError]) -> String {
     errors.iter().map(|error| format!("  {error}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Reads the command line (the first argument is the program's name) and the file that it names.
+/// Reads the command line of the proxy (the first argument is the program's name) and the file that it names.
 ///
 /// # Errors
 /// When flags, file or values are wrong; see [`Error`].
 pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Error> {
-    match cli::parse(args).map_err(Error::Usage)? {
+    load_with(args, |line| line)
+}
+
+/// As [`load`], for a command line with more commands.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_with(
+    args: impl IntoIterator<Item = OsString>,
+    commands: fn(clap::Command) -> clap::Command,
+) -> Result<Invocation, Error> {
+    let request = cli::parse(args, commands).map_err(|error| match error {
+        cli::ParseError::OfProxy(text) => Error::Usage(text),
+        cli::ParseError::OfCommand(text) => Error::CommandUsage(text),
+    })?;
+    match request {
+        cli::Request::Command(matches) => Ok(Invocation::Command(matches)),
         cli::Request::Print(text) => Ok(Invocation::Print(text)),
         cli::Request::Run(flags) => invocation(&flags),
         cli::Request::Render(flags) if flags.option("manifests").is_none() => {

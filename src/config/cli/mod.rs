@@ -1,6 +1,7 @@
-//! The command line: the only module that names clap.
+//! The command line.
 //!
-//! Takes the process's arguments, gives a [`Request`]. `table` says which flag sets which field of the configuration; the
+//! Takes the process's arguments, gives a [`Request`]. The arguments of the commands that look at a node are given by the caller, as an
+//! addition to the command line ([`Commands`]), and go back to it as clap's matches. `table` says which flag sets which field of the configuration; the
 //! flags that set none are [`OPTIONS`]. [`Flags::apply`] decides which flags have effect beside `--config`. Invariant:
 //! the values of a [`Flags`] have the type of their flag.
 
@@ -21,6 +22,9 @@ use table::FLAGS;
 /// so the release whose behaviour this program follows comes first; its own version is the build part after `+`, as in semantic
 /// versioning.
 pub(super) const VERSION: &str = concat!("v1.36.2+kube-proxy-nft.", env!("CARGO_PKG_VERSION"));
+
+/// The command that prints the ruleset for manifests.
+const RENDER: &str = "render";
 
 /// A flag that sets no field.
 struct Opt {
@@ -75,6 +79,24 @@ pub(super) struct Flags {
     version: Option<String>,
 }
 
+/// Adds commands to the command line.
+pub(super) type Commands = fn(Command) -> Command;
+
+/// Why the arguments cannot be used: the text to show to the user.
+#[derive(Debug)]
+pub(super) enum ParseError {
+    /// Those of the proxy, or of `render`.
+    OfProxy(String),
+    /// Those of one of the caller's commands.
+    OfCommand(String),
+}
+
+impl From<String> for ParseError {
+    fn from(text: String) -> Self {
+        Self::OfProxy(text)
+    }
+}
+
 /// What the command line asks for.
 #[derive(Debug)]
 pub(super) enum Request {
@@ -82,6 +104,8 @@ pub(super) enum Request {
     Run(Flags),
     /// Print the ruleset.
     Render(Flags),
+    /// One of the caller's commands, as its matches are those of a subcommand.
+    Command(ArgMatches),
     /// Print this text: help or version.
     Print(String),
 }
@@ -89,11 +113,15 @@ pub(super) enum Request {
 /// Parses the arguments, the first of which is the program's name.
 ///
 /// # Errors
-/// The text to show to the user when they are wrong.
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, String> {
-    let matches = match command().try_get_matches_from(args.into_iter().map(with_dashes)) {
+/// When they are wrong.
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands) -> Result<Request, ParseError> {
+    let args: Vec<OsString> = args.into_iter().map(with_dashes).collect();
+    let matches = match command_line(commands).try_get_matches_from(&args) {
         Ok(matches) => matches,
-        Err(error) if error.use_stderr() => return Err(error.to_string()),
+        Err(error) if error.use_stderr() && begins_with_command(&args, commands) => {
+            return Err(ParseError::OfCommand(error.to_string()));
+        }
+        Err(error) if error.use_stderr() => return Err(ParseError::OfProxy(error.to_string())),
         Err(text) => return Ok(Request::Print(text.to_string())),
     };
     let version = match matches.get_many::<String>("version").and_then(Iterator::last) {
@@ -102,12 +130,19 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
     };
     match (version, matches.subcommand()) {
         (VersionFlag::Print(text), _) => Ok(Request::Print(text)),
-        (_, Some((_, render))) => Flags::read(render).map(Request::Render),
+        (_, Some((RENDER, render))) => Ok(Request::Render(Flags::read(render)?)),
+        (_, Some(_)) => Ok(Request::Command(matches)),
         (VersionFlag::Report(version), None) => {
             Ok(Request::Run(Flags { version: Some(version), ..Flags::read(&matches)? }))
         }
-        (VersionFlag::Unset, None) => Flags::read(&matches).map(Request::Run),
+        (VersionFlag::Unset, None) => Ok(Request::Run(Flags::read(&matches)?)),
     }
+}
+
+/// Whether the first argument is the name of one of the caller's commands.
+fn begins_with_command(args: &[OsString], commands: Commands) -> bool {
+    let all = commands(Command::new("kube-proxy"));
+    args.get(1).is_some_and(|first| all.get_subcommands().any(|command| first.to_str() == Some(command.get_name())))
 }
 
 /// The meaning of `--version`.
@@ -142,16 +177,18 @@ fn version_flag(value: &str) -> Result<VersionFlag, String> {
     }
 }
 
-fn command() -> Command {
+/// The whole command line.
+pub(super) fn command_line(commands: Commands) -> Command {
     let version = argument("version", true).help("Print the version and exit; true, raw or a version to report");
-    let render = Command::new("render").about("Print the ruleset for a directory of manifests, and change nothing");
-    with_flags(Command::new("kube-proxy-nft"))
+    let render = Command::new(RENDER).about("Print the ruleset for a directory of manifests, and change nothing");
+    let line = with_flags(Command::new("kube-proxy-nft"))
         .bin_name("kube-proxy")
         .about("Programs Kubernetes Services into nf_tables over netlink")
         .arg(version)
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
-        .subcommand(with_flags(render))
+        .subcommand(with_flags(render));
+    commands(line)
 }
 
 fn with_flags(command: Command) -> Command {

@@ -4,7 +4,10 @@ use super::*;
 use crate::config::duration::GoDuration;
 
 fn request(args: &[&str]) -> Result<Request, String> {
-    parse(std::iter::once("kube-proxy").chain(args.iter().copied()).map(OsString::from))
+    let args = std::iter::once("kube-proxy").chain(args.iter().copied()).map(OsString::from);
+    parse(args, |line| line).map_err(|error| match error {
+        ParseError::OfProxy(text) | ParseError::OfCommand(text) => text,
+    })
 }
 
 fn flags(args: &[&str]) -> Flags {
@@ -208,4 +211,24 @@ fn render_takes_the_same_flags() {
     };
     assert_eq!((flags.option("manifests"), flags.config_file()), (Some("dir"), Some("f")));
     assert_eq!(flags.values("hostname-override"), ["n1"]);
+}
+
+/// A command of the caller with an option of its own.
+fn with_look(line: Command) -> Command {
+    line.subcommand(Command::new("look").arg(Arg::new("far").long("far").action(ArgAction::SetTrue)))
+}
+
+fn request_with_look(args: &[&str]) -> Result<Request, ParseError> {
+    parse(std::iter::once("kube-proxy").chain(args.iter().copied()).map(OsString::from), with_look)
+}
+
+#[test]
+fn commands_of_the_caller_get_their_arguments_and_their_own_errors() {
+    let Ok(Request::Command(matches)) = request_with_look(&["look", "--far"]) else { panic!() };
+    let (name, look) = matches.subcommand().unwrap();
+    assert!(name == "look" && look.get_flag("far"));
+    let Err(ParseError::OfCommand(text)) = request_with_look(&["look", "--farr"]) else { panic!() };
+    assert!(text.contains("--far"), "the near option is not named: {text}");
+    let Err(ParseError::OfProxy(text)) = request_with_look(&["lok"]) else { panic!() };
+    assert!(text.contains("'look'"), "the near command is not named: {text}");
 }

@@ -1,0 +1,67 @@
+//! The commands that look at a node: the kernel's tables and the API in, words and JSON out; they never write to either.
+//!
+//! ```text
+//! arguments ── clap ──► Command ──► NAME::run ──► Output ──► words, JSON, YAML
+//!                                      ▲
+//!                      tables: what the kernel lists -> fronts and endpoints
+//! ```
+//!
+//! A command is a module with `Args` and `run`, and a variant of [`Command`]. Its exit code is that of its [`Outcome`], or
+//! [`COULD_NOT_LOOK`] when it gives an error, which `app` shows.
+//!
+//! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
+//! running proxy and, as far as its subject allows, without one.
+
+#![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
+
+mod names;
+mod output;
+
+use anyhow::Result;
+use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
+
+use output::Output;
+pub use output::ReaderGone;
+pub(crate) use output::check_reader;
+
+/// The exit code of a command that gives an error: it could not look, so it says nothing about the node.
+pub(crate) const COULD_NOT_LOOK: u8 = 2;
+
+/// What a command found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// What was asked for, and nothing that is wrong.
+    Fine,
+    /// Something that is wrong, or a difference.
+    Found,
+}
+
+impl Outcome {
+    /// The exit code of the process.
+    pub(crate) const fn exit_code(self) -> u8 {
+        match self {
+            Self::Fine => 0,
+            Self::Found => 1,
+        }
+    }
+}
+
+/// The commands, in the order of the help text.
+#[derive(clap::Subcommand)]
+enum Command {}
+
+/// Adds the commands to a command line.
+pub(crate) fn commands(line: clap::Command) -> clap::Command {
+    Command::augment_subcommands(line)
+}
+
+/// Runs the command that the whole command line names.
+///
+/// # Errors
+/// Why it could not look, or [`ReaderGone`].
+pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
+    let mut out = Output::to_stdout();
+    let outcome = match Command::from_arg_matches(matches)? {};
+    out.flush()?;
+    Ok(outcome)
+}

@@ -1,0 +1,291 @@
+//! The names that commands take and print: Services, their ports, and fronts.
+//!
+//! | written | means |
+//! |---|---|
+//! | `shop/web` | all ports of a Service |
+//! | `shop/web:http` | one port of it |
+//! | `10.96.0.10`, `fd00::10` | all fronts with this address |
+//! | `10.96.0.10:53`, `[fd00::10]:53` | the fronts with this address and port |
+//! | `10.96.0.10:53/udp` | one front |
+//! | `*:30080`, `*:30080/tcp` | a node port |
+//!
+//! Pure. Invariant: what is printed is read back to the same value.
+
+use std::fmt::{self, Display};
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::model::Protocol;
+
+/// A name of [the table above](self), as the user gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A Service, or one port of it.
+    Service(ServiceName),
+    /// Fronts with this address.
+    Address(IpAddr),
+    /// A front.
+    Front(FrontName),
+}
+
+/// NAMESPACE/NAME, or NAMESPACE/NAME:PORT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceName {
+    /// The namespace and the name, as `namespace/name`.
+    pub(crate) service: String,
+    /// The name of the port; `None` for all ports.
+    pub(crate) port: Option<String>,
+}
+
+impl ServiceName {
+    /// Whether it names this service port, which is written as in the comments of the tables: `namespace/name`, or `namespace/name:port`
+    /// when the port has a name.
+    pub(crate) fn names(&self, service_port: &str) -> bool {
+        let (service, port) = split_port(service_port);
+        service == self.service && self.port.as_deref().is_none_or(|wanted| Some(wanted) == port)
+    }
+}
+
+/// A service port without and with the name of its port, from `namespace/name[:port]`.
+pub(crate) fn split_port(service_port: &str) -> (&str, Option<&str>) {
+    service_port.split_once(':').map_or((service_port, None), |(service, port)| (service, Some(port)))
+}
+
+impl Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.service)?;
+        self.port.as_ref().map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+/// IP:PORT[/PROTO], or `*:PORT[/PROTO]` for a node port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FrontName {
+    /// `None` for a node port.
+    pub(crate) address: Option<IpAddr>,
+    /// The port, not 0.
+    pub(crate) port: u16,
+    /// `None` for all protocols.
+    pub(crate) protocol: Option<Protocol>,
+}
+
+impl Display for FrontName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(IpAddr::V4(ip)) => write!(f, "{ip}:{}", self.port)?,
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:{}", self.port)?,
+            None => write!(f, "*:{}", self.port)?,
+        }
+        self.protocol.map_or(Ok(()), |protocol| write!(f, "/{}", upper(protocol)))
+    }
+}
+
+/// Why a word is not a name; printed behind the word.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NameError(&'static str);
+
+const EXPECTED: NameError = NameError(
+    "expected NAMESPACE/NAME[:PORT], IP, IP:PORT[/PROTO] ([IP]:PORT for IPv6), or *:PORT[/PROTO] for a node port",
+);
+const PORT: NameError = NameError("expected a port from 1 to 65535");
+const PROTOCOL: NameError = NameError("expected tcp, udp or sctp behind the slash");
+
+impl FromStr for FrontName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let (front, protocol) = match text.split_once('/') {
+            Some((front, protocol)) => (front, Some(protocol_of(protocol)?)),
+            None => (text, None),
+        };
+        let (address, port) = front.rsplit_once(':').ok_or(EXPECTED)?;
+        let address = match address {
+            "" | "*" => None,
+            bracketed if bracketed.starts_with('[') => {
+                let inner = bracketed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).ok_or(EXPECTED)?;
+                Some(IpAddr::V6(inner.parse().map_err(|_| EXPECTED)?))
+            }
+            plain => Some(IpAddr::V4(plain.parse().map_err(|_| EXPECTED)?)),
+        };
+        let port = port.parse().ok().filter(|port| *port != 0).ok_or(PORT)?;
+        Ok(Self { address, port, protocol })
+    }
+}
+
+impl FromStr for Wanted {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        // A front has its colon before the slash, a Service has none or one behind it.
+        let is_front = text.split('/').next().is_some_and(|head| head.contains(':'));
+        if is_front { text.parse().map(Self::Front) } else { text.parse().map(Self::Service) }
+    }
+}
+
+impl FromStr for ServiceName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let (service, port) = split_port(text);
+        let is_label = |label: &str| {
+            let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+            !label.is_empty() && label.chars().all(is_part)
+        };
+        let (namespace, name) = service.split_once('/').ok_or(EXPECTED)?;
+        // A port that looks like a number is a front without brackets or with a wrong address.
+        let port_fits = port.is_none_or(|port| is_label(port) && port.contains(|c: char| c.is_ascii_alphabetic()));
+        let fits = is_label(namespace) && is_label(name) && port_fits;
+        fits.then(|| Self { service: service.to_owned(), port: port.map(str::to_owned) }).ok_or(EXPECTED)
+    }
+}
+
+impl Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(name) => name.fmt(f),
+            Self::Address(ip) => ip.fmt(f),
+            Self::Front(front) => front.fmt(f),
+        }
+    }
+}
+
+/// The protocol of a name, in any case.
+fn protocol_of(text: &str) -> Result<Protocol, NameError> {
+    match text.to_ascii_lowercase().as_str() {
+        "tcp" => Ok(Protocol::Tcp),
+        "udp" => Ok(Protocol::Udp),
+        "sctp" => Ok(Protocol::Sctp),
+        _ => Err(PROTOCOL),
+    }
+}
+
+/// A protocol as Kubernetes writes it: `TCP`, `UDP`, `SCTP`.
+pub(crate) const fn upper(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+        Protocol::Sctp => "SCTP",
+    }
+}
+
+/// The largest number of near names that a message has.
+const NEAR_NAMES: usize = 3;
+/// From which likeness on, of 0 to 1, a name is near; clap has the same for its suggestions.
+const NEAR: f64 = 0.7;
+/// How much less like the wrong name than the nearest one a near name may be.
+const NEAR_THE_BEST: f64 = 0.15;
+
+/// The error for a name that nothing has, with names that are near: `no Service shop/wbe is in ...; did you mean shop/web?`.
+/// `what` is the text up to the question.
+pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> anyhow::Error {
+    match near(name, known).join(", ") {
+        names if names.is_empty() => anyhow::anyhow!("{what}"),
+        names => anyhow::anyhow!("{what}; did you mean {names}?"),
+    }
+}
+
+/// The names that are most like a wrong one, the nearest first: at most [`NEAR_NAMES`], and none that is much less like it than the first.
+pub(crate) fn near<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut scored: Vec<(f64, &str)> =
+        known.map(|name| (likeness(wrong, name), name)).filter(|(score, _)| *score > NEAR).collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    scored.dedup_by(|a, b| a.1 == b.1);
+    let least = scored.first().map_or(0.0, |(best, _)| best - NEAR_THE_BEST);
+    scored.into_iter().take_while(|(score, _)| *score >= least).take(NEAR_NAMES).map(|(_, name)| name).collect()
+}
+
+/// How like two names are, from 0 to 1. Where one side lacks the namespace or the port, these are not compared.
+fn likeness(wrong: &str, known: &str) -> f64 {
+    let (wrong, known) = if wrong.contains(':') { (wrong, known) } else { (wrong, split_port(known).0) };
+    let name = known.split_once('/').map_or(known, |(_, name)| name);
+    match wrong.split_once('/') {
+        // The right name in a wrong namespace is nearer than a misspelt one in another namespace.
+        Some((_, wrong_name)) if wrong_name == name => 0.9_f64.max(strsim::jaro(wrong, known)),
+        Some(_) => strsim::jaro(wrong, known),
+        None => strsim::jaro(wrong, name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn front(text: &str) -> FrontName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn each_kind_of_name_is_told_from_the_others() {
+        let kinds = |text: &str| match text.parse().unwrap() {
+            Wanted::Service(name) => format!("{} {:?}", name.service, name.port),
+            Wanted::Address(ip) => format!("address {ip}"),
+            Wanted::Front(front) => format!("front {front}"),
+        };
+        assert_eq!(kinds("shop/web"), "shop/web None");
+        assert_eq!(kinds("shop/web:http"), "shop/web Some(\"http\")");
+        assert_eq!(kinds("10.96.0.10"), "address 10.96.0.10");
+        assert_eq!(kinds("fd00::10"), "address fd00::10");
+        assert_eq!(kinds("10.96.0.10:53/udp"), "front 10.96.0.10:53/UDP");
+        assert_eq!(kinds("[fd00::10]:53/SCTP"), "front [fd00::10]:53/SCTP");
+        assert_eq!(kinds("*:30080"), "front *:30080");
+        assert_eq!(kinds(":30080/tcp"), "front *:30080/TCP");
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        for text in
+            ["shop/web", "shop/web:http", "10.96.0.10", "fd00::10", "10.96.0.10:53", "[fd00::10]:53/UDP", "*:1/TCP"]
+        {
+            assert_eq!(text.parse::<Wanted>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_wrong_word_is_told_what_is_right() {
+        for (text, part) in [
+            ("web", "NAMESPACE/NAME"),
+            ("10.96.0.10:0", "1 to 65535"),
+            ("10.96.0.10:65536", "1 to 65535"),
+            ("10.96.0.10:53/icmp", "tcp, udp or sctp"),
+            ("10.96.0:53", "IP:PORT"),
+            ("[10.96.0.10]:53", "IP:PORT"),
+            ("/web", "NAMESPACE/NAME"),
+            ("shop/", "NAMESPACE/NAME"),
+            ("shop/web:", "NAMESPACE/NAME"),
+        ] {
+            let error = text.parse::<Wanted>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_service_names_all_its_ports_and_a_port_only_itself() {
+        let name = |text: &str| text.parse::<ServiceName>().unwrap();
+        assert!(name("shop/web").names("shop/web:http") && name("shop/web").names("shop/web"));
+        assert!(name("shop/web:http").names("shop/web:http"));
+        assert!(!name("shop/web:http").names("shop/web:https") && !name("shop/web:http").names("shop/web"));
+        assert!(!name("shop/web").names("shop/web2"));
+    }
+
+    #[test]
+    fn near_names_are_those_that_were_likely_meant() {
+        let known = ["shop/web:http", "shop/web2", "shop/api", "kube-system/kube-dns:dns", "default/kubernetes:https"];
+        let near = |wrong| near(wrong, known.into_iter());
+        assert_eq!(near("shop/wbe")[0], "shop/web:http");
+        assert_eq!(near("kube-dns"), ["kube-system/kube-dns:dns"]);
+        assert_eq!(near("default/kube-dns")[0], "kube-system/kube-dns:dns");
+        assert_eq!(near("shop/web:htpp")[0], "shop/web:http");
+        assert!(near("zzz").is_empty());
+        let error = unknown("no Service shop/wbe", "shop/wbe", known.into_iter()).to_string();
+        assert!(error.starts_with("no Service shop/wbe; did you mean shop/web:http"), "{error}");
+    }
+
+    #[test]
+    fn a_node_port_has_no_address() {
+        assert_eq!(front("*:30080/tcp"), FrontName { address: None, port: 30080, protocol: Some(Protocol::Tcp) });
+    }
+}

@@ -1,0 +1,321 @@
+//! What commands print: aligned tables for people, JSON and YAML for programs.
+//!
+//! Takes [`Table`]s and values that serialize, gives text. Colour only on a terminal, and not when `NO_COLOR` is set (no-color.org) or the
+//! terminal is `dumb`. Nothing is cut, whether to a terminal or to a pipe. Text that comes from the kernel or the API is escaped, so
+//! that no name can move the cursor of a terminal.
+
+use std::fmt::{self, Display};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
+
+use anstyle::{AnsiColor, Effects, Style};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::logging;
+
+/// The reader of the output has closed it before its end.
+#[derive(Debug, thiserror::Error)]
+#[error("the reader of the output has closed it")]
+pub struct ReaderGone;
+
+impl ReaderGone {
+    /// The exit code that a shell shows for a program that SIGPIPE ended. Rust programs ignore that signal, and have to set it.
+    pub const EXIT_CODE: u8 = 128 + 13;
+}
+
+/// Turns the error of a closed pipe into [`ReaderGone`].
+///
+/// # Errors
+/// [`ReaderGone`], or the error as it was.
+pub(crate) fn check_reader(outcome: io::Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ReaderGone.into()),
+        other => other.context("cannot write to standard output"),
+    }
+}
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For people, with more columns.
+    Wide,
+    /// For programs; the fields are described in deploy/COMMANDS.md.
+    Json,
+    /// As json, in YAML.
+    Yaml,
+}
+
+/// The option `-o`; flattened into the arguments of a command.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct FormatArgs {
+    /// The form of the output
+    #[arg(short = 'o', long = "output", value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) format: Format,
+}
+
+/// Where a command prints.
+pub(crate) struct Output<'a> {
+    writer: Box<dyn Write + 'a>,
+    colour: bool,
+}
+
+impl Output<'static> {
+    /// Standard output.
+    pub(crate) fn to_stdout() -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let colour = io::stdout().is_terminal() && !set("NO_COLOR") && !is_dumb;
+        Self { writer: Box::new(BufWriter::new(io::stdout())), colour }
+    }
+}
+
+impl<'a> Output<'a> {
+    /// Any writer, for tests: with colour or without.
+    #[cfg(test)]
+    pub(crate) fn to(writer: impl Write + 'a, colour: bool) -> Self {
+        Self { writer: Box::new(writer), colour }
+    }
+
+    /// Prints a text as it is. It must not have unescaped text of others; see [`logging::escaped`].
+    ///
+    /// # Errors
+    /// [`ReaderGone`], or why the output cannot be written.
+    pub(crate) fn text(&mut self, text: impl Display) -> Result<()> {
+        check_reader(write!(self.writer, "{text}"))
+    }
+
+    /// A text in a style, if there is colour.
+    pub(crate) fn styled<T: Display>(&self, tone: Tone, text: T) -> Styled<T> {
+        Styled { style: if self.colour { tone.style() } else { Style::new() }, text }
+    }
+
+    /// Prints a table: a line of headings and a line a row, the columns aligned.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn table(&mut self, table: &Table) -> Result<()> {
+        let widths = table.widths();
+        let headings: Vec<Cell> = table.columns.iter().map(|column| Cell::new(Tone::Strong, column.heading)).collect();
+        for row in std::iter::once(&headings).chain(&table.rows) {
+            let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
+            for (index, cell) in row.iter().enumerate().take(last + 1) {
+                let missing = widths[index] - cell.width();
+                let (before, after) = if table.columns[index].is_number { (missing, 0) } else { (0, missing) };
+                // No line ends with spaces.
+                let after = if index == last { 0 } else { after + GAP };
+                let text = self.styled(cell.tone, &cell.text);
+                self.text(format_args!("{:before$}{text}{:after$}", "", ""))?;
+            }
+            self.text("\n")?;
+        }
+        Ok(())
+    }
+
+    /// Prints a value as JSON or YAML; the other formats are the caller's, and JSON stands for them.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn value<T: Serialize>(&mut self, format: Format, value: &T) -> Result<()> {
+        if format == Format::Yaml {
+            let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+            return self.text(serde_saphyr::to_string_with_options(value, options)?);
+        }
+        check_reader(serde_json::to_writer_pretty(&mut self.writer, value).map_err(io::Error::from))?;
+        self.text("\n")
+    }
+
+    /// Hands over what was printed so far, for example before a wait.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        check_reader(self.writer.flush())
+    }
+}
+
+/// The number of spaces between two columns.
+const GAP: usize = 2;
+
+/// What a text says, by which it has a colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// Nothing special.
+    #[default]
+    Plain,
+    /// A heading.
+    Strong,
+    /// Less important than the rest.
+    Faint,
+    /// As it should be.
+    Good,
+    /// Perhaps not as it should be.
+    Warning,
+    /// Not as it should be.
+    Bad,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        match self {
+            Self::Plain => Style::new(),
+            Self::Strong => Style::new().effects(Effects::BOLD),
+            Self::Faint => Style::new().effects(Effects::DIMMED),
+            Self::Good => AnsiColor::Green.on_default(),
+            Self::Warning => AnsiColor::Yellow.on_default(),
+            Self::Bad => AnsiColor::Red.on_default().effects(Effects::BOLD),
+        }
+    }
+}
+
+/// A text with the escape sequences of its style around it, if it has one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Styled<T> {
+    style: Style,
+    text: T,
+}
+
+impl<T: Display> Display for Styled<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{:#}", self.style, self.text, self.style)
+    }
+}
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    heading: &'static str,
+    is_number: bool,
+}
+
+impl Column {
+    /// Aligned to the left.
+    pub(crate) const fn text(heading: &'static str) -> Self {
+        Self { heading, is_number: false }
+    }
+
+    /// Aligned to the right.
+    pub(crate) const fn number(heading: &'static str) -> Self {
+        Self { heading, is_number: true }
+    }
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    /// A text in a tone; control characters in it are escaped.
+    pub(crate) fn new(tone: Tone, text: impl Display) -> Self {
+        let mut text = text.to_string();
+        if text.contains(char::is_control) {
+            text = logging::escaped(&text);
+        }
+        Self { text, tone }
+    }
+
+    /// The number of characters; names of Kubernetes, addresses and numbers have only narrow ones.
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+}
+
+impl<T: Display> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self::new(Tone::Plain, text)
+    }
+}
+
+/// Rows under headings.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub(crate) fn new(columns: impl Into<Vec<Column>>) -> Self {
+        Self { columns: columns.into(), rows: Vec::new() }
+    }
+
+    /// Adds a row: a cell a column. Cells that are missing at its end are empty.
+    pub(crate) fn row(&mut self, cells: impl Into<Vec<Cell>>) {
+        self.rows.push(cells.into());
+    }
+
+    /// The width of the widest cell of each column.
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.columns.iter().map(|column| column.heading.chars().count()).collect();
+        for row in &self.rows {
+            widths.iter_mut().zip(row).for_each(|(width, cell)| *width = (*width).max(cell.width()));
+        }
+        widths
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(colour: bool, print: impl FnOnce(&mut Output<'_>)) -> String {
+        let mut bytes = Vec::new();
+        print(&mut Output::to(&mut bytes, colour));
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn table() -> Table {
+        let mut table = Table::new([Column::text("NAME"), Column::number("PORT"), Column::text("NOTE")]);
+        table.row([Cell::from("shop/web"), Cell::from(80), Cell::from("")]);
+        table.row([Cell::from("a"), Cell::from(8080), Cell::new(Tone::Bad, "dropped")]);
+        table
+    }
+
+    #[test]
+    fn columns_are_aligned_and_no_line_ends_with_spaces() {
+        let text = printed(false, |out| out.table(&table()).unwrap());
+        assert_eq!(text, "NAME      PORT  NOTE\nshop/web    80\na         8080  dropped\n");
+    }
+
+    #[test]
+    fn colour_changes_no_column() {
+        let text = printed(true, |out| out.table(&table()).unwrap());
+        assert!(text.contains("\u{1b}[1m\u{1b}[31mdropped\u{1b}[0m"), "{text:?}");
+        let mut plain = String::new();
+        let mut parts = text.split("\u{1b}[");
+        plain += parts.next().unwrap();
+        parts.for_each(|part| plain += part.split_once('m').unwrap().1);
+        assert_eq!(plain, printed(false, |out| out.table(&table()).unwrap()));
+    }
+
+    #[test]
+    fn control_characters_in_a_cell_do_not_reach_the_terminal() {
+        let mut table = Table::new([Column::text("NAME")]);
+        table.row([Cell::from("\u{1b}[2Jgone\n")]);
+        let text = printed(false, |out| out.table(&table).unwrap());
+        assert!(text.lines().count() == 2 && !text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn a_value_is_printed_as_json_or_yaml() {
+        let value = serde_json::json!({"port": 53, "address": null});
+        let json = printed(false, |out| out.value(Format::Json, &value).unwrap());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
+        assert!(json.ends_with("}\n"), "{json:?}");
+        let yaml = printed(false, |out| out.value(Format::Yaml, &value).unwrap());
+        assert_eq!(serde_saphyr::from_str::<serde_json::Value>(&yaml).unwrap(), value);
+    }
+
+    #[test]
+    fn a_closed_pipe_is_told_from_other_errors() {
+        let closed = check_reader(Err(ErrorKind::BrokenPipe.into())).unwrap_err();
+        assert!(closed.is::<ReaderGone>());
+        let full = check_reader(Err(ErrorKind::StorageFull.into())).unwrap_err();
+        assert!(!full.is::<ReaderGone>());
+    }
+}
