@@ -54,7 +54,7 @@ pub mod wire;
 
 pub use batch::{Batch, EncodeError};
 pub use command::Command;
-pub use connection::{CommitError, Committed, Connection, ReadError, Refusal, TableDump, TableOutline};
+pub use connection::{CommitError, Committed, Connection, HookedChain, ReadError, Refusal, TableDump, TableOutline};
 pub use data::{Data, Value, Verdict};
 pub use datatype::DataType;
 pub use expr::Expr;

@@ -14,8 +14,11 @@
 
 #![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
 
+mod check;
 mod names;
 mod output;
+mod source;
+mod verify;
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -48,7 +51,16 @@ impl Outcome {
 
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
-enum Command {}
+enum Command {
+    Verify(Box<verify::Args>),
+    Check(Box<check::Args>),
+}
+
+/// Differences of rules in words, for commands elsewhere.
+pub(crate) mod differences {
+    pub(crate) use super::verify::report::print_changes;
+    pub(crate) use crate::diff::differences::as_read;
+}
 
 /// Adds the commands to a command line.
 pub(crate) fn commands(line: clap::Command) -> clap::Command {
@@ -61,7 +73,10 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 /// Why it could not look, or [`ReaderGone`].
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
-    let outcome = match Command::from_arg_matches(matches)? {};
+    let outcome = match Command::from_arg_matches(matches)? {
+        Command::Verify(args) => verify::run(&args, &mut out)?,
+        Command::Check(args) => check::run(&args, &mut out)?,
+    };
     out.flush()?;
     Ok(outcome)
 }

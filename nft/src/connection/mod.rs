@@ -4,6 +4,7 @@
 //! Takes the name of a table, and gives its content.
 
 mod errors;
+mod hooks;
 mod outline;
 mod read;
 
@@ -19,6 +20,7 @@ use crate::table::{Family, Ownership, Table, TableName, TableState};
 use crate::wire::{Writer, flag, kind};
 
 pub use errors::{CommitError, ReadError, Refusal, refusal};
+pub use hooks::HookedChain;
 pub use outline::TableOutline;
 pub use read::TableDump;
 

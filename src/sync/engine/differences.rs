@@ -29,7 +29,7 @@ pub struct TableDifference {
 }
 
 /// What a difference is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// The rules that are the same whatever Services there are, or something of another program.
     Table,
@@ -39,10 +39,26 @@ pub enum Subject {
     Service(Arc<str>),
 }
 
+impl Subject {
+    /// The Service or service port.
+    #[must_use]
+    pub fn service(&self) -> Option<&str> {
+        match self {
+            Self::Service(label) => Some(label),
+            Self::Table | Self::Node => None,
+        }
+    }
+}
+
 impl<K: Kernel> Engine<K> {
     /// The tables, in order.
     pub fn table_names(&self) -> Vec<TableName> {
         self.tables.names()
+    }
+
+    /// Number of Services.
+    pub fn service_count(&self) -> usize {
+        self.state.service_count()
     }
 
     /// What of the tables, which were read in the order of [`Engine::table_names`], is not as it should be. What only `before` knows is
