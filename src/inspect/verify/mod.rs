@@ -129,3 +129,6 @@ impl Look {
 fn addresses() -> Result<Vec<std::net::IpAddr>> {
     kernel::addresses().context("cannot list the addresses of this node")
 }
+
+#[cfg(test)]
+mod tests;

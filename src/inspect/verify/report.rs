@@ -21,6 +21,25 @@ pub(crate) struct Told {
     command: String,
 }
 
+#[cfg(test)]
+impl Told {
+    pub(super) fn service(&self) -> Option<&str> {
+        self.subject.service()
+    }
+
+    pub(super) fn table(&self) -> &str {
+        &self.table
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn command(&self) -> &str {
+        &self.command
+    }
+}
+
 /// The JSON of both commands; the names of the fields are fixed.
 #[derive(Serialize)]
 struct Report<'a> {
