@@ -1,4 +1,4 @@
-//! Finds the UDP flows whose endpoint no longer serves.
+//! Finds the UDP flows whose endpoint no longer serves, and counts what goes through each front ([`traffic`]).
 //!
 //! Takes the [`State`], the Services that changed and the flows that the kernel tracks, gives the flows to delete. Pure; the kernel
 //! module lists and deletes. UDP has no end of a connection: without this, the packets of a client that keeps sending would go to a
@@ -10,6 +10,8 @@
 //! Two differences from upstream. Flows of a service port without serving endpoints are deleted as well, so that the client gets a
 //! refusal and not silence (upstream has a bug there, J4). A flow to the number of a node port is deleted only if it goes to an address
 //! of this node; upstream deletes flows of other programs to that port (J6).
+
+pub mod traffic;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};

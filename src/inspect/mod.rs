@@ -12,12 +12,13 @@
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
 //! running proxy and, as far as its subject allows, without one.
 
-#![allow(dead_code, unreachable_code, unused_variables, unused_imports, reason = "the commands join one by one")]
-
 mod check;
 mod names;
 mod output;
+mod running;
+mod services;
 mod source;
+mod tables;
 mod verify;
 
 use anyhow::Result;
@@ -52,6 +53,7 @@ impl Outcome {
 /// The commands, in the order of the help text.
 #[derive(clap::Subcommand)]
 enum Command {
+    Services(services::Args),
     Verify(Box<verify::Args>),
     Check(Box<check::Args>),
 }
@@ -74,6 +76,7 @@ pub(crate) fn commands(line: clap::Command) -> clap::Command {
 pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
     let mut out = Output::to_stdout();
     let outcome = match Command::from_arg_matches(matches)? {
+        Command::Services(args) => services::run(&args, &mut out)?,
         Command::Verify(args) => verify::run(&args, &mut out)?,
         Command::Check(args) => check::run(&args, &mut out)?,
     };

@@ -59,6 +59,7 @@ pub(crate) struct FormatArgs {
 /// Where a command prints.
 pub(crate) struct Output<'a> {
     writer: Box<dyn Write + 'a>,
+    is_terminal: bool,
     colour: bool,
 }
 
@@ -67,8 +68,9 @@ impl Output<'static> {
     pub(crate) fn to_stdout() -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let colour = io::stdout().is_terminal() && !set("NO_COLOR") && !is_dumb;
-        Self { writer: Box::new(BufWriter::new(io::stdout())), colour }
+        let is_terminal = io::stdout().is_terminal();
+        let colour = is_terminal && !set("NO_COLOR") && !is_dumb;
+        Self { writer: Box::new(BufWriter::new(io::stdout())), is_terminal, colour }
     }
 }
 
@@ -76,7 +78,7 @@ impl<'a> Output<'a> {
     /// Any writer, for tests: with colour or without.
     #[cfg(test)]
     pub(crate) fn to(writer: impl Write + 'a, colour: bool) -> Self {
-        Self { writer: Box::new(writer), colour }
+        Self { writer: Box::new(writer), is_terminal: colour, colour }
     }
 
     /// Prints a text as it is. It must not have unescaped text of others; see [`logging::escaped`].
@@ -85,6 +87,14 @@ impl<'a> Output<'a> {
     /// [`ReaderGone`], or why the output cannot be written.
     pub(crate) fn text(&mut self, text: impl Display) -> Result<()> {
         check_reader(write!(self.writer, "{text}"))
+    }
+
+    /// Begins a new look in place of the one before: clears a terminal, or leaves a line free.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn begin_screen(&mut self) -> Result<()> {
+        self.text(if self.is_terminal { "\x1b[2J\x1b[H" } else { "\n" })
     }
 
     /// A text in a style, if there is colour.

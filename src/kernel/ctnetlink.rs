@@ -3,6 +3,8 @@
 //! The kernel filters the list by protocol (5.8 and later), and so does this module, for older kernels. A flow is deleted by its
 //! original tuple, zone and id, so that a new flow with the same addresses stays.
 
+mod walk;
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,6 +17,8 @@ use super::rtnetlink::ip;
 use crate::conntrack::Flow;
 use crate::model::Family;
 
+pub use walk::{connection, each_connection};
+
 /// `linux/netfilter/nfnetlink_conntrack.h`.
 mod number {
     const SUBSYSTEM: u16 = 1 << 8;
@@ -24,6 +28,11 @@ mod number {
 
     pub(super) const TUPLE_ORIGINAL: u16 = 1;
     pub(super) const TUPLE_REPLY: u16 = 2;
+    pub(super) const STATUS: u16 = 3;
+    pub(super) const PROTOINFO: u16 = 4;
+    pub(super) const MARK: u16 = 8;
+    pub(super) const COUNTERS_ORIGINAL: u16 = 9;
+    pub(super) const COUNTERS_REPLY: u16 = 10;
     pub(super) const ID: u16 = 12;
     pub(super) const ZONE: u16 = 18;
     pub(super) const FILTER: u16 = 25;
@@ -40,6 +49,13 @@ mod number {
     pub(super) const PROTO_NUMBER: u16 = 1;
     pub(super) const SOURCE_PORT: u16 = 2;
     pub(super) const DESTINATION_PORT: u16 = 3;
+
+    /// Within `PROTOINFO`: a protocol's state, whose number is the first attribute in it.
+    pub(super) const PROTOINFO_TCP: u16 = 1;
+    pub(super) const PROTOINFO_SCTP: u16 = 3;
+    pub(super) const PROTOCOL_STATE: u16 = 1;
+    pub(super) const PACKETS: u16 = 1;
+    pub(super) const BYTES: u16 = 2;
 
     pub(super) const NLM_F_REQUEST: u16 = 1;
     pub(super) const NLM_F_ACK: u16 = 4;
@@ -209,12 +225,17 @@ pub fn deletion(flow: &Flow) -> Vec<u8> {
 
 /// `nlmsghdr` and `nfgenmsg`; the length is filled in by [`finished`].
 fn message(kind: u16, flags: u16, family: Family) -> Writer {
+    message_about(kind, flags, nft::Family::from(family).number())
+}
+
+/// As [`message`], for the number of a family; 0 stands for all of them.
+fn message_about(kind: u16, flags: u16, family: u8) -> Writer {
     let mut writer = Writer::default();
     writer.raw(&[0; 4]);
     writer.raw(&kind.to_ne_bytes());
     writer.raw(&(number::NLM_F_REQUEST | flags).to_ne_bytes());
     writer.raw(&[0; 8]);
-    writer.raw(&[nft::Family::from(family).number(), 0, 0, 0]);
+    writer.raw(&[family, 0, 0, 0]);
     writer
 }
 
@@ -251,16 +272,19 @@ const NESTED: u16 = 1 << 15;
 
 /// Source and destination of a tuple; `None` unless it is a UDP one.
 fn udp_ends(tuple: Attr<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    ends(tuple).filter(|(protocol, ..)| *protocol == UDP).map(|(_, source, destination)| (source, destination))
+}
+
+/// Protocol number, source and destination of a tuple; `None` for a protocol without ports, such as ICMP.
+fn ends(tuple: Attr<'_>) -> Option<(u8, SocketAddr, SocketAddr)> {
     let proto = tuple.nested().find(number::TUPLE_PROTO)?.nested();
-    if proto.find(number::PROTO_NUMBER)?.u8()? != UDP {
-        return None;
-    }
     let addresses = tuple.nested().find(number::TUPLE_IP)?.nested();
     let address = |v4, v6| addresses.find(v4).or_else(|| addresses.find(v6)).and_then(ip);
     let port = |kind| Some(u16::from_be_bytes(proto.find(kind)?.payload.try_into().ok()?));
     let source = SocketAddr::new(address(number::IPV4_SOURCE, number::IPV6_SOURCE)?, port(number::SOURCE_PORT)?);
     let destination = address(number::IPV4_DESTINATION, number::IPV6_DESTINATION)?;
-    Some((source, SocketAddr::new(destination, port(number::DESTINATION_PORT)?)))
+    let destination = SocketAddr::new(destination, port(number::DESTINATION_PORT)?);
+    Some((proto.find(number::PROTO_NUMBER)?.u8()?, source, destination))
 }
 
 #[cfg(test)]

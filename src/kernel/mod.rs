@@ -27,9 +27,10 @@ use crate::model::Family;
 use foreign_writes::Detector;
 use reconnect::{Reconnecting, is_broken};
 
+pub use ctnetlink::each_connection;
 pub(crate) use ctnetlink::load_conntrack;
 #[doc(hidden)]
-pub use ctnetlink::{deletion, flow};
+pub use ctnetlink::{connection, deletion, flow};
 pub(crate) use flowtables::{FlowtableKernel, Flowtables};
 pub use foreign_writes::ForeignWrites;
 pub(crate) use lock::Held;

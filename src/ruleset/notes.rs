@@ -1,4 +1,5 @@
-//! What the health-check node ports say, as elements of a map that no rule uses.
+//! What the tables say besides the rules: answers of health-check node ports for the next process, as elements of a map that no rule
+//! uses, and notes in the comments of fronts for `kube-proxy services`.
 //!
 //! The kernel keeps the map with the rules. So a process that starts while no API server answers can serve the health-check node ports
 //! from what it reads back, and load balancers leave the node in. It is a map of its own, because the number of local endpoints changes
@@ -10,12 +11,27 @@ use std::sync::Arc;
 
 use nft::{Data, DataType, Element, Set, Types, Value, ValueType};
 
-use super::shared::{Fields, commented};
-use crate::model::{Destination, Family, FrontKind, ObjectName};
-use crate::select::PortSelection;
+use super::shared::{Fields, comment, commented};
+use crate::model::{Destination, Family, FrontKind, ObjectName, TrafficPolicy};
+use crate::select::{Action, FrontSelection, PortSelection};
 
 /// The name of the map.
 pub(crate) const HEALTH_CHECKS: &str = "health-check-nodeports";
+
+/// Behind the name in the comment of a front: its address is one of `spec.externalIPs`. Rules treat it as a load balancer's.
+pub(crate) const EXTERNAL_IP: &str = "(external IP)";
+/// Behind the name in the comment of a front without endpoints: its traffic policy is Local. It is refused in either case.
+pub(crate) const POLICY_LOCAL: &str = "(policy Local)";
+
+/// The comment of a front: the name of the service port, and what the table does not tell otherwise. Few fronts have such a note, because
+/// each costs room in the kernel.
+pub(super) fn on_front(label: &Arc<str>, front: &FrontSelection) -> Arc<str> {
+    let is_external_ip = front.kind == FrontKind::ExternalIp;
+    let hides_local = front.action == Action::Reject && front.policy == TrafficPolicy::Local;
+    let notes = [is_external_ip.then_some(EXTERNAL_IP), hides_local.then_some(POLICY_LOCAL)];
+    let words: Vec<&str> = std::iter::once(&**label).chain(notes.into_iter().flatten()).collect();
+    if words.len() == 1 { comment(label) } else { comment(&words.join(" ").into()) }
+}
 
 /// The map of a family.
 pub(super) fn set(family: Family) -> Set {

@@ -72,6 +72,8 @@ pub struct FrontSelection {
     pub front: Front,
     /// What the front is to the Service; the first kind, when its address is listed as several.
     pub kind: FrontKind,
+    /// The traffic policy that applies to it.
+    pub policy: TrafficPolicy,
     /// What becomes of the traffic.
     pub action: Action,
     /// The sources that may connect, whatever the action is (D17); `None` for every source.
@@ -140,7 +142,8 @@ impl Selecting<'_> {
         let owned = fronts.filter(|(_, front)| state.owns(&service.name, index, front));
         let fronts = owned.map(|(kind, front)| {
             let sources = sources.filter(|_| is_load_balancer(service, &front)).cloned();
-            FrontSelection { front, kind, action: action(kind, service, &lists), sources }
+            let policy = policy(kind, service);
+            FrontSelection { front, kind, policy, action: action(kind, policy, &lists), sources }
         });
         PortSelection {
             family,
@@ -164,20 +167,21 @@ fn is_load_balancer(service: &Service, front: &Front) -> bool {
     }
 }
 
-fn action(kind: FrontKind, service: &Service, lists: &Lists) -> Action {
-    if !lists.has_any {
-        return Action::Reject;
-    }
+fn policy(kind: FrontKind, service: &Service) -> TrafficPolicy {
     match kind {
-        FrontKind::ClusterIp => match service.internal_policy {
-            TrafficPolicy::Cluster => Action::Cluster { masquerade: false },
-            TrafficPolicy::Local if lists.local.is_empty() => Action::Drop,
-            TrafficPolicy::Local => Action::Local,
-        },
-        FrontKind::ExternalIp | FrontKind::LoadBalancerIp | FrontKind::NodePort => match service.external_policy {
-            TrafficPolicy::Cluster => Action::Cluster { masquerade: true },
-            TrafficPolicy::Local => Action::ByOrigin,
-        },
+        FrontKind::ClusterIp => service.internal_policy,
+        FrontKind::ExternalIp | FrontKind::LoadBalancerIp | FrontKind::NodePort => service.external_policy,
+    }
+}
+
+fn action(kind: FrontKind, policy: TrafficPolicy, lists: &Lists) -> Action {
+    match (kind, policy) {
+        _ if !lists.has_any => Action::Reject,
+        (FrontKind::ClusterIp, TrafficPolicy::Cluster) => Action::Cluster { masquerade: false },
+        (FrontKind::ClusterIp, TrafficPolicy::Local) if lists.local.is_empty() => Action::Drop,
+        (FrontKind::ClusterIp, TrafficPolicy::Local) => Action::Local,
+        (_, TrafficPolicy::Cluster) => Action::Cluster { masquerade: true },
+        (_, TrafficPolicy::Local) => Action::ByOrigin,
     }
 }
 

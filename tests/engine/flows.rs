@@ -1,11 +1,12 @@
 //! The kernel's table of flows, in a network namespace: what is listed, and what is deleted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::support::netns::{Namespace, run, run_with_input};
 use kube_proxy::conntrack::Flow;
-use kube_proxy::kernel::{Kernel as _, Netfilter};
+use kube_proxy::conntrack::traffic::{Connection, Phase};
+use kube_proxy::kernel::{self, Kernel as _, Netfilter};
 use kube_proxy::model::Family;
 
 /// A line of `conntrack --load-file`: a flow from client port `port` to a service, answered by an endpoint.
@@ -63,6 +64,65 @@ fn only_udp_flows_of_the_family_are_listed_and_those_named_deleted() {
         let left = run(node.command("conntrack").args(["-L", "-f", family, "-p", "tcp"]));
         assert_eq!(left.lines().count(), 100, "TCP flows of {family}");
     }
+}
+
+/// The same, as one that the kernel translated itself.
+fn translated(protocol: &str, v6: bool, client: u32, port: u32) -> String {
+    let line = line(protocol, v6, client, port);
+    let (start, answers) = line.split_once(" -r ").unwrap_or_default();
+    let endpoint = answers.split(' ').next().unwrap_or_default();
+    let endpoint = if v6 { format!("[{endpoint}]:5353") } else { format!("{endpoint}:5353") };
+    let state = if protocol == "tcp" { "--state ESTABLISHED" } else { "" };
+    format!("{start} --dst-nat {endpoint} {state}\n")
+}
+
+fn walk(node: &Namespace) -> Vec<Connection> {
+    node.enter(|| {
+        let mut found = Vec::new();
+        kernel::each_connection(|connection| found.push(connection.clone())).unwrap_or_else(|error| panic!("{error}"));
+        found
+    })
+}
+
+#[test]
+fn a_walk_meets_each_translated_connection_of_all_protocols_and_families_once() {
+    let node = Namespace::new("walk");
+    let untranslated = "-A -t 600 -u SEEN_REPLY -p udp -s 203.0.113.7 -d 10.96.0.11 --sport 1 --dport 53\n";
+    let unanswered = translated("udp", false, 8, 999).replace("-u SEEN_REPLY", "-u UNSET");
+    let ended = translated("tcp", false, 8, 998).replace("ESTABLISHED", "TIME_WAIT");
+    let mut lines = format!("{untranslated}{unanswered}{ended}");
+    for (protocol, v6) in [("udp", false), ("udp", true), ("tcp", false), ("tcp", true)] {
+        lines.extend((1000..1500).map(|port| translated(protocol, v6, 7, port)));
+    }
+    load(&node, &lines);
+    let found = walk(&node);
+    let ids: BTreeSet<u32> = found.iter().map(|connection| connection.id).collect();
+    assert_eq!((found.len(), ids.len()), (2002, 2002), "without the one that is not translated");
+    let mut kinds = BTreeMap::<_, usize>::new();
+    for connection in &found {
+        assert_eq!((connection.original.destination.port(), connection.reply.source.port()), (53, 5353));
+        assert_eq!(connection.counters, None, "accounting is off");
+        let phase = format!("{:?}", connection.phase);
+        *kinds.entry((connection.protocol, connection.original.source.is_ipv6(), phase)).or_default() += 1;
+    }
+    let open = |protocol, v6| ((protocol, v6, format!("{:?}", Phase::Open)), 500);
+    let one = |protocol, phase: Phase| ((protocol, false, format!("{phase:?}")), 1);
+    let expected = [open(6, false), open(6, true), open(17, false), open(17, true)];
+    assert_eq!(
+        kinds,
+        BTreeMap::from_iter(expected.into_iter().chain([one(17, Phase::Unanswered), one(6, Phase::Ended)]))
+    );
+}
+
+#[test]
+fn a_walk_gives_counters_once_accounting_is_on() {
+    let node = Namespace::new("acct");
+    node.set_sysctl("netfilter/nf_conntrack_acct", "1");
+    load(&node, &translated("tcp", false, 7, 1000));
+    let found = walk(&node);
+    assert_eq!(found.len(), 1);
+    let (sent, answered) = found[0].counters.unwrap_or_else(|| panic!("no counters: {found:?}"));
+    assert_eq!((sent.packets, answered.bytes), (0, 0), "a connection that no packet belongs to");
 }
 
 #[test]

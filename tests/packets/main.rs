@@ -9,6 +9,7 @@ mod support;
 
 mod conformance;
 mod flowtable;
+mod inspect;
 mod inspection;
 mod judge;
 mod nodes;

@@ -126,8 +126,8 @@ const WALLS: &[Wall] = &[
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall {
         module: "inspect",
-        modules: &["inspect", "config", "kernel", "logging", "model"],
-        words: &["nft::", "clap", "rustix", "std::env", "std::fs", "Instant::now", "SystemTime::now"],
+        modules: &["inspect", "config", "conntrack", "kernel", "logging", "model", "ruleset"],
+        words: &["nft::", "clap", "rustix", "std::env", "std::fs", "std::thread", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall { module: "supervise", modules: &["supervise"], words: &["tokio", "std::thread"] },

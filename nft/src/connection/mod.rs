@@ -7,6 +7,7 @@ mod errors;
 mod hooks;
 mod outline;
 mod read;
+mod walk;
 
 use std::io;
 
@@ -23,6 +24,7 @@ pub use errors::{CommitError, ReadError, Refusal, refusal};
 pub use hooks::HookedChain;
 pub use outline::TableOutline;
 pub use read::TableDump;
+pub use walk::Item;
 
 /// The size of a committed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -74,7 +74,7 @@ impl Writer<'_> {
             Action::Cluster { masquerade: true } => Target::External { by_origin: false },
             Action::Local => Target::Local,
             Action::ByOrigin => Target::External { by_origin: true },
-            Action::Drop => return self.dispatch(&selection.front, Verdict::Drop),
+            Action::Drop => return self.dispatch(selection, Verdict::Drop),
             Action::Reject => return self.reject(selection),
         };
         self.target(target);
@@ -82,35 +82,35 @@ impl Writer<'_> {
             Some(sources) => self.firewall(Some(target), sources),
             None => Verdict::Goto(self.name(target)),
         };
-        self.dispatch(&selection.front, verdict);
+        self.dispatch(selection, verdict);
     }
 
     /// Leads packets of a front somewhere.
-    fn dispatch(&mut self, front: &Front, verdict: Verdict) {
-        let (key, map) = match front.destination {
-            Destination::Address(_) => (key(front), set::SERVICES),
-            Destination::NodePort(_) => (key(front), set::NODEPORTS),
+    fn dispatch(&mut self, selection: &FrontSelection, verdict: Verdict) {
+        let map = match selection.front.destination {
+            Destination::Address(_) => set::SERVICES,
+            Destination::NodePort(_) => set::NODEPORTS,
         };
-        self.element(map, key, verdict);
+        self.element(map, selection, verdict);
     }
 
     /// Without endpoints: filter chains reject what was not translated (D2, D3). Sources that may not connect are dropped before that.
     fn reject(&mut self, selection: &FrontSelection) {
         if let Some(sources) = &selection.sources {
             let verdict = self.firewall(None, sources);
-            self.dispatch(&selection.front, verdict);
+            self.dispatch(selection, verdict);
         }
         let map = match selection.kind {
             FrontKind::ClusterIp => set::NO_ENDPOINTS,
             FrontKind::ExternalIp | FrontKind::LoadBalancerIp => set::NO_ENDPOINTS_EXTERNAL,
             FrontKind::NodePort => set::NO_ENDPOINTS_NODEPORTS,
         };
-        self.element(map, key(&selection.front), Verdict::Goto(chain::REJECT.into()));
+        self.element(map, selection, Verdict::Goto(chain::REJECT.into()));
     }
 
-    fn element(&mut self, map: &'static str, key: Data, verdict: Verdict) {
-        let mut element = Element::mapping(key, Value::Verdict(verdict));
-        element.comment = Some(Arc::clone(&self.comment));
+    fn element(&mut self, map: &'static str, selection: &FrontSelection, verdict: Verdict) {
+        let mut element = Element::mapping(key(&selection.front), Value::Verdict(verdict));
+        element.comment = Some(notes::on_front(&self.port.label, selection));
         self.fragment.extend(map, [element]);
     }
 

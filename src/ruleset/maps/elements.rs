@@ -10,7 +10,6 @@ use super::affinity::Affinity;
 use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
 use crate::model::{Destination, Family, Front, Protocol};
-use crate::ruleset::shared::comment;
 use crate::ruleset::{Settings, notes};
 use crate::select::{Action, PortSelection, ServiceSelection};
 use crate::table::{Fragment, Slots};
@@ -26,8 +25,9 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
         if let Some(affinity) = &affinity {
             affinity.write_shared(&mut fragment);
         }
-        let mut writer = Writer { fragment: &mut fragment, port, affinity, comment: comment(&port.label) };
+        let mut writer = Writer { fragment: &mut fragment, port, affinity, comment: Arc::clone(&port.label) };
         for front in &port.fronts {
+            writer.comment = notes::on_front(&port.label, front);
             writer.front(&front.front, &front.action);
             if let Some(sources) = &front.sources {
                 writer.restrict(&front.front, sources);
@@ -63,6 +63,7 @@ struct Writer<'a> {
     fragment: &'a mut Fragment,
     port: &'a PortSelection,
     affinity: Option<Affinity<'a>>,
+    /// The comment of the front that is being written.
     comment: Arc<str>,
 }
 

@@ -10,7 +10,7 @@ const ORIGINAL: u16 = 1;
 
 pub(super) fn run(bytes: &[u8]) {
     for message in Messages::new(bytes).chain([bytes]) {
-        let _ = kernel::address(message);
+        let _ = (kernel::address(message), kernel::connection(message));
         let Some(flow) = kernel::flow(message) else { continue };
         let request = kernel::deletion(&flow);
         assert_eq!(Messages::new(&request).map(<[u8]>::len).collect::<Vec<_>>(), [request.len()], "one whole message");

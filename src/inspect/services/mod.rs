@@ -1,0 +1,177 @@
+//! `kube-proxy services`: where each front of a Service leads right now, from the kernel's tables.
+//!
+//! Takes names of Services or fronts, gives a line a front, or JSON. With `--stats` also the connections that the kernel tracks for each
+//! front and endpoint, with `--watch` again and again with rates. Needs no running proxy; if one runs, it tells which Services are
+//! quarantined.
+
+mod print;
+mod stats;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+
+use super::Outcome;
+use super::names::{self, FrontName, Wanted, split_port};
+use super::output::{FormatArgs, Output};
+use super::running::{self, LeftOut};
+use super::tables::{FrontView, State, View};
+use crate::model::{Destination, Front};
+use stats::Stats;
+
+const EXAMPLES: &str = "\
+Examples:
+  kube-proxy services                            all fronts of all Services
+  kube-proxy services shop/web                   one Service, with each endpoint
+  kube-proxy services 10.96.0.10:53/udp          one front
+  kube-proxy services '*:30080'                  a node port
+  kube-proxy services 10.244.1.7                 what leads to this pod
+  kube-proxy services --stats shop/web           with its connections
+  kube-proxy services -o json | jq '.services[] | select(.state != \"served\")'
+
+Exit codes: 0 fine; 1 a front is quarantined, or leads to what this proxy does not write; 2 could not look, or no such Service.";
+
+/// List the fronts of Services in the kernel's tables, and where they lead
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Services, addresses or fronts; without any, all
+    #[arg(value_name = "NAMESPACE/NAME[:PORT] | IP | IP:PORT[/PROTO]")]
+    names: Vec<Wanted>,
+    #[command(flatten)]
+    output: FormatArgs,
+    /// Also count the connections that the kernel tracks, and packets and bytes where it accounts them (net.netfilter.nf_conntrack_acct)
+    #[arg(long)]
+    stats: bool,
+    /// As --stats, again and again, with rates, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Seconds between two looks with --watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    interval: u64,
+    /// Where the health pages of the running proxy are, which name quarantined Services
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:10256")]
+    healthz_address: SocketAddr,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the kernel's tables cannot be read, or have nothing with one of the names.
+pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+    let mut stats = (args.stats || args.watch).then(Stats::default);
+    loop {
+        let listing = Listing::read(args)?;
+        if let Some(stats) = &mut stats {
+            stats.count(&listing.view)?;
+        }
+        if args.watch {
+            out.begin_screen()?;
+        }
+        print::print(args, &listing, stats.as_ref(), out)?;
+        if !args.watch {
+            return Ok(listing.outcome());
+        }
+        out.flush()?;
+        thread::sleep(Duration::from_secs(args.interval));
+    }
+}
+
+/// What is listed.
+struct Listing {
+    view: View,
+    /// What the running proxy says; `None` without one.
+    left_out: Option<LeftOut>,
+    /// Whether all fronts are of one Service, which was asked for by its name.
+    is_one_service: bool,
+}
+
+impl Listing {
+    fn read(args: &Args) -> Result<Self> {
+        Self::of(View::read()?, running::left_out(args.healthz_address), &args.names)
+    }
+
+    /// The fronts with one of the names.
+    ///
+    /// # Errors
+    /// When nothing has one of the names.
+    fn of(mut view: View, left_out: Option<LeftOut>, wanted: &[Wanted]) -> Result<Self> {
+        if let Some(left_out) = &left_out {
+            mark_quarantined(&mut view.fronts, &left_out.quarantined_services);
+        }
+        for name in wanted {
+            if !view.fronts.iter().any(|front| has_name(front, name)) {
+                return Err(unknown(&view, name));
+            }
+        }
+        if !wanted.is_empty() {
+            view.fronts.retain(|front| wanted.iter().any(|name| has_name(front, name)));
+        }
+        Ok(Self { view, left_out, is_one_service: matches!(wanted, [Wanted::Service(_) | Wanted::Front(_)]) })
+    }
+
+    fn outcome(&self) -> Outcome {
+        let is_wrong = |front: &FrontView| matches!(front.state, None | Some(State::Quarantined));
+        if self.view.fronts.iter().any(is_wrong) { Outcome::Found } else { Outcome::Fine }
+    }
+}
+
+fn mark_quarantined(fronts: &mut [FrontView], services: &[String]) {
+    for front in fronts {
+        let service = front.service.as_deref().map(|service| split_port(service).0);
+        if services.iter().any(|quarantined| Some(quarantined.as_str()) == service) {
+            front.state = Some(State::Quarantined);
+        }
+    }
+}
+
+/// Whether a front has a name: its Service, its address, the address of an endpoint, or its own.
+fn has_name(view: &FrontView, wanted: &Wanted) -> bool {
+    match wanted {
+        Wanted::Service(name) => view.service.as_deref().is_some_and(|service| name.names(service)),
+        Wanted::Address(ip) => {
+            view.front.destination == Destination::Address(*ip)
+                || view.endpoints.iter().any(|endpoint| endpoint.address.ip() == *ip)
+        }
+        Wanted::Front(name) => {
+            let front = front_name(&view.front);
+            let protocol_fits = name.protocol.is_none_or(|protocol| protocol == view.front.protocol);
+            (name.address, name.port) == (front.address, front.port) && protocol_fits
+        }
+    }
+}
+
+fn front_name(front: &Front) -> FrontName {
+    let address = match front.destination {
+        Destination::Address(ip) => Some(ip),
+        Destination::NodePort(_) => None,
+    };
+    FrontName { address, port: front.port, protocol: Some(front.protocol) }
+}
+
+/// The largest number of fronts that a message has.
+const FEW: usize = 3;
+
+/// The error for a name that nothing has.
+fn unknown(view: &View, wanted: &Wanted) -> anyhow::Error {
+    match wanted {
+        Wanted::Service(name) => {
+            let what = format!("no Service {name} in the tables of this node");
+            let known = view.fronts.iter().filter_map(|front| front.service.as_deref());
+            names::unknown(&what, &name.to_string(), known)
+        }
+        Wanted::Address(ip) => anyhow!("no front and no endpoint in the tables of this node has the address {ip}"),
+        Wanted::Front(wanted) => {
+            let fronts = view.fronts.iter().map(|view| front_name(&view.front));
+            let near = fronts.filter(|front| front.address.is_some() && front.address == wanted.address).take(FEW);
+            let near: Vec<String> = near.map(|front| front.to_string()).collect();
+            let hint = if near.is_empty() { String::new() } else { format!("; its address has {}", near.join(", ")) };
+            anyhow!("no Service has the front {wanted} in the tables of this node{hint}")
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The listing as a table for people, and as JSON or YAML. Pure but for the output.
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+use serde::{Serialize, Serializer};
+
+use super::stats::{Numbers, Stats};
+use super::{Args, Listing, front_name};
+use crate::inspect::names::upper;
+use crate::inspect::output::{Cell, Column, Format, Output, Table, Tone};
+use crate::inspect::tables::{Affinity, FrontView, Kind, Policy, State};
+use crate::model::{Destination, Family};
+
+pub(super) fn print(args: &Args, listing: &Listing, stats: Option<&Stats>, out: &mut Output<'_>) -> Result<()> {
+    match args.output.format {
+        Format::Json | Format::Yaml => out.value(args.output.format, &Document { listing, stats }),
+        Format::Table | Format::Wide => {
+            let is_wide = args.output.format == Format::Wide;
+            out.table(&table(listing, stats, is_wide || listing.is_one_service))?;
+            notes(listing, out)
+        }
+    }
+}
+
+/// Sources that a cell shows when they are not asked for in full.
+const FEW_SOURCES: usize = 2;
+
+fn table(listing: &Listing, stats: Option<&Stats>, with_endpoints: bool) -> Table {
+    let mut columns = vec![
+        Column::text("SERVICE"),
+        Column::text("FRONT"),
+        Column::text("KIND"),
+        Column::text("STATE"),
+        Column::text("POLICY"),
+        Column::text("AFFINITY"),
+        Column::text("SOURCES"),
+        Column::text("ENDPOINTS"),
+    ];
+    if let Some(stats) = stats {
+        columns.extend(["OPEN", "UNANSWERED", "TRACKED", "PACKETS", "BYTES"].map(Column::number));
+        if stats.has_rates() {
+            columns.extend(["NEW/S", "PACKETS/S", "BYTES/S"].map(Column::number));
+        }
+    }
+    let mut table = Table::new(columns);
+    for (position, view) in listing.view.fronts.iter().enumerate() {
+        let mut row = vec![
+            view.service.as_ref().map_or_else(nothing, Cell::from),
+            Cell::from(front(view)),
+            view.kind.map_or_else(unknown, |kind| Cell::from(kind_name(kind))),
+            state(view.state),
+            view.policy.map_or_else(nothing, |policy| Cell::from(policy_name(policy))),
+            view.affinity.map_or_else(nothing, |affinity| Cell::from(affinity_text(affinity))),
+            sources(view, with_endpoints),
+            Cell::from(summary(view)),
+        ];
+        row.extend(stats.into_iter().flat_map(|stats| number_cells(stats.of_front(position), stats.has_rates())));
+        table.row(row);
+        if with_endpoints {
+            endpoints(&mut table, position, view, stats);
+        }
+    }
+    table
+}
+
+/// A row for each endpoint of a front, under it.
+fn endpoints(table: &mut Table, position: usize, view: &FrontView, stats: Option<&Stats>) {
+    for endpoint in &view.endpoints {
+        let text = if endpoint.local { format!("{} local", endpoint.address) } else { endpoint.address.to_string() };
+        let mut row = vec![Cell::from(""); 7];
+        row.push(Cell::from(text));
+        let numbers = |stats: &Stats| number_cells(stats.of_endpoint(position, endpoint.address), stats.has_rates());
+        row.extend(stats.into_iter().flat_map(numbers));
+        table.row(row);
+    }
+}
+
+fn number_cells(numbers: Numbers, with_rates: bool) -> Vec<Cell> {
+    let optional = |number: Option<u64>| number.map_or_else(nothing, Cell::from);
+    let mut cells = vec![
+        Cell::from(numbers.open),
+        Cell::from(numbers.unanswered),
+        Cell::from(numbers.connections),
+        optional(numbers.packets),
+        optional(numbers.bytes),
+    ];
+    if with_rates {
+        let rates = numbers.rates.unwrap_or_default();
+        let optional = |rate: Option<f64>| rate.map_or_else(nothing, |rate| Cell::from(format!("{rate:.1}")));
+        cells.push(Cell::from(format!("{:.1}", rates.connections_per_second)));
+        cells.extend([optional(rates.packets_per_second), optional(rates.bytes_per_second)]);
+    }
+    cells
+}
+
+fn nothing() -> Cell {
+    Cell::new(Tone::Faint, "-")
+}
+
+fn unknown() -> Cell {
+    Cell::new(Tone::Warning, "unknown")
+}
+
+/// The front; a node port has no address, and may be one of both families.
+fn front(view: &FrontView) -> String {
+    let name = front_name(&view.front);
+    match view.front.destination {
+        Destination::NodePort(Family::V6) => format!("{name} (IPv6)"),
+        _ => name.to_string(),
+    }
+}
+
+const fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::ClusterIP => "ClusterIP",
+        Kind::LoadBalancer => "LoadBalancer",
+        Kind::ExternalIP => "ExternalIP",
+        Kind::NodePort => "NodePort",
+    }
+}
+
+const fn policy_name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Cluster => "Cluster",
+        Policy::Local => "Local",
+    }
+}
+
+fn state(state: Option<State>) -> Cell {
+    match state {
+        Some(State::Served) => Cell::new(Tone::Good, "served"),
+        Some(State::Refused) => Cell::new(Tone::Warning, "refused"),
+        Some(State::Dropped) => Cell::new(Tone::Bad, "dropped"),
+        Some(State::Quarantined) => Cell::new(Tone::Bad, "quarantined"),
+        None => unknown(),
+    }
+}
+
+fn affinity_text(affinity: Affinity) -> String {
+    let clients = if affinity.clients == 1 { "client" } else { "clients" };
+    match affinity.seconds {
+        Some(seconds) => format!("{seconds}s, {} {clients}", affinity.clients),
+        None => format!("{} {clients}", affinity.clients),
+    }
+}
+
+fn sources(view: &FrontView, in_full: bool) -> Cell {
+    let Some(sources) = &view.sources else { return Cell::from("any") };
+    let shown = if in_full { sources.len() } else { FEW_SOURCES };
+    let mut texts: Vec<String> = sources.iter().take(shown).map(ToString::to_string).collect();
+    if sources.len() > shown {
+        texts.push(format!("{} more", sources.len() - shown));
+    }
+    if texts.is_empty() { Cell::new(Tone::Warning, "none") } else { Cell::from(texts.join(", ")) }
+}
+
+fn summary(view: &FrontView) -> String {
+    let local = view.endpoints.iter().filter(|endpoint| endpoint.local).count();
+    match view.endpoints.len() {
+        0 => "none".to_owned(),
+        all => format!("{all} ({local} local)"),
+    }
+}
+
+/// What the table does not show.
+fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
+    if let Some(left_out) = &listing.left_out {
+        for (services, why) in [
+            (&left_out.quarantined_services, "the kernel refused them; the proxy's log says why"),
+            (&left_out.oversized_services, "they need more elements than --service-elements-limit"),
+        ] {
+            if !services.is_empty() {
+                let names = crate::logging::escaped(&services.join(", "));
+                out.text(format_args!("Not as they should be: {names} ({why})\n"))?;
+            }
+        }
+    }
+    match listing.view.unreadable {
+        0 => Ok(()),
+        count => out
+            .text(format_args!("Objects in the tables that another program wrote and that cannot be read: {count}\n")),
+    }
+}
+
+/// The document of `-o json`.
+struct Document<'a> {
+    listing: &'a Listing,
+    stats: Option<&'a Stats>,
+}
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Fields<'a> {
+            services: Services<'a>,
+            quarantined_services: Option<&'a [String]>,
+            oversized_services: Option<&'a [String]>,
+            unreadable_objects: usize,
+        }
+        let left_out = self.listing.left_out.as_ref();
+        let fields = Fields {
+            services: Services { listing: self.listing, stats: self.stats },
+            quarantined_services: left_out.map(|left_out| &*left_out.quarantined_services),
+            oversized_services: left_out.map(|left_out| &*left_out.oversized_services),
+            unreadable_objects: self.listing.view.unreadable,
+        };
+        fields.serialize(serializer)
+    }
+}
+
+/// The fronts, one after the other, so that the document is never in memory as a whole.
+struct Services<'a> {
+    listing: &'a Listing,
+    stats: Option<&'a Stats>,
+}
+
+impl Serialize for Services<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fronts = self.listing.view.fronts.iter().enumerate();
+        serializer.collect_seq(fronts.map(|(position, view)| service(position, view, self.stats)))
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ServiceFields<'a> {
+    service: Option<&'a str>,
+    front: FrontFields,
+    state: Option<State>,
+    policy: Option<Policy>,
+    affinity_seconds: Option<u64>,
+    affinity_clients: Option<u64>,
+    restricted: bool,
+    source_ranges: Vec<String>,
+    endpoints: Vec<EndpointFields>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<Numbers>,
+}
+
+#[derive(Serialize)]
+struct FrontFields {
+    address: Option<IpAddr>,
+    port: u16,
+    protocol: &'static str,
+    kind: Option<Kind>,
+    family: String,
+}
+
+#[derive(Serialize)]
+struct EndpointFields {
+    address: IpAddr,
+    port: u16,
+    local: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<Numbers>,
+}
+
+fn service<'a>(position: usize, view: &'a FrontView, stats: Option<&Stats>) -> ServiceFields<'a> {
+    let name = front_name(&view.front);
+    let endpoint = |endpoint: &crate::inspect::tables::EndpointView| EndpointFields {
+        address: endpoint.address.ip(),
+        port: endpoint.address.port(),
+        local: endpoint.local,
+        stats: stats.map(|stats| stats.of_endpoint(position, endpoint.address)),
+    };
+    ServiceFields {
+        service: view.service.as_deref(),
+        front: FrontFields {
+            address: name.address,
+            port: name.port,
+            protocol: upper(view.front.protocol),
+            kind: view.kind,
+            family: view.front.family().to_string(),
+        },
+        state: view.state,
+        policy: view.policy,
+        affinity_seconds: view.affinity.and_then(|affinity| affinity.seconds),
+        affinity_clients: view.affinity.map(|affinity| affinity.clients),
+        restricted: view.sources.is_some(),
+        source_ranges: view.sources.iter().flatten().map(ToString::to_string).collect(),
+        endpoints: view.endpoints.iter().map(endpoint).collect(),
+        stats: stats.map(|stats| stats.of_front(position)),
+    }
+}

@@ -1,0 +1,109 @@
+//! The connections of each front and endpoint, from one walk over what the kernel tracks.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::conntrack::traffic::{Count, Fronts, Look, Memory, Walk};
+use crate::inspect::tables::View;
+use crate::kernel::each_connection;
+
+/// The last walk, and what the next one is compared with.
+#[derive(Default)]
+pub(super) struct Stats {
+    look: Look,
+    memory: Option<(Memory, Instant)>,
+    /// The time between the last two walks.
+    elapsed: Option<Duration>,
+}
+
+/// The numbers of a front or an endpoint. Packets and bytes are those of tracked connections, in both directions; `None` where the kernel
+/// does not account them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Numbers {
+    /// Connections on which both sides sent packets.
+    pub(super) open: u64,
+    /// Connections that nothing answered yet.
+    pub(super) unanswered: u64,
+    /// All connections that the kernel tracks, closed ones included.
+    pub(super) connections: u64,
+    pub(super) packets: Option<u64>,
+    pub(super) bytes: Option<u64>,
+    /// With `--watch`, from the second look on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rates: Option<Rates>,
+}
+
+/// What came in a second, on average since the look before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Rates {
+    pub(super) connections_per_second: f64,
+    pub(super) packets_per_second: Option<f64>,
+    pub(super) bytes_per_second: Option<f64>,
+}
+
+impl Stats {
+    /// Counts the connections of these fronts.
+    ///
+    /// # Errors
+    /// When the kernel does not list them.
+    pub(super) fn count(&mut self, view: &View) -> Result<()> {
+        let fronts = Fronts::new(view.fronts.iter().map(|front| front.front), view.node_addresses.iter().copied());
+        let mut walk = Walk::new(&fronts, self.memory.as_ref().map(|(memory, _)| memory));
+        each_connection(|connection| walk.add(connection))
+            .context("cannot list the connections that the kernel tracks (this needs CAP_NET_ADMIN)")?;
+        let (look, memory) = walk.finish();
+        let now = Instant::now();
+        self.elapsed = self.memory.as_ref().map(|(_, before)| now.duration_since(*before));
+        self.look = look;
+        self.memory = Some((memory, now));
+        Ok(())
+    }
+
+    /// The numbers of the front at a position of the view.
+    pub(super) fn of_front(&self, position: usize) -> Numbers {
+        self.look.fronts.get(position).map_or_else(Numbers::default, |count| self.numbers(count))
+    }
+
+    /// The numbers of one of its endpoints.
+    pub(super) fn of_endpoint(&self, position: usize, endpoint: SocketAddr) -> Numbers {
+        let count = self.look.endpoints.get(&(position, endpoint)).copied();
+        // Without a connection nothing came since the look before either.
+        let none = Count { since: self.elapsed.map(|_| Default::default()), ..Count::default() };
+        self.numbers(&count.unwrap_or(none))
+    }
+
+    fn numbers(&self, count: &Count) -> Numbers {
+        let rates = self.elapsed.zip(count.since).map(|(elapsed, since)| {
+            let per_second = |number| rate(number, elapsed);
+            Rates {
+                connections_per_second: per_second(since.connections),
+                packets_per_second: since.counters.map(|counters| per_second(counters.packets)),
+                bytes_per_second: since.counters.map(|counters| per_second(counters.bytes)),
+            }
+        });
+        Numbers {
+            open: count.open,
+            unanswered: count.unanswered,
+            connections: count.open + count.unanswered + count.ended,
+            packets: count.counters.map(|counters| counters.packets),
+            bytes: count.counters.map(|counters| counters.bytes),
+            rates,
+        }
+    }
+
+    /// Whether there are rates.
+    pub(super) fn has_rates(&self) -> bool {
+        self.elapsed.is_some()
+    }
+}
+
+/// A number in a second, to one decimal.
+#[allow(clippy::cast_precision_loss, reason = "a rate is read by people, to a few digits")]
+fn rate(number: u64, elapsed: Duration) -> f64 {
+    (number as f64 / elapsed.as_secs_f64().max(0.001) * 10.0).round() / 10.0
+}

@@ -1,0 +1,171 @@
+//! What the kernel's tables say about Services: fronts, endpoints, affinity, state. For both layouts, and without Kubernetes.
+//!
+//! Takes the sets, rules and elements of `ip kube-proxy` and `ip6 kube-proxy`, gives [`FrontView`]s. `collect` keeps of each object what
+//! is needed, so that a large table is never held twice; `resolve` follows each front to its endpoints.
+//!
+//! Invariants: everything comes from the kernel, also what another program has changed; what the tables do not tell is `None` and is
+//! never guessed.
+
+mod collect;
+mod resolve;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, bail};
+use ipnet::IpNet;
+use nft::{Connection, ReadError, TableName};
+
+use crate::model::{Family, Front};
+use collect::Collected;
+
+/// The name of the table of each family.
+const TABLE: &str = "kube-proxy";
+
+/// A front, and where it leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FrontView {
+    /// `namespace/name:port`, or `namespace/name` when the port has no name, from the comment of the front's element. A name that is
+    /// longer than a comment is cut and ends with `...`. `None` when the element has no comment, as one of another program.
+    pub(crate) service: Option<Arc<str>>,
+    /// What clients connect to.
+    pub(crate) front: Front,
+    /// What it is to its Service.
+    pub(crate) kind: Option<Kind>,
+    /// What becomes of a new connection. `None` when the front leads to something that the proxy does not write.
+    pub(crate) state: Option<State>,
+    /// The traffic policy that applies to it.
+    pub(crate) policy: Option<Policy>,
+    /// The session affinity; `None` when clients are not remembered.
+    pub(crate) affinity: Option<Affinity>,
+    /// The sources that may connect, sorted; `None` when every source may.
+    pub(crate) sources: Option<Vec<IpNet>>,
+    /// Where it leads, sorted by address.
+    pub(crate) endpoints: Vec<EndpointView>,
+}
+
+/// An endpoint of a front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct EndpointView {
+    /// Its address and port.
+    pub(crate) address: SocketAddr,
+    /// Whether it is on this node.
+    pub(crate) local: bool,
+}
+
+/// What a front is to its Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub(crate) enum Kind {
+    /// The Service's own address.
+    ClusterIP,
+    /// An address of a load balancer.
+    LoadBalancer,
+    /// One of `spec.externalIPs`.
+    ExternalIP,
+    /// A port on the node's addresses.
+    NodePort,
+}
+
+/// What becomes of a new connection to a front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// An endpoint answers it.
+    Served,
+    /// It is refused, because the service port has no endpoint.
+    Refused,
+    /// It is dropped, because the policy is Local and no endpoint is on this node.
+    Dropped,
+    /// The kernel refused the Service, so that its fronts may not be as they should. Only the running proxy tells this.
+    Quarantined,
+}
+
+/// The traffic policy of a front: the internal one for cluster IPs, the external one for all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) enum Policy {
+    /// All endpoints.
+    Cluster,
+    /// Only those on this node.
+    Local,
+}
+
+/// Session affinity of a front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Affinity {
+    /// How long a client is remembered after its last connection; `None` when the rules do not tell.
+    pub(crate) seconds: Option<u64>,
+    /// The number of clients that are remembered now.
+    pub(crate) clients: u64,
+}
+
+/// What both tables hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    /// The fronts, sorted by Service, kind and front.
+    pub(crate) fronts: Vec<FrontView>,
+    /// The number of objects in the tables that this program cannot read, because another program wrote them.
+    pub(crate) unreadable: usize,
+    /// The addresses of this node that accept node ports.
+    pub(crate) node_addresses: Vec<IpAddr>,
+}
+
+impl View {
+    /// What the tables of both families hold now.
+    ///
+    /// # Errors
+    /// When the kernel refuses to list them, or has neither.
+    pub(crate) fn read() -> Result<Self> {
+        let mut connection = Connection::open().map_err(|error| explained(ReadError::Socket(error)))?;
+        let mut view = Self::default();
+        let mut tables = 0;
+        for family in Family::BOTH {
+            let name = TableName::new(family.into(), TABLE);
+            let collected = connection
+                .walk_table(&name, |collected: &mut Collected, item| collected.take(family, item))
+                .map_err(explained)?;
+            tables += usize::from(collected.is_some());
+            view.add(family, collected.unwrap_or_default());
+        }
+        if tables == 0 {
+            bail!("no table kube-proxy in this network namespace: no proxy has written its rules here");
+        }
+        view.sort();
+        Ok(view)
+    }
+
+    /// Adds what stands in the table of a family.
+    fn add(&mut self, family: Family, collected: Collected) {
+        self.unreadable += collected.unreadable;
+        self.node_addresses.extend(&collected.node_addresses);
+        self.fronts.extend(resolve::fronts(family, collected));
+    }
+
+    fn sort(&mut self) {
+        self.fronts.sort_by(|a, b| {
+            let key = |view: &FrontView| (view.kind, view.front);
+            a.service.cmp(&b.service).then_with(|| key(a).cmp(&key(b)))
+        });
+    }
+}
+
+/// Why the tables cannot be read, in words.
+fn explained(error: ReadError) -> anyhow::Error {
+    match error {
+        ReadError::Socket(error) if error.kind() == std::io::ErrorKind::PermissionDenied => anyhow!(
+            "the kernel refuses to list its tables: this needs CAP_NET_ADMIN in the node's network namespace; run it as root on the \
+             node, or in the proxy's container with kubectl exec"
+        ),
+        ReadError::Unstable => {
+            anyhow!("the tables changed each time while they were read; try again when fewer Services change")
+        }
+        other => anyhow!("cannot read the tables: {other}"),
+    }
+}
+
+/// The service port in the comment of an element of a front, without the notes behind it.
+pub(crate) fn service_in(comment: &str) -> &str {
+    comment.split(' ').next().unwrap_or(comment)
+}

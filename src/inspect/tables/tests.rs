@@ -1,0 +1,209 @@
+//! Fronts from the objects of a table, as the proxy and other programs write them. Whole tables are in `tests/packets/inspect`.
+
+use nft::decode::{DecodeError, RawElement};
+use nft::expr::FibAddress;
+use nft::statement::Operand;
+use nft::{Data, DataType, Element, Field, Item, Rule, Set, SetFlags, Statement, Types, Value, Verdict};
+
+use super::*;
+use crate::model::{Destination, Protocol};
+
+/// A table under construction.
+struct TableOf(Collected);
+
+impl TableOf {
+    fn new() -> Self {
+        Self(Collected::default())
+    }
+
+    fn rule(mut self, chain: &str, statements: &[Statement]) -> Self {
+        let rule = Rule::new(statements).to_dump(nft::Family::Ip);
+        self.0.take(Family::V4, Item::Rule { chain, rule });
+        self
+    }
+
+    fn element(mut self, set: &str, element: Element) -> Self {
+        let set = Set::new(set, Types::Named(vec![DataType::Mark]));
+        self.0.take(Family::V4, Item::Element { set: &set, element: raw(element) });
+        self
+    }
+
+    /// A front in a map of verdicts.
+    fn leads(self, map: &str, key: Data, verdict: Verdict, comment: &str) -> Self {
+        let comment = (!comment.is_empty()).then(|| comment.into());
+        self.element(map, Element { comment, ..Element::mapping(key, Value::Verdict(verdict)) })
+    }
+
+    fn client(mut self, set: &str, client: &str) -> Self {
+        let mut set = Set::new(set, Types::Named(vec![DataType::Ipv4Addr]));
+        set.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
+        self.0.take(Family::V4, Item::Element { set: &set, element: raw(Element::new(ip(client).into())) });
+        self
+    }
+
+    fn fronts(self) -> Vec<FrontView> {
+        let mut view = View::default();
+        view.add(Family::V4, self.0);
+        view.sort();
+        view.fronts
+    }
+}
+
+fn raw(element: Element) -> RawElement {
+    RawElement { element, interval_end: false, expires: None }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn key(address: &str, port: u16) -> Data {
+    Data::from(ip(address)).then(6_u8).then(port)
+}
+
+fn goto(chain: &str) -> Verdict {
+    Verdict::Goto(chain.into())
+}
+
+/// A front of shop/web with one slot.
+fn served(chain: &str) -> TableOf {
+    let slot =
+        Element::mapping(key("10.96.0.1", 80).then(0_u32), Value::Data(Data::from(ip("10.0.0.1")).then(8080_u16)));
+    TableOf::new()
+        .element("cluster-ips", Element::new(ip("10.96.0.1").into()))
+        .leads("services", key("10.96.0.1", 80), goto(chain), "shop/web:http")
+        .element("endpoints", slot)
+}
+
+#[test]
+fn a_front_has_the_name_the_endpoints_and_the_state_that_its_elements_say() {
+    let [front] = &served("lb-1").fronts()[..] else { panic!("one front") };
+    assert_eq!(front.service.as_deref(), Some("shop/web:http"));
+    assert_eq!(
+        front.front,
+        Front { destination: Destination::Address(ip("10.96.0.1")), protocol: Protocol::Tcp, port: 80 }
+    );
+    assert_eq!(
+        (front.kind, front.state, front.policy),
+        (Some(Kind::ClusterIP), Some(State::Served), Some(Policy::Cluster))
+    );
+    assert_eq!(front.endpoints, [EndpointView { address: "10.0.0.1:8080".parse().unwrap(), local: false }]);
+    assert!(front.sources.is_none() && front.affinity.is_none());
+}
+
+#[test]
+fn what_another_program_made_of_a_front_is_not_guessed() {
+    for table in [served("elsewhere"), served("lb-1").leads("services", key("10.96.0.1", 80), Verdict::Accept, "")] {
+        let [front] = &table.fronts()[..] else { panic!("one front") };
+        assert_eq!((front.state, front.policy), (None, None));
+    }
+    let nameless = TableOf::new().leads("services", key("192.0.2.1", 80), goto("lb-1"), "").fronts();
+    assert_eq!((nameless[0].service.as_deref(), nameless[0].kind, nameless[0].state), (None, None, None));
+}
+
+#[test]
+fn elements_with_broken_keys_and_values_leave_nothing() {
+    let short = Data::from(7_u16);
+    let table = TableOf::new()
+        .leads("services", short, goto("lb-1"), "shop/web")
+        .leads("nodeports", Data::from(99_u8).then(80_u16), goto("lb-1"), "shop/web")
+        .element("endpoints", Element::mapping(key("10.96.0.1", 80), Value::Data(short)))
+        .element("lb-sources", Element::new(short))
+        .element("hairpin", Element::new(short));
+    assert_eq!(table.fronts(), []);
+    let mut collected = Collected::default();
+    collected.take(Family::V4, Item::Unreadable(DecodeError { object: "set", name: None, attribute: "key type" }));
+    assert_eq!(collected.unreadable, 1);
+}
+
+#[test]
+fn notes_behind_the_name_say_what_the_rules_do_not() {
+    let refused = |comment: &str| {
+        let fronts = TableOf::new().leads("no-endpoints", key("192.0.2.1", 80), goto("KUBE-REJECT"), comment).fronts();
+        let front = &fronts[0];
+        (front.service.as_deref().map(str::to_owned), front.kind, front.policy, front.state)
+    };
+    let name = Some("shop/web:http".to_owned());
+    let refused_state = Some(State::Refused);
+    let balancer = (name.clone(), Some(Kind::LoadBalancer), Some(Policy::Cluster), refused_state);
+    assert_eq!(refused("shop/web:http"), balancer);
+    let external = (name.clone(), Some(Kind::ExternalIP), Some(Policy::Cluster), refused_state);
+    assert_eq!(refused("shop/web:http (external IP)"), external);
+    let both = (name, Some(Kind::ExternalIP), Some(Policy::Local), refused_state);
+    assert_eq!(refused("shop/web:http (external IP) (policy Local)"), both);
+    // A name that is too long for a comment has no room for notes.
+    assert_eq!(refused("shop/wwwww..."), (Some("shop/wwwww...".to_owned()), None, None, refused_state));
+}
+
+#[test]
+fn source_ranges_are_those_of_the_rules_in_layout_chains() {
+    let from = |network: &str, len| Statement::Match(vec![Field::IpSaddr], Operand::InPrefix(ip(network), len));
+    let on = |to: &str| Statement::Verdict(goto(to));
+    let table = TableOf::new()
+        .rule("KUBE-FW-H", &[from("10.0.0.0", 8), on("KUBE-EXT-H")])
+        .rule("KUBE-FW-H", &[from("192.0.2.128", 25), on("KUBE-EXT-H")])
+        .rule("KUBE-FW-H", &[from("203.0.113.9", 32), on("KUBE-EXT-H")])
+        .rule("KUBE-FW-H", &[from("198.51.100.1", 32), on("KUBE-EXT-H")])
+        .rule("KUBE-FW-H", &[Statement::Counter, on("KUBE-PROXY-FIREWALL")])
+        .rule("KUBE-EXT-H", &[Statement::FibLocal(FibAddress::Source), on("KUBE-SVC-H")])
+        .rule("KUBE-EXT-H", &[Statement::Counter, Statement::Verdict(Verdict::Drop)])
+        .rule("KUBE-SVC-H", &[on("KUBE-SEP-H")])
+        .rule("KUBE-SEP-H", &[Statement::Dnat("10.0.0.1:8080".parse().unwrap())])
+        .leads("KUBE-SERVICES", key("198.51.100.1", 80), goto("KUBE-FW-H"), "shop/web");
+    let [front] = &table.fronts()[..] else { panic!("one front") };
+    let sources: Vec<String> = front.sources.iter().flatten().map(ToString::to_string).collect();
+    // Its own address is one that the proxy adds.
+    assert_eq!(sources, ["10.0.0.0/8", "192.0.2.128/25", "203.0.113.9/32"]);
+    assert_eq!(
+        (front.kind, front.state, front.policy),
+        (Some(Kind::LoadBalancer), Some(State::Dropped), Some(Policy::Local))
+    );
+    assert_eq!(front.endpoints.len(), 1);
+}
+
+#[test]
+fn source_ranges_are_those_of_the_elements_in_layout_maps() {
+    let front = key("198.51.100.1", 80);
+    let range = |first: &str, last: &str| Element {
+        key_end: Some(Box::new(front.then(ip(last)))),
+        ..Element::new(front.then(ip(first)))
+    };
+    let table = TableOf::new()
+        .leads("services", front, goto("masq-lb-1"), "shop/web")
+        .element("lb-restricted", Element::new(front))
+        .element("lb-sources", range("10.0.0.0", "10.255.255.255"))
+        .element("lb-sources", range("192.0.2.1", "192.0.2.2"));
+    let [front] = &table.fronts()[..] else { panic!("one front") };
+    let sources: Vec<String> = front.sources.iter().flatten().map(ToString::to_string).collect();
+    assert_eq!(sources, ["10.0.0.0/8", "192.0.2.1/32", "192.0.2.2/32"]);
+}
+
+#[test]
+fn remembered_clients_are_counted_in_layout_maps() {
+    let update = |set: &str| Statement::Update {
+        set: set.into(),
+        key: vec![Field::IpSaddr],
+        value: vec![Field::IpDaddr],
+        timeout: Some(std::time::Duration::from_secs(3600)),
+    };
+    let learns = Data::from(ip("10.96.0.1")).then(80_u16);
+    let table = served("affinity-shop/web/http/tcp")
+        .rule("learn-affinity-shop/web/http/tcp", &[update("affinity-shop/web/http/tcp-8080")])
+        .rule("learn-affinity-shop/web/http/tcp", &[update("affinity-local-shop/web/http/tcp-8080")])
+        .leads("affinity-services-tcp", learns, goto("learn-affinity-shop/web/http/tcp"), "shop/web:http")
+        .client("affinity-shop/web/http/tcp-8080", "192.0.2.7")
+        .client("affinity-shop/web/http/tcp-8080", "192.0.2.8")
+        .client("affinity-local-shop/web/http/tcp-8080", "192.0.2.8");
+    assert_eq!(table.fronts()[0].affinity, Some(Affinity { seconds: Some(3600), clients: 2 }));
+}
+
+#[test]
+fn a_chain_that_leads_back_to_itself_ends_the_search() {
+    let table = TableOf::new().rule("KUBE-EXT-H", &[Statement::Verdict(goto("KUBE-EXT-H"))]).leads(
+        "KUBE-SERVICES",
+        key("192.0.2.1", 80),
+        goto("KUBE-EXT-H"),
+        "shop/web",
+    );
+    assert_eq!(table.fronts()[0].state, None);
+}
