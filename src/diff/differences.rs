@@ -17,8 +17,8 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use nft::decode::DecodeError;
 use nft::{
-    Chain, Command, Element, Elements, NamedObject, Ownership, Rule, RuleDump, Set, TableContent,
-    TableDump, TableName, TableState,
+    Chain, Command, Element, Elements, NamedObject, Ownership, Rule, RuleDump, Set, TableContent, TableDump, TableName,
+    TableState,
 };
 
 use super::record::Record;
@@ -277,7 +277,8 @@ impl What {
             Self::OtherSet { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
             // In a map of one owner the elements have no comment, and the map has one.
             Self::Element { set, wanted, present } => {
-                let mut of_element = [wanted, present].into_iter().flatten().map(|held| held.element.comment.as_deref());
+                let mut of_element =
+                    [wanted, present].into_iter().flatten().map(|held| held.element.comment.as_deref());
                 [of_element.find_map(|comment| comment), set.comment.as_deref()]
             }
             _ => [None, None],
@@ -440,7 +441,10 @@ fn chains<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>) -> HashMap<&
 
 /// Elements that are deleted and added, by the name of the set and the key.
 #[derive(Default)]
-struct Changed(BTreeMap<Arc<str>, (Arc<Set>, BTreeMap<Vec<u8>, Pair>)>);
+struct Changed(BTreeMap<Arc<str>, (Arc<Set>, Pairs)>);
+
+/// Elements by their keys.
+type Pairs = BTreeMap<Vec<u8>, Pair>;
 
 /// An element as it is and as it should be.
 type Pair = (Option<Element>, Option<Element>);
@@ -448,7 +452,7 @@ type Pair = (Option<Element>, Option<Element>);
 impl Changed {
     fn add(&mut self, set: &Arc<Set>, list: &Elements, is_wanted: bool) {
         let entry = self.0.entry(Arc::clone(&set.name));
-        let (_, keys) = entry.or_insert_with(|| (Arc::clone(set), BTreeMap::new()));
+        let (_, keys) = entry.or_insert_with(|| (Arc::clone(set), Pairs::new()));
         for element in list {
             let (present, wanted) = keys.entry(element.key().to_vec()).or_default();
             *(if is_wanted { wanted } else { present }) = Some(element.element());

@@ -441,24 +441,17 @@ impl Tables {
     }
 
     /// The owner of something in the table of this number.
-    pub(super) fn owners_of<'a>(
-        &self,
-        table: usize,
-        whats: impl IntoIterator<Item = &'a What>,
-    ) -> Vec<Option<Owner>> {
+    pub(super) fn owners_of<'a>(&self, table: usize, whats: impl IntoIterator<Item = &'a What>) -> Vec<Option<Owner>> {
         self.tables[table].records.owners_of(whats)
     }
 
     /// What each of these service ports has in the table of this number.
-    pub(super) fn fragments<'a>(
-        &self,
-        table: usize,
-        selection: &'a ServiceSelection,
-    ) -> Vec<(&'a Arc<str>, Fragment)> {
+    pub(super) fn fragments<'a>(&self, table: usize, selection: &'a ServiceSelection) -> Vec<(&'a Arc<str>, Fragment)> {
         let settings = &self.tables[table].settings;
         let ports = selection.ports.iter().filter(|port| port.family == settings.family);
         let fragment = |port: &'a PortSelection| {
-            let alone = ServiceSelection { ports: vec![port.clone()], cluster_ips: Vec::new(), health_checks: Vec::new() };
+            let alone =
+                ServiceSelection { ports: vec![port.clone()], cluster_ips: Vec::new(), health_checks: Vec::new() };
             (&port.label, self.layout.service(settings, &alone))
         };
         ports.map(fragment).collect()

@@ -13,6 +13,7 @@ mod budget;
 mod cli;
 mod death;
 mod http;
+mod inspect;
 mod logs;
 mod render;
 mod startup;

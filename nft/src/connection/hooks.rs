@@ -56,7 +56,9 @@ impl Connection {
     fn effects_of_chains(&mut self, table: &TableName) -> Result<BTreeMap<Arc<str>, OfChain>, ReadError> {
         let mut chains: BTreeMap<Arc<str>, OfChain> = BTreeMap::new();
         let outcome = self.dump_messages(kind::GET_RULE, table, &[&table.name], |message| {
-            let Some(RuleEffects { chain, effects, targets, obeys_map }) = decode::rule_effects(message) else { return };
+            let Some(RuleEffects { chain, effects, targets, obeys_map }) = decode::rule_effects(message) else {
+                return;
+            };
             let known = chains.entry(chain).or_default();
             known.effects = known.effects.and(effects);
             known.targets.extend(targets);

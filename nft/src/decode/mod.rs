@@ -25,8 +25,8 @@ pub use messages::{Messages, dump_interrupted, sequence};
 pub(crate) use notice::is_about;
 pub use notice::{Notice, Process, notice};
 pub use outline::{
-    ChainOutline, Effects, HookOutline, RuleEffects, RuleOutline, chain_outline, hook_outline, named_object, rule_effects,
-    rule_outline,
+    ChainOutline, Effects, HookOutline, RuleEffects, RuleOutline, chain_outline, hook_outline, named_object,
+    rule_effects, rule_outline,
 };
 
 /// The content of one message, from its `nlmsghdr` on.

@@ -148,8 +148,7 @@ pub fn hook_outline(bytes: &[u8]) -> Option<HookOutline> {
 pub fn rule_effects(bytes: &[u8]) -> Option<RuleEffects> {
     let (_, attrs) = object(bytes, kind::NEW_RULE)?;
     let chain = attrs.find(number::RULE_CHAIN)?.str()?.into();
-    let mut rule =
-        RuleEffects { chain, effects: Effects::default(), targets: Vec::new(), obeys_map: false };
+    let mut rule = RuleEffects { chain, effects: Effects::default(), targets: Vec::new(), obeys_map: false };
     let expressions = attrs.find(number::RULE_EXPRESSIONS);
     for expression in expressions.into_iter().flat_map(|list| list.nested()) {
         rule.targets.extend(target(expression).map(Arc::from));

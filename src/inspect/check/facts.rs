@@ -157,7 +157,9 @@ impl Source {
                 let texts = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect();
                 Self::Manifests(
                     dir.clone(),
-                    problems.map(|(_, problems): (_, Vec<manifests::ManifestProblem>)| texts(problems)).map_err(|error| chain(&error)),
+                    problems
+                        .map(|(_, problems): (_, Vec<manifests::ManifestProblem>)| texts(problems))
+                        .map_err(|error| chain(&error)),
                 )
             }
             None => Self::Api(api::look(&client(config), &config.node_name).map_err(|error| chain(&error))),
@@ -231,7 +233,8 @@ fn nft_version() -> Option<String> {
 /// The TCP ports on which programs of this network namespace listen.
 fn listening(proc: &Path) -> Vec<u16> {
     const LISTEN: &str = "0A";
-    let files = ["tcp", "tcp6"].map(|name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default());
+    let files =
+        ["tcp", "tcp6"].map(|name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default());
     let port = |line: &str| {
         // "0: 0100007F:2809 00000000:0000 0A ...": number, own address and port, the other's, state.
         let mut words = line.split_whitespace().skip(1);
@@ -253,7 +256,11 @@ mod tests {
         fs::create_dir_all(&net).unwrap();
         let v4 = "  sl  local_address rem_address   st\n   0: 0100007F:2809 00000000:0000 0A 0\n   1: 0100007F:1F90 0100007F:0050 01 0\n";
         fs::write(net.join("tcp"), v4).unwrap();
-        fs::write(net.join("tcp6"), "h\n 0: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A\n").unwrap();
+        fs::write(
+            net.join("tcp6"),
+            "h\n 0: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A\n",
+        )
+        .unwrap();
         assert_eq!(listening(proc.path()), [10249, 10256]);
         assert_eq!(listening(Path::new("/nowhere")), [0_u16; 0]);
     }

@@ -20,7 +20,8 @@ const SLOW: Duration = Duration::from_secs(2);
 /// The oldest nft with which the commands of the pages work.
 const OLDEST_NFT: [u32; 3] = [1, 0, 6];
 
-const RIGHTS: &str = "run this as root of the node, in its network namespace (for pods: hostNetwork: true and capability NET_ADMIN)";
+const RIGHTS: &str =
+    "run this as root of the node, in its network namespace (for pods: hostNetwork: true and capability NET_ADMIN)";
 
 /// The lines about all facts, area by area.
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
@@ -36,7 +37,11 @@ pub(super) fn lines_at(facts: &Facts, now: Timestamp) -> Vec<Line> {
     lines.extend(sysctls(config, &facts.kernel, facts.programs.proxy.as_ref().is_ok_and(Option::is_some)));
     match config {
         Some(config) => lines.extend(source(config, now)),
-        None => lines.push(unknown("api-server", "without a valid configuration it is not known which API server to ask", None)),
+        None => lines.push(unknown(
+            "api-server",
+            "without a valid configuration it is not known which API server to ask",
+            None,
+        )),
     }
     lines.extend(programs(&facts.programs, config));
     lines
@@ -65,7 +70,9 @@ fn unknown(check: &'static str, text: impl Display, remedy: Option<&str>) -> Lin
 /// A line about something that could not be looked at.
 fn no_look(check: &'static str, what: &str, why: &NoLook) -> Line {
     match why {
-        NoLook::NotPermitted => unknown(check, format_args!("{what}: not looked at, this needs CAP_NET_ADMIN"), Some(RIGHTS)),
+        NoLook::NotPermitted => {
+            unknown(check, format_args!("{what}: not looked at, this needs CAP_NET_ADMIN"), Some(RIGHTS))
+        }
         NoLook::Failed(error) => unknown(check, format_args!("{what}: {error}"), None),
     }
 }
@@ -74,10 +81,16 @@ fn configuration(facts: &Facts) -> Vec<Line> {
     const AREA: &str = "configuration";
     let place = facts.file.as_ref().map_or_else(|| "the flags".to_owned(), |file| file.clone());
     let mut lines = match &facts.config {
-        Ok(config) => vec![ok(AREA, format_args!("{place}: valid; node {}, layout {}", config.node_name, config.layout))],
+        Ok(config) => {
+            vec![ok(AREA, format_args!("{place}: valid; node {}, layout {}", config.node_name, config.layout))]
+        }
         Err(error) => {
-            let error = error.replace('\n', " ").replace("  ", " ");
-            vec![failure(AREA, format_args!("{place}: {error}"), "a kube-proxy does not start with it; change what is named")]
+            let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+            vec![failure(
+                AREA,
+                format_args!("{place}: {error}"),
+                "a kube-proxy does not start with it; change what is named",
+            )]
         }
     };
     for name in &facts.flags.ignored {
@@ -108,7 +121,9 @@ fn kernel(kernel: &Kernel) -> Vec<Line> {
     for (family, outcome) in &kernel.families {
         lines.push(match outcome {
             Ok(()) => ok(AREA, format_args!("nf_tables has what the rules for {family} need")),
-            Err(NoLook::Failed(error)) => failure(AREA, error, "load the kernel module that is named, or use a kernel that has it"),
+            Err(NoLook::Failed(error)) => {
+                failure(AREA, error, "load the kernel module that is named, or use a kernel that has it")
+            }
             Err(why) => no_look(AREA, &format!("features for {family}"), why),
         });
     }
@@ -122,7 +137,11 @@ fn privileges(privileges: Privileges) -> Vec<Line> {
     const AREA: &str = "privileges";
     let net_admin = match privileges.net_admin {
         Some(true) => ok(AREA, "CAP_NET_ADMIN is there"),
-        Some(false) => unknown(AREA, "CAP_NET_ADMIN is missing: a kube-proxy with the privileges of this process does not start", Some(RIGHTS)),
+        Some(false) => unknown(
+            AREA,
+            "CAP_NET_ADMIN is missing: a kube-proxy with the privileges of this process does not start",
+            Some(RIGHTS),
+        ),
         None => unknown(AREA, "the kernel does not say which capabilities this process has", None),
     };
     let bind = (privileges.net_bind_service == Some(false)).then(|| {
@@ -146,7 +165,9 @@ fn sysctls(config: Option<&OfConfig>, kernel: &Kernel, runs: bool) -> Vec<Line> 
         match value(name).filter(|_| is_served) {
             Some("0") => lines.push(warning(
                 AREA,
-                format_args!("net.{shown} is 0: this node forwards no {family} packets, so pods reach no endpoint elsewhere"),
+                format_args!(
+                    "net.{shown} is 0: this node forwards no {family} packets, so pods reach no endpoint elsewhere"
+                ),
                 &format!("sysctl -w net.{shown}=1, and keep it in /etc/sysctl.d"),
             )),
             Some(value) => lines.push(ok(AREA, format_args!("net.{shown} is {value}"))),
@@ -173,7 +194,11 @@ fn conntrack_room(count: Option<&str>, max: Option<&str>) -> Option<Line> {
     if count.saturating_mul(10) < max.saturating_mul(9) {
         return Some(ok("sysctls", text));
     }
-    Some(warning("sysctls", text, "raise conntrack.maxPerCore or conntrack.min: when all are in use, new connections are dropped"))
+    Some(warning(
+        "sysctls",
+        text,
+        "raise conntrack.maxPerCore or conntrack.min: when all are in use, new connections are dropped",
+    ))
 }
 
 fn sysctl_line(setting: &sysctl::Setting, runs: bool) -> Line {
@@ -181,19 +206,29 @@ fn sysctl_line(setting: &sysctl::Setting, runs: bool) -> Line {
     let sysctl::Setting { path, wanted, present, writable, .. } = setting;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let present = match present {
-        Err(error) => return failure(AREA, error, "load kernel module nf_conntrack, or set the conntrack value in the configuration to 0"),
+        Err(error) => {
+            return failure(
+                AREA,
+                error,
+                "load kernel module nf_conntrack, or set the conntrack value in the configuration to 0",
+            );
+        }
         Ok(present) if setting.is_right() => return ok(AREA, format_args!("{name} is {present}")),
         Ok(present) => present,
     };
     let text = format!("{name} is {present}, and the configuration wants {wanted}");
     match writable {
-        sysctl::Writable::Yes if runs => {
-            warning(AREA, format_args!("{text}: it was changed after the kube-proxy that runs had set it"), "find the program that changes it; a restart sets it again")
-        }
+        sysctl::Writable::Yes if runs => warning(
+            AREA,
+            format_args!("{text}: it was changed after the kube-proxy that runs had set it"),
+            "find the program that changes it; a restart sets it again",
+        ),
         sysctl::Writable::Yes => ok(AREA, format_args!("{text}: a start sets it")),
-        sysctl::Writable::Never => {
-            warning(AREA, format_args!("{text}: it belongs to the machine, not to this network namespace"), "set it on the machine")
-        }
+        sysctl::Writable::Never => warning(
+            AREA,
+            format_args!("{text}: it belongs to the machine, not to this network namespace"),
+            "set it on the machine",
+        ),
         sysctl::Writable::No => failure(
             AREA,
             format_args!("{text}: this process cannot write it"),
@@ -223,7 +258,13 @@ fn api_server(look: &Look, now: Timestamp) -> Vec<Line> {
     let url = &look.url;
     let reached = match &look.reached {
         Ok(reached) => reached,
-        Err(error) => return vec![failure(AREA, format_args!("{url}: {error}"), "the permissions were not looked at; repeat this once it answers")],
+        Err(error) => {
+            return vec![failure(
+                AREA,
+                format_args!("{url}: {error}"),
+                "the permissions were not looked at; repeat this once it answers",
+            )];
+        }
     };
     let text = format!("{url} answers in {} ms{}", reached.took.as_millis(), prefixed(", version ", &reached.version));
     let answer = if reached.took > SLOW {
@@ -245,7 +286,11 @@ fn certificate(what: &str, end: Timestamp, now: Timestamp) -> Line {
     let left = end.duration_since(now);
     let days = left.as_hours() / 24;
     if left.is_negative() {
-        return failure(AREA, format_args!("{what} ended at {end}"), "renew it (kubeadm certs renew), if this node's clock is right");
+        return failure(
+            AREA,
+            format_args!("{what} ended at {end}"),
+            "renew it (kubeadm certs renew), if this node's clock is right",
+        );
     }
     let text = format!("{what} ends at {end}, in {days} days");
     if left < SOON { warning(AREA, text, "renew it (kubeadm certs renew)") } else { ok(AREA, text) }
@@ -257,7 +302,9 @@ fn permissions(look: &Look, node_name: &str) -> Vec<Line> {
     if look.has_node == Some(false) {
         lines.push(warning(
             AREA,
-            format_args!("there is no Node {node_name}: node ports listen nowhere by default, and no endpoint is local"),
+            format_args!(
+                "there is no Node {node_name}: node ports listen nowhere by default, and no endpoint is local"
+            ),
             "give the name of this node with --hostname-override or hostnameOverride",
         ));
     }
@@ -266,14 +313,18 @@ fn permissions(look: &Look, node_name: &str) -> Vec<Line> {
 
 fn permission(access: &Access) -> Line {
     const AREA: &str = "permissions";
-    const ROLE: &str = "bind the role system:node-proxier to this user (deploy/rbac.yaml)";
+    const ROLE: &str = "apply deploy/base/rbac.yaml, or bind the ClusterRole system:node-proxier to this user";
     let Access { verb, resource, is_optional, outcome } = access;
     match outcome {
         Allowed::Yes => ok(AREA, format_args!("{verb} {resource}: allowed")),
         Allowed::NoSuchKind if *is_optional => {
             ok(AREA, format_args!("{verb} {resource}: this cluster has none, and a proxy does without"))
         }
-        Allowed::NoSuchKind => failure(AREA, format_args!("{verb} {resource}: the server has no such kind"), "is this the URL of an API server?"),
+        Allowed::NoSuchKind => failure(
+            AREA,
+            format_args!("{verb} {resource}: the server has no such kind"),
+            "is this the URL of an API server?",
+        ),
         Allowed::No(reason) if *is_optional => {
             let text = format!("{verb} {resource}: {reason}; a proxy does without");
             warning(AREA, text, ROLE)
@@ -326,7 +377,8 @@ fn nft_program(version: Option<&str>) -> Line {
     const AREA: &str = "other-programs";
     let Some(text) = version else { return ok(AREA, "there is no nft program, and none is needed") };
     let word = text.split_whitespace().find_map(|word| word.strip_prefix('v'));
-    let numbers: Vec<u32> = word.into_iter().flat_map(|word| word.split('.')).map_while(|part| part.parse().ok()).collect();
+    let numbers: Vec<u32> =
+        word.into_iter().flat_map(|word| word.split('.')).map_while(|part| part.parse().ok()).collect();
     if !numbers.is_empty() && numbers[..] < OLDEST_NFT[..] {
         let remedy = "this program does not need it; the commands of nft/README.md want 1.0.6 or newer";
         return warning(AREA, format_args!("{text} is old: it may not list these tables"), remedy);

@@ -222,7 +222,12 @@ fn forwarding_bridges_and_a_full_table_are_warnings() {
             ("netfilter/nf_conntrack_max", "100".to_owned()),
         ];
     });
-    let words = ["net.ipv4.ip_forward is 0", "bridge-nf-call-iptables is 0", "bridge-nf-call-ip6tables is not there", "95 of 100"];
+    let words = [
+        "net.ipv4.ip_forward is 0",
+        "bridge-nf-call-iptables is 0",
+        "bridge-nf-call-ip6tables is not there",
+        "95 of 100",
+    ];
     assert_eq!(found.len(), words.len(), "{found:?}");
     for (word, (result, text)) in words.iter().zip(&found) {
         assert!(text.contains(word) && *result == Verdict::Warning, "{word}: {text}");

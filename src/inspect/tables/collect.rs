@@ -183,7 +183,9 @@ impl Collected {
                     end.front()?;
                     end.address()
                 });
-                self.change(front, |record| record.sources.extend(networks(first, last.or(first)).into_iter().flatten()));
+                self.change(front, |record| {
+                    record.sources.extend(networks(first, last.or(first)).into_iter().flatten())
+                });
             }
             "hairpin" => {
                 let _source = key.address();

@@ -110,8 +110,13 @@ impl Look {
 
     fn look(&mut self) -> Result<Vec<Told>> {
         let read = |table| self.connection.read_table(&table).with_context(|| format!("cannot read table {table}"));
-        let dumps: Vec<Option<TableDump>> =
-            self.engine.table_names().into_iter().map(read).collect::<Result<_>>().map_err(super::check::explain_rights)?;
+        let dumps: Vec<Option<TableDump>> = self
+            .engine
+            .table_names()
+            .into_iter()
+            .map(read)
+            .collect::<Result<_>>()
+            .map_err(super::check::explain_rights)?;
         Ok(report::told(&self.engine.differences(dumps, None), Tense::Wrong))
     }
 

@@ -77,7 +77,11 @@ impl Objects {
                 return Ok(());
             }
         }
-        bail!("not all objects have come from {} within {} s; `kube-proxy check` with the same flags says why", self.place, patience.as_secs())
+        bail!(
+            "not all objects have come from {} within {} s; `kube-proxy check` with the same flags says why",
+            self.place,
+            patience.as_secs()
+        )
     }
 
     /// Hands over each event of this time.

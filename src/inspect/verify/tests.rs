@@ -176,20 +176,31 @@ fn a_surplus_slot_belongs_to_the_service_of_the_front() {
         endpoints.push(more);
     });
     let sentence = sentences(&found).join("\n");
-    assert!(sentence.starts_with("shop/sticky:http| shop/sticky:http should not have the endpoint 10.244.1."), "{sentence}");
+    assert!(
+        sentence.starts_with("shop/sticky:http| shop/sticky:http should not have the endpoint 10.244.1."),
+        "{sentence}"
+    );
 }
 
 #[test]
 fn rules_that_are_missing_added_moved_or_changed_are_told_apart() {
     let one = |change: fn(&mut TableDump)| sentences(&found("maps", change)).join("\n");
     let removed = one(|dump| drop(rules(dump, "KUBE-SERVICES").remove(0)));
-    assert!(removed.starts_with("-| the chain KUBE-SERVICES lacks the rule `ip daddr . meta l4proto . th dport @lb-restricted"), "{removed}");
+    assert!(
+        removed.starts_with(
+            "-| the chain KUBE-SERVICES lacks the rule `ip daddr . meta l4proto . th dport @lb-restricted"
+        ),
+        "{removed}"
+    );
     let added = one(|dump| rules(dump, "KUBE-SERVICES").insert(0, drop_rule()));
     assert_eq!(added, "-| the chain KUBE-SERVICES should not have the rule `[ immediate reg 0 drop ]`");
     let moved = one(|dump| rules(dump, "KUBE-SERVICES").swap(0, 1));
     assert_eq!(moved, "-| the rules of the chain KUBE-SERVICES are in another order");
     let changed = one(|dump| rules(dump, "KUBE-REJECT")[0] = drop_rule());
-    assert_eq!(changed, "-| the chain KUBE-REJECT has the rule `[ immediate reg 0 drop ]` in place of the rule `reject`");
+    assert_eq!(
+        changed,
+        "-| the chain KUBE-REJECT has the rule `[ immediate reg 0 drop ]` in place of the rule `reject`"
+    );
     let flushed = one(|dump| rules(dump, "KUBE-FORWARD").clear());
     assert_eq!(flushed, "-| the chain KUBE-FORWARD is empty; it should have 3 rules");
     let balancer = one(|dump| rules(dump, "lb-2").clear());
@@ -223,7 +234,10 @@ fn chains_of_a_service_name_it() {
         let name = named(dump.sets.keys(), "KUBE-SEP-");
         set(dump, &name).timeout = Some(std::time::Duration::from_secs(1));
     });
-    assert!(timeout.contains("shop/sticky:http: the set KUBE-SEP-") && timeout.ends_with("has another time-out"), "{timeout}");
+    assert!(
+        timeout.contains("shop/sticky:http: the set KUBE-SEP-") && timeout.ends_with("has another time-out"),
+        "{timeout}"
+    );
 }
 
 #[test]
@@ -243,8 +257,7 @@ fn what_would_have_the_table_made_anew_is_a_difference_of_its_own() {
         let chain = Chain { name: "foreign".into(), base, comment: None };
         dump.chains.insert("foreign".into(), (chain, Vec::new()));
     });
-    let expected =
-        "-| the chain foreign with the hook input (filter, priority 0) in the table ip kube-proxy is not this program's";
+    let expected = "-| the chain foreign with the hook input (filter, priority 0) in the table ip kube-proxy is not this program's";
     assert_eq!(foreign, expected);
     let size = one(|dump| set(dump, "cluster-ips").size = Some(1));
     assert_eq!(size, "-| the set cluster-ips has another size");
@@ -256,7 +269,8 @@ fn what_would_have_the_table_made_anew_is_a_difference_of_its_own() {
     assert_eq!(sentences(&other), expected);
     let unreadable = one(|dump| {
         dump.chains.remove("filter-input");
-        let error = nft::decode::DecodeError { object: "chain", name: Some("filter-input".into()), attribute: "policy" };
+        let error =
+            nft::decode::DecodeError { object: "chain", name: Some("filter-input".into()), attribute: "policy" };
         dump.unreadable.push(error);
     });
     assert_eq!(
@@ -269,7 +283,8 @@ fn what_would_have_the_table_made_anew_is_a_difference_of_its_own() {
 fn what_comes_and_goes_by_itself_is_no_difference() {
     let client = |dump: &mut TableDump, endpoint: &str| {
         let name = named(dump.sets.keys(), "affinity-shop/sticky");
-        let [client, endpoint] = ["203.0.113.7", endpoint].map(|ip| nft::Data::from(ip.parse::<std::net::IpAddr>().unwrap()));
+        let [client, endpoint] =
+            ["203.0.113.7", endpoint].map(|ip| nft::Data::from(ip.parse::<std::net::IpAddr>().unwrap()));
         elements(dump, &name).push(Element::mapping(client, Value::Data(endpoint)));
     };
     assert_eq!(found("maps", |dump| client(dump, "10.244.1.4")), []);
@@ -286,7 +301,8 @@ fn what_comes_and_goes_by_itself_is_no_difference() {
 
 #[test]
 fn the_commands_are_those_of_nft() {
-    let told = found("maps", |dump| elements(dump, "services").retain(|e| !e.key.as_slice().starts_with(&[10, 96, 0, 2])));
+    let told =
+        found("maps", |dump| elements(dump, "services").retain(|e| !e.key.as_slice().starts_with(&[10, 96, 0, 2])));
     let expected = "add element ip kube-proxy services { 10.96.0.2 . tcp . 80 comment \"shop/sticky:http\" : goto \
                     affinity-shop/sticky/http/tcp }";
     assert_eq!(told.iter().map(Told::command).collect::<Vec<_>>(), [expected]);

@@ -133,7 +133,8 @@ impl Words<'_> {
     fn rules(&self, chain: &str, wanted: &[Rule], present: &[RuleDump]) -> String {
         let family = self.table.family;
         let wanted_dumps: Vec<RuleDump> = wanted.iter().map(|rule| rule.to_dump(family)).collect();
-        let lacking = wanted.iter().zip(&wanted_dumps).filter(|(_, dump)| count(present, dump) < count(&wanted_dumps, dump));
+        let lacking =
+            wanted.iter().zip(&wanted_dumps).filter(|(_, dump)| count(present, dump) < count(&wanted_dumps, dump));
         let lacking: Vec<String> = lacking.map(|(rule, _)| self.rule(chain, rule)).collect();
         let surplus = present.iter().filter(|rule| count(present, rule) > count(&wanted_dumps, rule));
         let mut surplus: Vec<String> = surplus.map(|rule| format!("`{rule}`")).collect();
@@ -148,11 +149,9 @@ impl Words<'_> {
             }
             (lacking, []) => format!("the chain {chain} lacks {}", rules_in_words(lacking)),
             ([], surplus) => format!("the chain {chain} should not have {}", rules_in_words(surplus)),
-            (lacking, surplus) => format!(
-                "the chain {chain} has {} in place of {}",
-                rules_in_words(surplus),
-                rules_in_words(lacking)
-            ),
+            (lacking, surplus) => {
+                format!("the chain {chain} has {} in place of {}", rules_in_words(surplus), rules_in_words(lacking))
+            }
         };
         self.about(sentence)
     }
@@ -169,7 +168,12 @@ impl Words<'_> {
             (Some(wanted), None) => self.missing(&format!("{} in {}", noun(set, wanted), set.name)),
             (None, Some(present)) => match (self.subject, self.tense) {
                 (Subject::Table, Tense::Wrong) => {
-                    format!("an element of no Service: {} in {} of the table {}", noun(set, present), set.name, self.table)
+                    format!(
+                        "an element of no Service: {} in {} of the table {}",
+                        noun(set, present),
+                        set.name,
+                        self.table
+                    )
                 }
                 _ => self.surplus(&format!("{} in {}", noun(set, present), set.name)),
             },
@@ -233,14 +237,18 @@ fn set_differences(wanted: &Set, present: &Set) -> String {
     let of = |differs: bool, text: &'static str| differs.then_some(text);
     let differences = [
         of(wanted.key.data_types() != present.key.data_types(), "another type of key"),
-        of(wanted.key.data_types() == present.key.data_types() && wanted.key != present.key, "its key declared in another way"),
+        of(
+            wanted.key.data_types() == present.key.data_types() && wanted.key != present.key,
+            "its key declared in another way",
+        ),
         of(wanted.value != present.value, "another type of value"),
         of(wanted.flags != present.flags, "other flags"),
         of(wanted.timeout != present.timeout, "another time-out"),
-        of(wanted.size != present.size, "another size"),
         of(wanted.comment != present.comment, "another comment"),
     ];
-    differences.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    let differences: Vec<&str> = differences.into_iter().flatten().collect();
+    // How much room there is counts only in a set of the right kind.
+    if differences.is_empty() { "another size".to_owned() } else { differences.join(", ") }
 }
 
 /// A field of a key or value.

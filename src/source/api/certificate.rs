@@ -86,7 +86,8 @@ fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (len, rest) = match first {
         short @ 0..0x80 => (usize::from(*short), rest),
         long => {
-            let (digits, rest) = rest.split_at_checked(usize::from(long & 0x7f)).filter(|(digits, _)| digits.len() <= 4)?;
+            let (digits, rest) =
+                rest.split_at_checked(usize::from(long & 0x7f)).filter(|(digits, _)| digits.len() <= 4)?;
             (digits.iter().fold(0, |len, byte| len << 8 | usize::from(*byte)), rest)
         }
     };

@@ -113,7 +113,12 @@ async fn look_at(options: &ClientOptions, node_name: &str) -> Result<Look> {
             }
         }
         let outcome = may_create_events(&mut connection).await;
-        look.access.push(Access { verb: "create", resource: "events.events.k8s.io".to_owned(), is_optional: true, outcome });
+        look.access.push(Access {
+            verb: "create",
+            resource: "events.events.k8s.io".to_owned(),
+            is_optional: true,
+            outcome,
+        });
     }
     Ok(look)
 }

@@ -47,11 +47,11 @@ use resource::Resource;
 use startup::Progress;
 
 pub(crate) use client::{ClientOptions, check, client, runs_programs};
+#[doc(hidden)]
+pub use decode::{list_bytes, watch_bytes};
 #[cfg(test)]
 pub(crate) use look::Reached;
 pub(crate) use look::{Access, Allowed, Look, look};
-#[doc(hidden)]
-pub use decode::{list_bytes, watch_bytes};
 
 /// How long to wait before the next attempt to send while the receiver's queue is full.
 const QUEUE_FULL: Duration = Duration::from_millis(1);

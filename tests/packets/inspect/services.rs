@@ -57,7 +57,8 @@ fn front<'a>(document: &'a Value, family: Family, address: Option<IpAddr>, port:
     let is_it = |service: &&Value| {
         let front = &service["front"];
         front["address"] == json!(address)
-            && (&front["port"], &front["protocol"], &front["family"]) == (&json!(port), &json!(protocol), &json!(family))
+            && (&front["port"], &front["protocol"], &front["family"])
+                == (&json!(port), &json!(protocol), &json!(family))
     };
     let services = document["services"].as_array().expect("a list");
     services.iter().find(is_it).unwrap_or_else(|| panic!("no {address:?} {port}/{protocol} in {document}"))
@@ -145,7 +146,8 @@ fn the_document_of_a_running_proxy_has_the_documented_fields(layout: Layout) {
         let find = |address, port, protocol| front(&document, family, address, port, protocol);
         let web = find(Some(family.cluster_ip(1)), 80, "TCP");
         assert_eq!((&web["service"], &web["front"]["kind"]), (&json!("shop/web:http"), &json!("ClusterIP")));
-        let locals: Vec<&Value> = web["endpoints"].as_array().expect("a list").iter().map(|one| &one["local"]).collect();
+        let locals: Vec<&Value> =
+            web["endpoints"].as_array().expect("a list").iter().map(|one| &one["local"]).collect();
         assert_eq!(locals, [&json!(true), &json!(true), &json!(false), &json!(false)], "{web}");
         let kind = |address| &find(Some(address), 80, "TCP")["front"]["kind"];
         assert_eq!(kind(family.external_ip(1)), "ExternalIP");
@@ -175,7 +177,8 @@ fn connections_and_remembered_clients_are_those_of_the_traffic(layout: Layout) {
     let web = front(&document, family, Some(vip), 80, "TCP");
     assert_eq!((&web["stats"]["open"], &web["stats"]["connections"]), (&json!(1), &json!(1)), "{web}");
     assert!(web["stats"]["packets"].as_u64().is_some_and(|packets| packets >= 3), "{web}");
-    let open: u64 = web["endpoints"].as_array().into_iter().flatten().filter_map(|one| one["stats"]["open"].as_u64()).sum();
+    let open: u64 =
+        web["endpoints"].as_array().into_iter().flatten().filter_map(|one| one["stats"]["open"].as_u64()).sum();
     assert_eq!(open, 1, "{web}");
     let node_port = front(&document, family, None, 30080, "TCP");
     assert_eq!(node_port["stats"]["connections"], 0, "{node_port}");
@@ -261,7 +264,8 @@ fn a_reader_that_has_enough_ends_it_quietly() {
     let node = with_ruleset(Layout::Maps, "kube-dns");
     let (_, writer) = std::io::pipe().map(|(reader, writer)| (drop(reader), writer)).expect("a pipe can be made");
     let mut services = command(&node, &["services", "-o", "json"]);
-    let output = services.stdout(writer).stderr(std::process::Stdio::piped()).spawn().and_then(|child| child.wait_with_output());
+    let output =
+        services.stdout(writer).stderr(std::process::Stdio::piped()).spawn().and_then(|child| child.wait_with_output());
     let output = output.expect("the binary can be run");
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(141), &[][..]));
 }
