@@ -11,7 +11,7 @@ HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
 TOOLS    := $(CURDIR)/target/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test bench soak fuzz asan miri audit sbom reproduce demo image-root vm-deps vm-test vm-smoke fmt lint clean
+.PHONY: help deps build test bench soak fuzz asan miri audit sbom reproduce man demo image-root vm-deps vm-test vm-smoke fmt lint clean
 
 help: ## List these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -92,6 +92,10 @@ sbom: deps $(TOOLS)/bin/cargo-cyclonedx ## Write what the binary is made of to t
 
 reproduce: deps ## Build the release twice, in two places, and compare the bytes
 	deploy/reproduce
+
+man: deps ## Write the man page to target/kube-proxy.8
+	@mkdir -p target
+	cargo run --quiet -- man > target/kube-proxy.8
 
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo

@@ -1,4 +1,4 @@
-//! What the peer's way costs: the same Services as nft text, loaded by `nft -f`.
+//! The cost of upstream's way: the same Services as nft text, loaded by `nft -f`.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;

@@ -29,7 +29,7 @@ fn number_in(comment: &str) -> u32 {
     digits.parse().unwrap_or_else(|_| panic!("no Service in {comment:?}"))
 }
 
-/// The median of replacing an endpoint when each Service remembers so many clients.
+/// The median of replacing an endpoint when each Service remembers this many clients.
 fn replaced(clients: u32) -> Duration {
     let shape = Shape { affinity: true, ..Shape::plain(SERVICES, ENDPOINTS) };
     let mut bench = plain(Layout::Maps, shape);

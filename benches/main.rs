@@ -13,6 +13,7 @@ mod support;
 mod baseline;
 mod clients;
 mod cluster;
+mod inspect;
 mod measure;
 mod memory;
 mod packets;
@@ -36,7 +37,8 @@ const LARGE: u32 = 20_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// `BENCH_PARTS` names those that run.
-const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets memory source process";
+const PARTS: &str =
+    "growth phases layouts baselines restart churn shapes clients packets memory source process inspect";
 
 fn main() {
     // `cargo test --all-targets` builds this too, and must not run it.
@@ -60,13 +62,14 @@ fn main() {
             "memory" => memory::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
             "source" => source::rows(&mut table, LARGE, ENDPOINTS),
             "process" => process::rows(&mut table, LARGE, ENDPOINTS),
+            "inspect" => inspect::rows(&mut table, LARGE, ENDPOINTS),
             other => panic!("there is no part {other}; there are: {PARTS}"),
         }
     }
     table.finish();
 }
 
-/// Runs in a namespace that is gone afterwards.
+/// Runs in a namespace that is deleted afterwards.
 fn fresh<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Namespace::new("bench").enter(work)
 }

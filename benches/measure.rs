@@ -92,7 +92,7 @@ fn cpu_time() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// The value below which so many of a thousand lie.
+/// The value below which this many of a thousand lie.
 pub(crate) fn permille(times: &[Duration], rank: usize) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort();

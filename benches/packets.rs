@@ -1,5 +1,5 @@
-//! What packets pay: new connections through the rules against connections without them, and how many rules of ours a packet of an
-//! established connection meets.
+//! What the rules cost packets: new connections through the rules against connections without them, and how many rules of ours a packet of
+//! an established connection meets.
 //!
 //! A pod's client connects to a pod of another node, over the node under test: directly, and through the cluster IP of the last
 //! Service of a cluster.
@@ -135,7 +135,7 @@ impl Path {
         self.serving(|| {
             self.world.shell.enter(|| {
                 let mut stream = TcpStream::connect(self.target).expect("the pod accepts");
-                // Large enough to be told from acknowledgements.
+                // Large enough to be distinguished from acknowledgements.
                 stream.write_all(&[7; 200]).and_then(|()| stream.read_exact(&mut [0; 200])).expect("the pod answers");
             });
         });

@@ -50,7 +50,8 @@ fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str) {
     proxy.stop();
 }
 
-fn memory(pid: u32, key: &str) -> String {
+/// A line of a process's status that is a size.
+pub(crate) fn memory(pid: u32, key: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kib: Option<u64> =
         status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse().ok());

@@ -135,7 +135,7 @@ mod tests {
         !stale(state, [&name("shop/dns")], &node, vec![flow]).is_empty()
     }
 
-    // J5: every address of the Service counts.
+    // Every address of the Service counts (J5).
     #[test]
     fn a_flow_to_a_removed_endpoint_is_deleted_on_every_address() {
         let state = dns(&["10.244.0.1"]);
@@ -147,20 +147,20 @@ mod tests {
         assert!(!deleted(&state, flow("10.96.0.11:53", "10.244.0.9:5353")), "not an address of the Service");
     }
 
-    // J3: the condition `serving` decides.
+    // An endpoint may answer a flow if it serves; readiness and termination do not matter (J3).
     #[test]
     fn an_endpoint_that_serves_keeps_its_flows_even_when_it_terminates() {
         let state = dns(&["10.244.0.1 terminating", "10.244.0.2 unready"]);
         assert!(!deleted(&state, flow("10.96.0.10:53", "10.244.0.1:5353")));
     }
 
-    // J4: unlike upstream.
+    // A flow of a service port without a serving endpoint is deleted, unlike upstream, so that the client is refused (J4).
     #[test]
     fn without_serving_endpoints_all_flows_are_deleted() {
         assert!(deleted(&dns(&[]), flow("10.96.0.10:53", "10.244.0.1:5353")));
     }
 
-    // J6: unlike upstream.
+    // A flow to the number of a node port at an address of another machine is not a flow of the Service, unlike upstream (J6).
     #[test]
     fn node_port_flows_count_on_the_nodes_addresses_only() {
         let state = dns(&["10.244.0.1"]);
@@ -169,13 +169,13 @@ mod tests {
         assert!(!deleted(&state, flow("203.0.113.5:30053", "203.0.113.5:30053")), "a flow of another host");
     }
 
-    // J7: it was made before the rules.
+    // A flow that was never translated is older than the rules, and is deleted as one to a wrong endpoint (J7).
     #[test]
     fn a_flow_that_was_never_translated_is_deleted() {
         assert!(deleted(&dns(&["10.244.0.1"]), flow("10.96.0.10:53", "10.96.0.10:53")));
     }
 
-    // B15: a Service with UDP endpoints is examined.
+    // A Service with UDP endpoints is examined (B15).
     #[test]
     fn a_service_has_udp_endpoints_by_its_slices() {
         let state = dns(&["10.244.0.1"]);

@@ -58,7 +58,7 @@ pub(crate) enum ReportedEvent {
     ServiceNotProgrammed {
         /// The Service.
         service: ObjectName,
-        /// Why.
+        /// The reason.
         error: String,
     },
     /// A Service does not get an address with a port, or a node port, that it claims.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use kube_proxy::app::{self, ReaderGone};
 
 fn main() -> ExitCode {
-    // Also after a panic.
+    // The log is flushed when `main` ends, also after a panic.
     let _flush = kube_proxy::logging::FlushOnDrop;
     match app::start(std::env::args_os()) {
         Ok(code) => code,

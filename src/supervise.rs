@@ -71,7 +71,7 @@ impl Failures {
     pub(crate) async fn next(&mut self) -> anyhow::Error {
         match self.receiver.recv().await {
             Some(error) => error,
-            // There is always a sender.
+            // The channel never closes, because this value holds a sender.
             None => std::future::pending().await,
         }
     }

@@ -1,6 +1,6 @@
 //! What a change costs: which elements go over netlink, in how many transactions, whatever else the cluster holds.
 //!
-//! Drives the engine with a kernel that only remembers; needs no root. Every cost is asserted for 10 and for 2,000 Services.
+//! Drives the engine with a kernel in memory; needs no root. Every cost is asserted for 10 and for 2,000 Services.
 
 #![forbid(unsafe_code)]
 
@@ -89,7 +89,7 @@ fn one_replaced() -> Vec<Endpoint> {
 
 #[test]
 fn a_sync_is_one_transaction_for_both_families() {
-    // G1 G8
+    // The first sync comes after the initial objects and is one transaction (G1, G8).
     each_size(|cluster| {
         let log = cluster.kernel.log.borrow();
         let [commands] = &log.sent[..] else { panic!("{} transactions", log.sent.len()) };
@@ -111,7 +111,7 @@ fn nothing_new_costs_nothing() {
 
 #[test]
 fn a_change_of_metadata_costs_nothing() {
-    // A6 B4: the model's object stays the same
+    // The model's object stays the same (A6, B4).
     each_size(|cluster| {
         let again = [served(0, ENDPOINTS), vec![node(Some("a"))]].concat();
         let (report, sent) = cluster.cost(again);
@@ -129,7 +129,7 @@ fn a_replaced_endpoint_costs_one_slot_a_front() {
 
 #[test]
 fn a_local_endpoint_costs_its_hairpin_element_too() {
-    // D10
+    // A local endpoint may connect to itself, which the set `hairpin` has to know (D10).
     each_size(|cluster| {
         let mut list = one_replaced();
         list.last_mut().expect("there are three").node = Some(NODE.into());
@@ -160,7 +160,7 @@ fn a_number_of_endpoints_seen_for_the_first_time_brings_its_chains_once() {
         assert_eq!(sent.others, 4 * 3);
         let (_, sent) = cluster.cost([v4_slice(2, endpoints(2, Family::V4, 7))]);
         assert_eq!(sent.others, 0);
-        // They stay, for the next that has as many.
+        // The chains stay, for the next Service that has as many endpoints.
         cluster.cost([0, 2].map(|n| v4_slice(n, endpoints(n, Family::V4, ENDPOINTS))));
         let (_, sent) = cluster.cost([v4_slice(0, endpoints(0, Family::V4, 7))]);
         assert_eq!(sent.others, 0);
@@ -185,7 +185,7 @@ fn a_service_costs_its_own_elements() {
         cluster.assert_cost(served(2047, ENDPOINTS), &added);
         let removed = Sent { removed: own, ..Sent::default() };
         cluster.assert_cost([Event::ServiceDeleted(name(2047))], &removed);
-        // Its slices are still there, and cost nothing.
+        // The slices of the deleted Service are still there, and cost nothing when they are deleted.
         let slices = Family::BOTH.map(|family| Event::SliceDeleted(slice(2047, family, Vec::new()).name));
         cluster.assert_cost(slices, &Sent::default());
     });
@@ -193,7 +193,7 @@ fn a_service_costs_its_own_elements() {
 
 #[test]
 fn a_policy_costs_the_fronts_that_it_concerns() {
-    // D6: outside traffic gets maps of its own; the cluster IP stays untouched.
+    // Outside traffic gets maps of its own; the cluster IP stays untouched (D6).
     each_size(|cluster| {
         let mut local = service(0);
         local.external_policy = TrafficPolicy::Local;
@@ -211,7 +211,7 @@ fn a_policy_costs_the_fronts_that_it_concerns() {
 
 #[test]
 fn a_zone_change_costs_what_hints_make_of_it() {
-    // C2 C9
+    // Endpoints are chosen again for the new zone where they have zone hints (C2, C9).
     each_size(|cluster| {
         let hinted = |zones: &[&[&str]]| -> Event {
             let list = endpoints(0, Family::V4, ENDPOINTS).into_iter().zip(zones).map(|(endpoint, zones)| {
@@ -230,7 +230,7 @@ fn a_zone_change_costs_what_hints_make_of_it() {
 
 #[test]
 fn a_service_cidr_costs_its_ranges() {
-    // D15 D16
+    // Ranges of ServiceCIDRs are elements of a set, and change with a sync at once (D15, D16).
     each_size(|cluster| {
         let one = [("ip service-cidrs", 1)];
         cluster.assert_cost([service_cidr("more", &["10.99.0.0/16"])], &Sent::expect(&one, &[]));
@@ -242,18 +242,18 @@ fn a_service_cidr_costs_its_ranges() {
 
 #[test]
 fn after_a_failed_commit_everything_is_read_and_compared_and_only_the_rest_is_sent() {
-    // G5 G7
+    // A failed sync is tried again, and begins with reading the tables back (G5, G7).
     each_size(|cluster| {
         let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
         for (failure, endpoints, expected) in [
             (Failure::Refused, one_replaced(), Sent::expect(&slots, &slots)),
-            // It was carried out, so there is nothing left to do.
+            // The transaction was carried out although its acknowledgement was lost, so there is nothing left to do.
             (Failure::Unconfirmed, endpoints(0, Family::V4, ENDPOINTS), Sent::default()),
         ] {
             let reads = cluster.kernel.log.borrow().reads;
             cluster.kernel.log.borrow_mut().next = Some(failure);
-            cluster.tell([v4_slice(0, endpoints)]);
-            cluster.engine.sync(false).expect_err("the kernel was told to fail");
+            cluster.apply([v4_slice(0, endpoints)]);
+            cluster.engine.sync(false).expect_err("the kernel refuses as the test asked");
             let (report, sent) = cluster.cost([]);
             assert!(report.full, "{failure:?}");
             assert_eq!(sent, expected, "{failure:?}");
@@ -265,11 +265,11 @@ fn after_a_failed_commit_everything_is_read_and_compared_and_only_the_rest_is_se
 
 #[test]
 fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
-    // G2 G5
+    // The sync after a failure also takes the changes that came since (G2, G5).
     each_size(|cluster| {
         cluster.kernel.log.borrow_mut().next = Some(Failure::Refused);
-        cluster.tell([v4_slice(0, one_replaced())]);
-        cluster.engine.sync(false).expect_err("the kernel was told to fail");
+        cluster.apply([v4_slice(0, one_replaced())]);
+        cluster.engine.sync(false).expect_err("the kernel refuses as the test asked");
         let (report, sent) = cluster.cost([service_cidr("more", &["10.99.0.0/16"])]);
         assert!(report.full);
         let removed = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
@@ -280,7 +280,7 @@ fn what_comes_between_a_failed_commit_and_the_next_is_not_lost() {
 
 #[test]
 fn a_foreign_write_to_our_tables_costs_a_comparison_and_nothing_when_it_left_all_as_it_was() {
-    // G10
+    // After a write of another program the tables are read back and compared (G10).
     each_size(|cluster| {
         assert_eq!(cluster.engine.foreign_writes(), None);
         cluster.kernel.log.borrow_mut().foreign = ForeignWrites::Unknown;
@@ -353,7 +353,7 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
 
 #[test]
 fn the_number_of_local_endpoints_costs_no_verdict() {
-    // K2: the kernel checks a map of verdicts again whenever one of its elements changes.
+    // The kernel checks a map of verdicts again whenever one of its elements changes (K2).
     each_size(|cluster| {
         let checked = Service { health_check_node_port: Some(32_000), ..service(0) };
         cluster.cost([Event::ServiceApplied(checked)]);

@@ -1,6 +1,6 @@
 //! What a change costs in layout `chains`: the messages that go over netlink, by kind, whatever else the cluster holds.
 //!
-//! Drives the engine with a kernel that only remembers; needs no root. Every cost is asserted for 10 and for 2,000 Services.
+//! Drives the engine with a kernel in memory; needs no root. Every cost is asserted for 10 and for 2,000 Services.
 
 #![forbid(unsafe_code)]
 
@@ -64,7 +64,7 @@ fn one_replaced() -> Vec<Endpoint> {
     list
 }
 
-/// What is left to do a second later: nothing but deleting chains that were emptied.
+/// Asserts that the only thing left to do a second later is to delete `chains` chains that were emptied.
 fn assert_collected(cluster: &mut Cluster, chains: usize) {
     assert_eq!(cluster.change([]), (Report::default(), Vec::new()), "not within a second");
     assert!(cluster.engine.has_emptied_chains());
@@ -83,7 +83,7 @@ fn nothing_new_costs_nothing() {
 
 #[test]
 fn a_replaced_endpoint_costs_its_chain_and_one_element() {
-    // F8
+    // The chain of the endpoint that is gone is emptied, and deleted later (F8).
     each_size(|cluster| {
         let (report, commands) = cluster.change([v4_slice(0, one_replaced())]);
         let once = ["add chain", "add rule", "flush chain", "delete elements", "add elements"];
@@ -100,7 +100,7 @@ fn a_replaced_first_endpoint_costs_the_rules_that_choose_too() {
         let mut list = endpoints(0, Family::V4, ENDPOINTS);
         list[0] = endpoint(address(Family::V4, 245, 1));
         let (_, commands) = cluster.change([v4_slice(0, list)]);
-        // It was the one that the last rule of the service port's chain leads to.
+        // The last rule of the service port's chain leads to the chain of the replaced endpoint.
         let expected = [
             ("add chain", 1),
             ("flush chain", 1 + 1),
@@ -115,10 +115,10 @@ fn a_replaced_first_endpoint_costs_the_rules_that_choose_too() {
 
 #[test]
 fn another_endpoint_costs_its_chain_one_element_and_the_rules_that_choose() {
-    // F8
+    // The chain of an endpoint that is gone again is emptied, and deleted later (F8).
     each_size(|cluster| {
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
-        // One rule of the endpoint; marking, choosing and falling back for the service port.
+        // One rule of the new endpoint, and three of the service port: they mark, choose, and serve a packet that meets the change.
         let expected = [("add chain", 1), ("flush chain", 1), ("add rule", 1 + 3), ("add elements", 1)];
         assert_eq!(sent(&commands), Sent::from(expected));
         assert_eq!(elements(&commands), 1);
@@ -131,13 +131,13 @@ fn another_endpoint_costs_its_chain_one_element_and_the_rules_that_choose() {
 
 #[test]
 fn a_service_costs_its_own_chains() {
-    // F8
+    // The chains of a deleted Service are emptied, and deleted later (F8).
     each_size(|cluster| {
         let (_, commands) = cluster.change(served(2047, ENDPOINTS));
         // KUBE-SVC-H with three rules, KUBE-EXT-H with two, and one with one rule for each endpoint; a family.
         let chains = 2 * (2 + usize::from(ENDPOINTS));
         let rules = 2 * (3 + 2 + usize::from(ENDPOINTS));
-        // Three addresses, a node port, the cluster IP, and the choice.
+        // In each family elements of four sets: the map of addresses, that of node ports, the cluster IPs, and the choice.
         let of_elements = 2 * 4;
         let expected = [("add set", 2), ("add chain", chains), ("add rule", rules), ("add elements", of_elements)];
         assert_eq!(sent(&commands), Sent::from(expected));
@@ -151,7 +151,7 @@ fn a_service_costs_its_own_chains() {
 
 #[test]
 fn affinity_costs_a_set_an_endpoint() {
-    // E1 E6
+    // Each endpoint has its own set of clients, which is deleted with it (E1, E6).
     each_size(|cluster| {
         let mut sticky = service(0);
         sticky.affinity_seconds = Some(300);
@@ -168,7 +168,7 @@ fn affinity_costs_a_set_an_endpoint() {
 
 #[test]
 fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
-    // F8
+    // A chain that waits for its deletion keeps its name, and may be used again (F8).
     each_size(|cluster| {
         cluster.change([v4_slice(0, one_replaced())]);
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
@@ -178,16 +178,16 @@ fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
 }
 
 #[test]
-fn one_sync_after_the_other_deletes_the_chains_of_two_ticks_ago() {
-    // F8
+fn when_syncs_never_pause_chains_are_deleted_after_two_notes_of_a_second() {
+    // Chains are deleted a second after they were emptied, at the earliest (F8).
     each_size(|cluster| {
         cluster.engine.second_passed();
         cluster.change([v4_slice(0, one_replaced())]);
-        assert_eq!(cluster.change([]).1, [], "without a tick");
+        assert_eq!(cluster.change([]).1, [], "a second has not passed");
         cluster.engine.second_passed();
         let (_, commands) = cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
         assert_eq!(sent(&commands).get("delete chain"), Some(&1), "{commands:?}");
-        // What that emptied was filled and emptied again since, so the next tick is too early.
+        // The chain that this emptied was filled and emptied again since, so the next note of a second is too early.
         cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS))]);
         cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
         cluster.engine.second_passed();
@@ -218,7 +218,8 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
 
 #[test]
 fn the_number_of_local_endpoints_costs_no_verdict_of_a_front() {
-    // K2
+    // The number of local endpoints is an element of a map that no rule uses, because the kernel checks a map of verdicts again at each
+    // change (K2).
     each_size(|cluster| {
         let checked = Service { health_check_node_port: Some(32_000), ..service(0) };
         cluster.change([Event::ServiceApplied(checked)]);
@@ -253,7 +254,7 @@ fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
         assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] + 1);
         cluster.change([Event::ServiceDeleted(name(0))]);
         assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
-        // Reading back counts the same.
+        // After reading back the numbers of elements are the same.
         cluster.engine.compare_everything();
         cluster.sync(false);
         assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));

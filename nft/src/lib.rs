@@ -22,7 +22,7 @@
 //! data · datatype · table · wire    bytes and verdicts · nft's types · families and names · netlink messages
 //! ```
 //!
-//! A module names only modules in the rows below its own; `tests/walls.rs` of the workspace has the exact list.
+//! A module names only modules in the rows below its own; `tests/project/walls.rs` of the workspace has the exact list.
 //!
 //! Takes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) and gives netlink messages, and back. Rules are written in
 //! the words of the nft language ([`Statement`]) and lowered to the instructions of the kernel ([`Expr`]). So the same value has a text

@@ -80,7 +80,7 @@ pub struct Table {
 pub enum Ownership {
     /// Any socket of a process with `CAP_NET_ADMIN`: the table has no owner.
     #[default]
-    Anybody,
+    Unowned,
     /// Any such socket, because the owner of a persistent table closed its socket (kernel 6.9 and later). A new owner can take the
     /// table over.
     Orphaned,

@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// The contents that `config.conf` of a directory gets, whose content is `old` now.
+    /// A channel of the contents that the file `config.conf` of a directory gets after `old`, its present one.
     fn changes(dir: &Path) -> Receiver<Vec<u8>> {
         let (sender, receiver) = channel();
         let mut file = ConfigFile::new(dir.join("config.conf"), b"old".to_vec());

@@ -258,7 +258,7 @@ pub enum Error {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file cannot be decoded.
@@ -266,7 +266,7 @@ pub enum Error {
     Decode {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: DecodeError,
     },
     /// Fields that break rules; never empty.

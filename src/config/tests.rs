@@ -82,15 +82,15 @@ fn defaults_without_file_or_flags() {
             Feature { name: "NativeHistograms", stage: Stage::Alpha, enabled: false },
             Feature { name: "PreferSameTrafficDistribution", stage: Stage::Stable, enabled: true },
         ],
-        configz: config.configz.clone(), // output's tests know it
-        flags: config.flags.clone(),     // cli's tests know them
+        configz: config.configz.clone(), // compared in the tests of `output`
+        flags: config.flags.clone(),     // compared in the tests of `cli`
         logging: LoggingConfig { format: LogFormat::Text, verbosity: 0 },
         warnings: Vec::new(),
     };
     assert_eq!(config, expected);
 }
 
-/// As a conformance case writes it.
+/// A configuration as the conformance cases write it.
 #[test]
 fn the_file_of_a_conformance_case_works() {
     let body = serde_json::json!({
@@ -137,11 +137,11 @@ fn with_a_file_only_few_flags_count() {
             "--metrics-bind-address=192.0.2.1:1",
         ],
     );
-    // These win over the file.
+    // `--hostname-override`, the logging flags and this program's own flags take precedence over the file.
     assert_eq!(config.node_name, "from-flag");
     assert_eq!(config.manifests, Some(PathBuf::from("dir")));
     assert_eq!(config.logging, LoggingConfig { format: LogFormat::Json, verbosity: 5 });
-    // These are silently ignored.
+    // Other flags are ignored beside a file, without a warning.
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
     assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
     assert!(!config.masquerade_all);
@@ -191,10 +191,10 @@ fn render_needs_manifests() {
     assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));
 }
 
-// What to do follows upstream's order (P3).
+// Of several flags that say what to do, the first in upstream's order counts (P3).
 #[test]
 fn what_to_do_follows_upstreams_order() {
-    // What the flags ask for is done in this order (P3).
+    // The order is `--write-config-to`, `--cleanup`, `--init-only`, run (P3).
     let name = "--proxy-mode=nftables";
     assert!(matches!(load_with(&[name, "--init-only"]), Ok(Invocation::InitOnly(_))));
     assert!(matches!(load_with(&[name, "--init-only", "--cleanup"]), Ok(Invocation::Cleanup(_))));

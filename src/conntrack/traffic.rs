@@ -15,7 +15,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::model::{Destination, Family, Front, Protocol};
+use crate::model::{Destination, Family, Front};
 
 /// The most connections that a [`Memory`] holds, of 24 bytes each.
 pub const REMEMBERED: usize = 1 << 20;
@@ -273,6 +273,7 @@ fn sum(a: Option<Counters>, b: Option<Counters>) -> Option<Counters> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Protocol;
 
     fn fronts() -> Fronts {
         let front = |destination, protocol, port| Front { destination, protocol, port };
@@ -351,7 +352,7 @@ mod tests {
     #[test]
     fn what_is_new_is_what_the_walk_before_did_not_meet() {
         let old = connection(1, "10.96.0.10:80", "10.244.0.1:8080", Some(100));
-        let (first, memory) = walk(&[old.clone()], None);
+        let (first, memory) = walk(std::slice::from_ref(&old), None);
         assert_eq!((first.fronts[0].since, first.fronts[0].counters.unwrap().bytes), (None, 100));
         let grown = connection(1, "10.96.0.10:80", "10.244.0.1:8080", Some(150));
         let new = connection(2, "10.96.0.10:80", "10.244.0.1:8080", Some(7));

@@ -4,7 +4,7 @@
 //! the old table or the new one: one with another kind of set, a base chain elsewhere, objects that this proxy never makes, or another
 //! ownership than the wanted one.
 //!
-//! A dormant table is made active in the first command: the kernel hangs its base chains up again. It takes no new base chain in that
+//! A dormant table is made active in the first command: the kernel registers its base chains again. It takes no new base chain in that
 //! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is made anew.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,7 @@ pub(super) fn unwanted_chains<Owner: Clone + Eq + Hash + Ord>(
     dump.into_iter().flat_map(|dump| wanted.unwanted_chains(dump)).map(|(chain, _)| Arc::clone(&chain.name)).collect()
 }
 
-/// All records as one: what belongs to single owners, by name.
+/// All records together: the sets and chains that belong to single owners, by name.
 struct Wanted<'a> {
     program: &'a Program,
     /// Those with sets or chains of their own, in the order of owners.
@@ -118,7 +118,7 @@ impl<'a> Wanted<'a> {
             if self.is_unwanted(chain) && !rules.is_empty() {
                 plan.empty_chain(&chain.name);
             }
-            // One on demand that nothing leads to now is kept, and used again when something leads to it.
+            // A chain on demand that no element leads to now is kept, and used again when an element leads to it.
             plan.target(&chain.name);
         }
         let surplus = dump.sets.iter().filter(|(name, _)| !self.sets.contains_key(&***name));
@@ -159,7 +159,7 @@ fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
     let is_foreign = !dump.unreadable.is_empty() || dump.unknown_flags != 0 || dump.objects.iter().any(|o| o.in_use);
     !is_foreign
         && dump.table == program.table
-        && dump.ownership != if program.owned { Ownership::Anybody } else { Ownership::Orphaned }
+        && dump.ownership != if program.owned { Ownership::Unowned } else { Ownership::Orphaned }
         && !(dump.dormant && program.chains.iter().any(is_missing))
         && dump.sets.values().all(fits)
         && dump.chains.values().all(known)
@@ -306,7 +306,7 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
     detach(plan, dump, outgrown);
     let changes = compare(records, view);
     for (set, changes) in records.program.sets.iter().zip(changes) {
-        // What rules put into a dynamic set stays.
+        // Elements that rules added to a dynamic set stay.
         if !set.flags.dynamic {
             plan.elements(set, changes);
         }

@@ -306,7 +306,7 @@ impl Finder {
             self.found.push(What::Table(TableState { unknown_flags, ..TableState::default() }));
         }
         // Which process may write to the table is no part of what it does.
-        dump.ownership = if records.program.owned { Ownership::Ours } else { Ownership::Anybody };
+        dump.ownership = if records.program.owned { Ownership::Ours } else { Ownership::Unowned };
         self.found.extend(std::mem::take(&mut dump.objects).into_iter().map(What::Object));
         for error in std::mem::take(&mut dump.unreadable) {
             self.hidden.extend(error.name.clone().map(|name| (error.object, name)));

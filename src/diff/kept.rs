@@ -13,7 +13,7 @@ use crate::table::Program;
 
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// By number, the size of each set of the program; `None` where it has none or is not there.
+    /// The size of each set of the program, by the set's number; `None` where the set has no size or does not exist.
     sizes: Vec<Option<u32>>,
     /// The chains on demand that are there. They stay when no element leads to them any more: they are few, and may be needed again.
     on_demand: BTreeSet<Arc<str>>,

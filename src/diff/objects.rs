@@ -1,4 +1,4 @@
-//! Which owners have what a command is about.
+//! Which owners have the objects that a command changes.
 //!
 //! Takes commands, gives owners. Needed only when the kernel refused something, so nothing is kept for it: each question walks
 //! through all records.
@@ -22,7 +22,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Adds what a command is about, or one of its elements only.
+    /// Adds the objects that a command changes, or only one of its elements.
     pub fn add(&mut self, command: &Command, element: Option<usize>) {
         match command {
             Command::AddElements(_, set, elements)
@@ -46,7 +46,7 @@ impl Objects {
             | Command::DeleteRule(_, name, _) => {
                 self.names.insert(Arc::clone(name));
             }
-            // A flowtable is in a table of its own.
+            // A flowtable is in a table of its own, so no record has it.
             Command::AddTable(_)
             | Command::OwnTable(_)
             | Command::LockTable(_)

@@ -35,7 +35,7 @@ pub(super) struct Plan<'a> {
     program: &'a Program,
     table: TableName,
     tables: Vec<Command>,
-    /// What makes way for sets that are made anew.
+    /// Deletions of sets that are made anew, and of the rules that use them.
     detachments: Vec<Command>,
     sets: Vec<Command>,
     chains: Vec<Command>,

@@ -236,7 +236,7 @@ impl Record {
         self.own.as_ref().map_or(&[], |own| &own.chains)
     }
 
-    /// The same with the numbers of slots and choices that values have in another record, as far as they can keep them.
+    /// This record with the numbers of slots and choices that values have in another record, as far as they can keep them.
     pub(super) fn arranged_like(self, other: &Self) -> Self {
         let mut groups = other.entries().filter_map(|entry| Some((entry.set, entry.group()?))).peekable();
         let slots = |set: u16, wanted: Group<'_>| {
@@ -249,9 +249,9 @@ impl Record {
         self.arranged(slots, choice).unwrap_or(self)
     }
 
-    /// The same with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group,
-    /// `choice` the verdicts of a choice by number; `None` when nothing is there, or all is as it should be. `None` when it is the same
-    /// without that.
+    /// This record with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group,
+    /// `choice` the verdicts of a choice by number; `None` when nothing is there, or all is as it should be. `None` when the numbers
+    /// are these already.
     pub(super) fn arranged<'a>(
         &self,
         mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,
@@ -283,17 +283,17 @@ impl Record {
         changes.then_some(arranged)
     }
 
-    /// A chain of its own.
+    /// The chain of this name that belongs to the owner of the record.
     pub(super) fn chain(&self, name: &str) -> Option<&ChainContent> {
         find(self.chains(), name, |content| &content.chain.name)
     }
 
-    /// A choice of its own.
+    /// The choice (a map of numbered verdicts) of this name that belongs to the owner of the record.
     pub(super) fn choice(&self, name: &str) -> Option<&Choice> {
         find(self.choices(), name, |choice| &choice.set.name)
     }
 
-    /// A map or set of its own that rules fill.
+    /// The map or set of this name that rules fill and that belongs to the owner of the record.
     pub(super) fn learned_map(&self, name: &str) -> Option<&LearnedMap> {
         find(self.learned(), name, |map| &map.set.name)
     }
@@ -309,7 +309,7 @@ impl Record {
         learned.chain(self.choices().iter().map(|choice| &choice.set))
     }
 
-    /// The same without some entries.
+    /// This record without some of its entries.
     pub(super) fn without(&self, is_left_out: impl Fn(Entry<'_>) -> bool) -> Self {
         let mut entries = Vec::new();
         let mut rest = self.entries();

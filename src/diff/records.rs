@@ -81,7 +81,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.put_record(owner, record);
     }
 
-    /// The same for a record that is made already.
+    /// As [`Records::put`], for a record that is made already.
     pub fn put_record(&mut self, owner: Owner, record: Record) {
         let is_committed =
             self.committed.get(&owner).map_or_else(|| record.is_empty(), |committed| *committed == record);

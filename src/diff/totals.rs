@@ -11,13 +11,13 @@ use crate::table::Program;
 
 #[derive(Clone, Debug)]
 pub(super) struct Totals {
-    /// By number of a set, its elements.
+    /// The number of elements of each set, by the set's number.
     lens: Vec<usize>,
-    /// By number of a set, whether several owners may have the same key in it.
+    /// Whether several owners may have the same key in a set, by the set's number.
     shared: Vec<bool>,
     /// How many owners have a key of a shared set.
     owners: HashMap<Place, u32>,
-    /// For each beginning of names, the elements of choices.
+    /// For each beginning of the names of choices, the number of elements of these choices.
     kinds: Vec<(&'static str, usize)>,
 }
 

@@ -29,7 +29,7 @@ pub struct Snapshot {
     /// Where the servers listen. The unspecified address of a family stands for all addresses of that family; a family
     /// without an address has no servers (K5).
     pub(crate) listen: Vec<IpAddr>,
-    /// One server each.
+    /// The health checks; each has a server of its own.
     pub(crate) checks: BTreeMap<CheckName, Check>,
 }
 

@@ -256,7 +256,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// 2026-01-01T00:00:00Z, and so many milliseconds.
+    /// The moment this many milliseconds after 2026-01-01T00:00:00Z.
     fn clock(millis: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600) + Duration::from_millis(millis)
     }

@@ -55,7 +55,7 @@ struct ServiceServers {
 
 /// All listeners of a Service in one family.
 struct Server {
-    /// Never empty.
+    /// The addresses on which it listens; never empty.
     addresses: BTreeSet<SocketAddr>,
     local_endpoints: Arc<Count>,
     listeners: Vec<http::Server>,
@@ -65,7 +65,7 @@ struct Server {
 struct Count(AtomicUsize);
 
 impl Count {
-    /// More endpoints than any Service has.
+    /// Stands for a deleted Service: more endpoints than any Service has.
     const DELETED: usize = usize::MAX;
 
     fn set(&self, count: Option<usize>) {
@@ -210,7 +210,7 @@ mod tests {
         CheckName { service: ObjectName::new("ns", name), family }
     }
 
-    /// IPv4 servers on these addresses; each is a Service's name, its port and its number of local endpoints.
+    /// A snapshot of IPv4 health checks on these addresses; each check is a Service's name, its port and its number of local endpoints.
     fn snapshot(listen: &[&str], checks: &[(&str, u16, usize)]) -> Snapshot {
         let check = |(name, port, local_endpoints): &(&str, u16, usize)| {
             (check_name(name, Family::V4), Check { port: *port, local_endpoints: *local_endpoints })

@@ -46,7 +46,7 @@ impl Default for ConnectionLimit {
 }
 
 impl ConnectionLimit {
-    /// A limit of so many connections, of servers whose connections and listeners together may hold so many file descriptors.
+    /// A limit of this many connections, of servers whose connections and listeners together may hold this many file descriptors.
     #[must_use]
     pub(crate) fn new(connections: usize, descriptors: usize) -> Self {
         let table = Table::new(connections.max(1), descriptors);
@@ -206,7 +206,7 @@ impl Table {
     /// A connection made progress, and is in this phase now.
     fn progress(&mut self, id: u64, phase: Phase, now: Instant) {
         let Some(connection) = self.open.get_mut(&id) else { return };
-        // A connection that was asked to close is in no order, and stays out of it.
+        // A connection that was asked to close is in neither set of `order`, and is not added again.
         if self.order[connection.phase as usize].remove(&(connection.since, id)) {
             self.order[phase as usize].insert((now, id));
         }

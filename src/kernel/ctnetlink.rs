@@ -319,7 +319,7 @@ mod tests {
         assert!(matches!(attempts(|_| Err(io::Error::from_raw_os_error(1))), (1, Err(_))), "other errors end it");
     }
 
-    /// The numbers of releases and of tries, and the result, when flows are held for so many tries.
+    /// The numbers of releases and of tries, and the result, when flows are held for this many tries.
     fn held_for(tries_until_free: usize) -> (usize, usize, Outcome) {
         let (mut releases, mut tries) = (0, 0);
         let outcome = until_released(

@@ -21,12 +21,12 @@ const SMALL: usize = 16;
 /// The writes of other programs to our tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ForeignWrites {
-    /// Nothing.
+    /// No other program wrote.
     #[default]
     None,
-    /// There were some, by these programs as far as the kernel names them.
+    /// Other programs wrote: these, as far as the kernel names them.
     By(Vec<Process>),
-    /// There may have been some.
+    /// Other programs may have written.
     Unknown,
 }
 

@@ -156,7 +156,7 @@ impl Lock {
                 self.unsupported = true;
                 Ok(Turn::Ours)
             }
-            // Another process was faster.
+            // Another process took the lock first.
             Err(error) => self.holder()?.map(Turn::Of).ok_or_else(|| error.into()),
         }
     }

@@ -139,7 +139,7 @@ impl Netfilter {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         };
         info!("this kernel does not delete flows that are in a flowtable: all flows are removed from it for a moment");
-        // Added first, because another program may have deleted it.
+        // The table is added first, because another program may have deleted it.
         let commands = [Command::AddTable(Table { name: name.clone(), comment: None }), Command::DeleteTable(name)];
         self.commit(&commands).map(drop).map_err(io::Error::other)
     }

@@ -35,7 +35,7 @@ pub enum ProbeError {
         family: Family,
         /// The kernel module that the refused command needs.
         module: &'static str,
-        /// What was refused.
+        /// The refused command, with the kernel's error.
         refusal: String,
     },
     /// The kernel gave an unexpected answer.

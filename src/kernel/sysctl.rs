@@ -34,7 +34,7 @@ pub enum SysctlError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
     /// The value cannot be written.
@@ -49,9 +49,9 @@ pub enum SysctlError {
         path: PathBuf,
         /// The wanted value.
         value: u64,
-        /// What it is now.
+        /// The present value.
         present: String,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
 }
@@ -154,7 +154,7 @@ fn apply_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<
 struct Change {
     path: PathBuf,
     value: u64,
-    /// What the kernel has now.
+    /// The kernel's present value.
     present: String,
 }
 

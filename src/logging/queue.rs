@@ -138,7 +138,7 @@ impl Queue {
 
     /// Waits until all lines are written, at most for this time.
     pub(super) fn drain(&self, at_most: Duration) {
-        // The process ends in either case.
+        // Whether the wait timed out does not matter, because the process ends in either case.
         let _ = self.drained.wait_timeout_while(self.lock(), at_most, |state| !state.is_drained());
     }
 }

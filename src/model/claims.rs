@@ -1,4 +1,4 @@
-//! Who owns each front.
+//! Which Service owns each front.
 //!
 //! Takes the old and the new content of a Service, the endpoints of the API server and the ServiceCIDRs. Gives the Services whose
 //! ownership changed by that, and the conflicts that arose.
@@ -25,7 +25,7 @@ use super::service::Service;
 /// A claim of a Service on a front that it does not get.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// What is claimed.
+    /// The front that is claimed.
     pub front: Front,
     /// Why the loser does not get it.
     pub winner: Winner,
@@ -35,7 +35,7 @@ pub struct Conflict {
     pub kind: FrontKind,
 }
 
-/// What comes before a claim.
+/// What takes precedence over a claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Winner {
     /// The claim of this Service, to which the front is this; the loser itself when two of its ports claim the front.
@@ -203,7 +203,7 @@ impl Claims {
         changed
     }
 
-    /// Takes over what became of the conflicts at a front that were these before.
+    /// Updates the conflicts at a front, which were `before` until now.
     fn note(&mut self, front: Front, before: &BTreeSet<Conflict>) {
         let now = self.conflicts_at(front);
         self.lost = self.lost + now.len() - before.len();
@@ -271,7 +271,7 @@ impl Claims {
 }
 
 /// Whether a claim is one of an external IP on an address that is set aside for cluster IPs. A Service with such an address as its
-/// cluster IP comes before the claim; while there is none, the next Service that gets the address must not find its traffic elsewhere.
+/// cluster IP comes before the claim; while no Service has the address, the claim would take the traffic of the next Service that gets it.
 fn is_barred(front: &Front, claim: &Claim, service_cidrs: &[IpNet]) -> bool {
     match front.destination {
         Destination::Address(ip) if claim.rank == Rank::ExternalIp => {

@@ -1,4 +1,4 @@
-//! This node, as far as the proxy cares.
+//! The facts about this node that the proxy uses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -7,18 +7,19 @@ use ipnet::IpNet;
 
 use super::Family;
 
-/// Facts of the Node object this proxy runs on.
+/// The fields of this node's Node object that the proxy uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// The node's name.
     pub name: Arc<str>,
     /// Label `topology.kubernetes.io/zone`; `None` when absent or empty (C2, C9).
     pub zone: Option<Arc<str>>,
-    /// Its raw IPs: the first InternalIP, else the first ExternalIP, then the first address of the other family (M4).
+    /// Its IPs, whatever `bindAddress` is: the first InternalIP, else the first ExternalIP, then the first address of the other family
+    /// (M4).
     pub ips: Vec<IpAddr>,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<IpNet>,
-    /// A deletion timestamp or the cluster autoscaler's taint is absent (L5).
+    /// Whether load balancers may send traffic here: the Node has neither a deletion timestamp nor the cluster autoscaler's taint (L5).
     pub eligible: bool,
 }
 
@@ -66,7 +67,7 @@ mod tests {
         Node { ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(), ..Node::default() }
     }
 
-    // M5
+    // The family of the first IP is the primary one; without an IP it is IPv4 (M5).
     #[test]
     fn the_first_ip_decides_the_primary_family() {
         assert_eq!(node(&["2001:db8::2", "192.0.2.2"]).primary_family(), Family::V6);
@@ -74,7 +75,7 @@ mod tests {
         assert_eq!(node(&[]).primary_family(), Family::V4);
     }
 
-    // M6
+    // A bind address replaces the IP of its family and makes that family the primary one (M6).
     #[test]
     fn the_bind_address_replaces_the_ip_of_its_family_and_comes_first() {
         let bound = |ips: &[&str], address: &str| node(ips).with_bind_address(address.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Short words for objects of the model, for the unit tests of every stage.
+//! Short forms of the objects of the model, for the unit tests of every stage.
 
 use ipnet::IpNet;
 

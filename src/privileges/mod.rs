@@ -97,7 +97,7 @@ pub(crate) enum Error {
     /// A system call about capabilities failed.
     #[error("cannot give up privileges")]
     Capabilities(#[from] Errno),
-    /// Landlock.
+    /// Landlock refused the rules that make files read-only.
     #[error("cannot make files read-only")]
     Files(#[from] RulesetError),
     /// The filter cannot be built or enforced.

@@ -102,7 +102,7 @@ fn sockets_of_other_domains_cannot_be_made() {
         for domain in [AddressFamily::INET, AddressFamily::INET6] {
             socket(domain, SocketType::DGRAM, None).unwrap();
         }
-        // For signals of the runtime.
+        // The runtime of signals needs a pair of Unix sockets.
         UnixStream::pair().unwrap();
         let pair = socketpair(AddressFamily::from_raw(TIPC), SocketType::STREAM, SocketFlags::empty(), None);
         assert_eq!(pair.err(), Some(Errno::PERM));

@@ -1,5 +1,4 @@
-//! What the tables say besides the rules: answers of health-check node ports for the next process, as elements of a map that no rule
-//! uses, and notes in the comments of fronts for `kube-proxy services`.
+//! The answers of the health-check node ports, as elements of a map that no rule uses, and notes in the comments of fronts.
 //!
 //! The kernel keeps the map with the rules. So a process that starts while no API server answers can serve the health-check node ports
 //! from what it reads back, and load balancers leave the node in. It is a map of its own, because the number of local endpoints changes
@@ -42,8 +41,8 @@ pub(super) fn set(family: Family) -> Set {
     commented(set, "Health-check node port . cluster IP . service port : local endpoints; for the next process")
 }
 
-/// The element with the answer of the Service's health-check node port. None beside other ports than the first, for a Service whose cluster IP another one
-/// has, and for one with a name that is no comment, as the API allows none.
+/// The element with the answer of the Service's health-check node port. `None` for other ports than the first, for a Service whose cluster
+/// IP another Service has, and for one whose name is too long for a comment, which the API does not allow.
 pub(super) fn element(port: &PortSelection) -> Option<Element> {
     let check = port.health_check?;
     let front = port.fronts.iter().find(|front| front.kind == FrontKind::ClusterIp)?.front;
@@ -73,7 +72,7 @@ mod tests {
     use crate::model::{Event, Service};
     use crate::select::select;
 
-    /// The elements for a Service with these ports and one local endpoint, beside others.
+    /// The elements for a Service with these ports and one local endpoint, in a cluster with these other Services.
     fn elements(name: &str, ports: &[&str], others: Vec<Service>) -> Vec<Element> {
         let mut web = service(name, &["172.30.0.1", "fd30::1"]);
         web.health_check_node_port = Some(30000);
@@ -86,7 +85,7 @@ mod tests {
         selection.ports.iter().filter_map(element).collect()
     }
 
-    // K2
+    // The number of local endpoints that a health-check node port reports is kept in the table (K2).
     #[test]
     fn a_service_has_one_element_a_family_and_it_is_read_back() {
         for ports in [&["http", "https"][..], &[""]] {

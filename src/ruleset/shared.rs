@@ -173,7 +173,7 @@ pub(super) fn comment(label: &Arc<str>) -> Arc<str> {
     format!("{}{CUT}", &label[..end]).into()
 }
 
-/// The sets that every layout has: addresses of the cluster and of the node, and what the health checks say.
+/// The sets that every layout has: addresses of the cluster and of the node, and the answers of the health checks.
 pub(super) fn common_sets(family: Family) -> [Set; 4] {
     let address = || Types::Named(vec![Fields::of(family).address]);
     let mut ranges = commented(Set::new(set::SERVICE_CIDRS, address()), "ServiceCIDRs");

@@ -57,7 +57,7 @@ pub(super) struct Lists {
     pub(super) local: Vec<SocketAddr>,
     /// The endpoints on this node that are in one of the lists (C7, D10).
     pub(super) hairpin: Vec<SocketAddr>,
-    /// Whether there is anything to talk to, here or elsewhere (C6).
+    /// Whether any endpoint, on this node or elsewhere, may be used (C6).
     pub(super) has_any: bool,
 }
 
@@ -98,7 +98,7 @@ fn ready_or_terminating(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> b
     addresses(endpoints, |endpoint| endpoint.conditions.serving_terminating() && wanted(endpoint))
 }
 
-/// Whether an endpoint may be used by anybody (C8).
+/// Whether an endpoint may be used at all: it is ready, or serves while it terminates (C8).
 const fn usable(endpoint: &Endpoint) -> bool {
     endpoint.conditions.ready || endpoint.conditions.serving_terminating()
 }

@@ -61,14 +61,14 @@ mod tests {
         slice(slice_name, SERVICE, &[slice_port("http", 8080)], endpoints)
     }
 
-    // K2
+    // Terminating and unready endpoints, and those of other nodes, are not counted (K2).
     #[test]
     fn only_ready_endpoints_on_this_node_count() {
         let endpoints = ["10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3", "10.0.0.4 @here unready", "10.0.0.5 @here"];
         assert_eq!(checks(&["172.30.0.1"], vec![http("ns/a", &endpoints)]), [(Family::V4, 30000, 2)]);
     }
 
-    // K2
+    // A terminating endpoint is not counted, whatever `ready` says (K2).
     #[test]
     fn terminating_endpoints_never_count_even_while_they_serve() {
         // With publishNotReadyAddresses an endpoint is called ready to its end.
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(checks(&["172.30.0.1"], vec![http("ns/a", &endpoints)]), [(Family::V4, 30000, 0)]);
     }
 
-    // K2
+    // The number is that of different addresses (K2).
     #[test]
     fn an_address_counts_once_over_all_ports_and_slices() {
         let dns = slice("ns/b", SERVICE, &[slice_port("dns/udp", 5353)], &["10.0.0.1 @here", "10.0.0.2 @here"]);
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(checks(&["172.30.0.1"], slices), [(Family::V4, 30000, 2)]);
     }
 
-    // K2
+    // The number is that of each family, because a health-check node port may have one listener for each (K2).
     #[test]
     fn each_family_of_the_service_counts_its_own() {
         let slices = vec![http("ns/a", &["10.0.0.1 @here", "10.0.0.2 @here"]), http("ns/b", &["fd00::1 @here"])];
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(checks(&["fd30::1"], slices), [(Family::V6, 30000, 1)]);
     }
 
-    // K2
+    // The health-check node port belongs to the Service, so it is answered also without service ports (K2).
     #[test]
     fn a_service_without_ports_has_its_health_check() {
         let mut web = service(SERVICE, &["172.30.0.1"]);
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!((selection.ports, selection.health_checks), (vec![], vec![none_local]));
     }
 
-    // A13
+    // Only a Service with `healthCheckNodePort` has such a listener (A13).
     #[test]
     fn a_service_without_the_port_has_no_health_check() {
         let state = state([Event::ServiceApplied(service(SERVICE, &["172.30.0.1"]))]);

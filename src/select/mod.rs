@@ -1,10 +1,10 @@
 //! Which endpoints each front of a Service uses, and what becomes of traffic that has none.
 //!
-//! Takes the [`State`] and a Service's name, gives a [`ServiceSelection`]. Pure, and blind to how traffic is steered:
+//! Takes the [`State`] and a Service's name, gives a [`ServiceSelection`]. Pure, and independent of how traffic is steered:
 //! nothing here knows of chains, maps or marks.
 //!
-//! Invariants: the result depends only on the Service, its slices, the node's name and zone, and on who owns the
-//! Service's fronts; every list is sorted and free of duplicates; an [`Action`] that uses the cluster list finds it
+//! Invariants: the result depends only on the Service, its slices, the node's name and zone, and on which Service
+//! owns each front; every list is sorted and free of duplicates; an [`Action`] that uses the cluster list finds it
 //! non-empty; the families never mix (D24).
 
 mod endpoints;

@@ -1,4 +1,4 @@
-//! How much a Service amounts to, counted before anything is made of it.
+//! The size of a Service, counted before any record is made for it.
 //!
 //! Takes the [`State`] and a Service's name, gives a [`PortSize`] for each port and family that exists. An object of some 100 KB can
 //! stand for millions of endpoints, because each port of a slice is on each of its endpoints; counting them takes time and memory
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use crate::model::{Backends, Family, ObjectName, Service, ServicePort, State};
 
-/// What a service port amounts to in one family.
+/// The size of a service port in one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSize {
     /// Fronts that it claims, also those that another Service owns.

@@ -1,4 +1,4 @@
-//! Who may connect to a load balancer IP.
+//! Which sources may connect to a load balancer IP.
 
 use std::net::IpAddr;
 
@@ -51,7 +51,7 @@ mod tests {
         allowed_sources(service, family, node).map(|ranges| ranges.iter().map(ToString::to_string).collect())
     }
 
-    // A9
+    // Source ranges restrict only the families of which there is a range (A9).
     #[test]
     fn ranges_of_one_family_leave_the_other_open() {
         let service = service(&["203.0.113.0/25"], &[]);
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(allowed(&service, Family::V6, None), None);
     }
 
-    // A9
+    // A range with prefix length 0 lifts the restriction of its family (A9).
     #[test]
     fn a_range_that_covers_everything_opens_its_own_family() {
         let service = service(&["203.0.113.0/25", "0.0.0.0/0", "2001:db8::/32"], &[]);
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(allowed(&service, Family::V6, None), Some(vec!["2001:db8::/32".to_owned()]));
     }
 
-    // D18
+    // A host inside the ranges may choose a load balancer IP of the Service as its source, so these are let in as well (D18).
     #[test]
     fn a_range_with_the_node_admits_the_load_balancer_ips() {
         let service = service(&["192.168.0.0/24"], &["1.2.3.4", "2001:db8::4"]);

@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn only_the_first_address_is_kept() {
-        // B6
+        // Only the first address of an endpoint is used (B6).
         let endpoints = json!([{"addresses": ["10.0.0.1", "10.0.0.2"]}, {"addresses": []}]);
         let slice: EndpointSlice = decode(&json!({"endpoints": endpoints})).unwrap();
         let kept: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.address.as_deref()).collect();

@@ -1,6 +1,6 @@
 //! Services that are too large, and that are left out so that the others are programmed.
 //!
-//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before anything is made of the
+//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before records are made for the
 //! Service, so one that is over the limit costs next to nothing at each of its changes. What is wanted stays a function of the
 //! cluster's state: nothing of a Service that is over the limit, however it came to be.
 
@@ -43,7 +43,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many elements a Service.
+    /// A limit of this many elements for each Service.
     pub(super) fn new(limit: u64) -> Self {
         Self { limit, over: BTreeMap::new(), news: Vec::new() }
     }
@@ -61,12 +61,12 @@ impl Budget {
         false
     }
 
-    /// Those that are over the limit.
+    /// The Services that are over the limit.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.over.keys()
     }
 
-    /// Those that went over it since the last call.
+    /// The Services that went over the limit since the last call.
     pub(super) fn take_news(&mut self) -> Vec<Oversized> {
         std::mem::take(&mut self.news)
     }

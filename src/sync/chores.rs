@@ -1,6 +1,6 @@
 //! Work that waits for the first successful sync, and is called again for as long as it asks for it.
 //!
-//! Takes the work and the time, gives when its next turn is. Pure but for the work itself: the clock is handed in. Before the first
+//! Takes the work and the time, gives when its next turn is. Pure but for the work itself: the caller passes in the time. Before the first
 //! successful sync it is not called; once it is done, it is not called any more.
 
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@
 //! was behind has moved up. So a map is read soon after a change, and a few times more, ever later; and as long as a read finds stale
 //! clients, soon again. All of it is over within a second, because no client may be sent to an endpoint that has been gone for longer.
 //!
-//! Takes names of maps and what became of a read, gives times. Pure: the clock is handed in.
+//! Takes names of maps and what became of a read, gives times. Pure: the caller passes in the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use super::tables::Owner;
 
-/// From a change to the first read, and from one that found stale clients to the next.
+/// Time from a change to the first read, and from a read that found stale clients to the next.
 const SOON: Duration = Duration::from_millis(100);
-/// From a change to the last read, unless that one finds stale clients.
+/// Time from a change to the last read, unless that read finds stale clients.
 const LATE: Duration = Duration::from_millis(700);
-/// From a read that failed to the next: what failed often fails for a while, and each time is logged.
+/// Time from a read that failed to the next: what failed often fails for a while, and each time is logged.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
 
 /// The maps of a table that are to be read again.
@@ -46,7 +46,7 @@ impl ClientChecks {
         self.0.entry(Arc::clone(map)).or_insert(check).next = now;
     }
 
-    /// Whose map it is.
+    /// The owner of a map.
     pub(super) fn owner(&self, map: &str) -> Option<&Owner> {
         self.0.get(map).map(|check| &check.owner)
     }

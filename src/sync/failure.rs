@@ -1,4 +1,4 @@
-//! Why a sync failed, in words for the log and in few words for the metrics.
+//! Why a sync failed, as a sentence for the log and as one word for the metrics.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ pub enum SyncError {
     /// The kernel did not commit the transaction.
     #[error("cannot commit: {error}")]
     Commit {
-        /// Why.
+        /// The kernel's answer.
         error: CommitError,
         /// The families of which it refused to delete what was not wanted any more.
         cleanup: BTreeSet<Family>,
@@ -85,7 +85,7 @@ mod tests {
         Refusal { command, element: None, object: "x".to_owned(), errno: 16, message: None }
     }
 
-    // F8
+    // A deletion of a chain or set that the kernel refuses is counted as a failed clean-up (F8).
     #[test]
     fn only_refused_deletions_of_chains_and_sets_are_failures_to_clean_up() {
         let table = |family| TableName { family, name: "kube-proxy".into() };

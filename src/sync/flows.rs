@@ -1,4 +1,4 @@
-//! UDP flows after a sync: which Services to look through, and when.
+//! UDP flows after a sync: the flows of which Services are examined, and when.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use crate::conntrack;
 use crate::kernel::Kernel;
 use crate::model::{Family, ObjectName, State};
 
-/// Remembers which Services have UDP endpoints, and which of these changed since flows were looked through last.
+/// Remembers which Services have UDP endpoints, and which of these changed since the flows were last examined.
 #[derive(Debug, Default)]
 pub(super) struct UdpFlows {
     known: HashSet<ObjectName>,
     changed: BTreeSet<ObjectName>,
 }
 
-/// What looking through the flows of a family did.
+/// The result of examining the flows of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconciled {
     /// The family.
@@ -70,10 +70,12 @@ impl UdpFlows {
             });
             match outcome {
                 Ok(deleted) => {
-                    debug!(%family, deleted, "looked through UDP flows");
+                    debug!(%family, deleted, "examined UDP flows");
                     results.push(Reconciled { family: *family, took: start.elapsed(), deleted });
                 }
-                Err(error) => warn!(%error, %family, "cannot look through UDP flows; some may lead nowhere"),
+                Err(error) => {
+                    warn!(%error, %family, "cannot examine UDP flows; some may lead to endpoints that are gone")
+                }
             }
         }
         results
@@ -92,7 +94,7 @@ mod tests {
     use crate::model::Event;
     use crate::model::testing::{self, name, port, slice, slice_port};
 
-    /// Tracks one flow a family, which leads to no endpoint, and notes what it is asked.
+    /// A kernel that tracks one flow in each family, which leads to no endpoint, and records the calls.
     #[derive(Default)]
     struct Tracker {
         listed: Vec<Family>,
@@ -154,7 +156,7 @@ mod tests {
         flows.reconcile(state, kernel, &Family::BOTH, &[]).iter().map(|done| done.deleted).collect()
     }
 
-    // J1 B15
+    // UDP flows are listed once for each family, after a sync that changed a Service with a UDP port (B15, J1).
     #[test]
     fn flows_are_listed_once_a_family_and_only_when_a_service_with_udp_changed() {
         let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
     }
 
-    // J7 G10
+    // A flow that was made while other rules were in force may lead nowhere, so a repair has all flows examined (G10, J7).
     #[test]
     fn flows_made_under_the_rules_of_others_are_looked_through() {
         let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "once");
     }
 
-    // J8
+    // A listing that fails is an error in the log; the flows wait for the next change (J8).
     #[test]
     fn a_list_that_fails_is_given_up_and_counts_for_nothing() {
         let (state, mut flows) = (cluster(), UdpFlows::default());

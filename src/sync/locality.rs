@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_gone_or_well_again_does_not_count() {
+    fn a_service_that_is_deleted_or_has_local_endpoints_again_does_not_count() {
         let web = local(TrafficPolicy::Local, TrafficPolicy::Local);
         let slice = slice("ns/web-1", WEB, &[slice_port("http", 8080)], &["10.0.0.1 @there"]);
         let state = state([Event::ServiceApplied(web), Event::SliceApplied(slice)]);

@@ -21,13 +21,13 @@ pub(super) fn by_loser(conflicts: &[Conflict]) -> Vec<LostClaims> {
     for conflict in conflicts {
         by_loser.entry(&conflict.loser).or_default().push(conflict);
     }
-    let told = by_loser.into_iter().filter_map(|(service, conflicts)| {
+    let reports = by_loser.into_iter().filter_map(|(service, conflicts)| {
         let (first, others) = conflicts.split_first()?;
         let more =
             if others.is_empty() { String::new() } else { format!("; {} more of its fronts alike", others.len()) };
         Some(LostClaims { service: service.clone(), reason: format!("{first}{more}") })
     });
-    told.collect()
+    reports.collect()
 }
 
 #[cfg(test)]
@@ -52,11 +52,11 @@ mod tests {
             Event::ServiceApplied(taker("b/one", "10.96.0.2", &[53, 80, 9153])),
             Event::ServiceApplied(taker("b/two", "10.96.0.3", &[9153])),
         ]);
-        let told = by_loser(&state.take_conflicts());
+        let reports = by_loser(&state.take_conflicts());
         let reason = "Services a/dns and b/one both claim 10.96.0.1 port 53/tcp; a/dns gets it, because a cluster IP comes \
                       before an external IP; 2 more of its fronts alike";
-        assert_eq!(told[0], LostClaims { service: name("b/one"), reason: reason.to_owned() });
-        assert_eq!((told.len(), &told[1].service), (2, &name("b/two")));
-        assert!(told[1].reason.ends_with("external IP"), "{}", told[1].reason);
+        assert_eq!(reports[0], LostClaims { service: name("b/one"), reason: reason.to_owned() });
+        assert_eq!((reports.len(), &reports[1].service), (2, &name("b/two")));
+        assert!(reports[1].reason.ends_with("external IP"), "{}", reports[1].reason);
     }
 }

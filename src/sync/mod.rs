@@ -58,9 +58,9 @@ pub struct Sync<K> {
     health: Reporter,
     last_end: Option<Instant>,
     started: Instant,
-    /// Whether a process before this one left rules, once that has been asked.
+    /// Whether a process before this one left rules; `None` until the kernel was asked.
     has_previous_rules: Option<bool>,
-    /// Checks this node's own object once.
+    /// Checks this node's Node when it is first known.
     on_node: Option<OnNode>,
     /// The end of the last sync that took into account that a second had passed.
     last_second: Option<Instant>,
@@ -88,7 +88,7 @@ pub type OnRefusedService = Box<dyn Fn(RefusedService) + Send>;
 /// Reports that another kube-proxy, which knows no lock, writes to the same tables.
 pub type OnOtherProxy = Box<dyn Fn() + Send>;
 
-/// Checks this node's own object when it is first seen; an error ends the loop.
+/// Checks this node's Node when it is first known; an error ends the loop.
 pub type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 
 /// How long after a sync the chains that it emptied are deleted (F8), and how often the node's addresses (G11) and writes of other
@@ -196,7 +196,7 @@ impl<K: Kernel> Sync<K> {
             if has_previous_rules {
                 info!(
                     "the Node is not known yet; it counts as eligible, because there are rules from before the start, and \
-                     health-check node ports say what these do"
+                     health-check node ports answer from these"
                 );
                 health.services(engine.health_checks.snapshot());
             }
@@ -210,8 +210,8 @@ impl<K: Kernel> Sync<K> {
         self.engine.state.is_complete() && !self.turns.waits()
     }
 
-    /// Checks now and then whether this process has the lock, and takes it when it is free. Before every object has arrived there is nothing to
-    /// write: then it is left to a process that has something.
+    /// Checks now and then whether this process has the lock, and takes it when it is free. Before every object has arrived there is
+    /// nothing to write: then it is left to a process that has something.
     fn ask_for_turn(&mut self) {
         let now = Instant::now();
         if !self.engine.state.is_complete() || !self.turns.is_due(now) {
@@ -316,8 +316,8 @@ impl<K: Kernel> Sync<K> {
     fn report_other_proxy(&mut self) {
         if self.engine.tables.other_proxy.take_news() {
             warn!(
-                "another kube-proxy, in mode nftables, writes to the same tables; it is left alone but for what it does to our rules: \
-                 end one of the two"
+                "another kube-proxy, in mode nftables, writes to the same tables; its own rules are left alone, and its changes \
+                 of ours are repaired: end one of the two"
             );
             self.on_other_proxy.iter().for_each(|report| report());
         }

@@ -39,18 +39,18 @@ const SETS: [&str; 7] = [
 /// What is known of another kube-proxy.
 #[derive(Debug, Default)]
 pub(super) struct OtherProxy {
-    /// Its last write.
+    /// The time of its last write.
     seen: Option<Instant>,
     /// Another program wrote since the tables were last read.
-    suspected: bool,
-    /// It has come, which was not reported yet.
+    foreign_write: bool,
+    /// It was detected, which was not reported yet.
     news: bool,
 }
 
 impl OtherProxy {
-    /// Another program wrote to the tables.
-    pub(super) fn suspect(&mut self) {
-        self.suspected = true;
+    /// Notes that another program wrote to the tables.
+    pub(super) fn note_foreign_write(&mut self) {
+        self.foreign_write = true;
     }
 
     /// Whether another kube-proxy is there, as far as is known.
@@ -65,12 +65,12 @@ impl OtherProxy {
 
     /// Takes its objects out of what was read of a table, if it may be there. Says whether there were any.
     pub(super) fn set_aside(&self, dump: &mut TableDump, now: Instant) -> bool {
-        (self.suspected || self.is_present(now)) && take_out(dump)
+        (self.foreign_write || self.is_present(now)) && take_out(dump)
     }
 
     /// All tables were read, and objects of it were found or not.
     pub(super) fn tables_read(&mut self, found: bool, now: Instant) {
-        if std::mem::take(&mut self.suspected) && found {
+        if std::mem::take(&mut self.foreign_write) && found {
             self.news |= !self.is_present(now);
             self.seen = Some(now);
         }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn its_names_are_told_from_ours() {
+    fn its_names_are_distinguished_from_those_of_this_proxy() {
         for name in [
             "services",
             "service-4AT6LBPK-shop/web/tcp/http",
@@ -151,12 +151,12 @@ mod tests {
             dump.chains.len()
         };
         assert_eq!(left(&mut other, start), 2, "left by a process that has ended");
-        other.suspect();
+        other.note_foreign_write();
         assert_eq!(left(&mut other, start), 1);
         assert!(other.take_news() && !other.take_news());
         assert_eq!(left(&mut other, start + PRESENT / 2), 1);
         assert_eq!(left(&mut other, start + PRESENT), 2, "it has not written for so long");
-        other.suspect();
+        other.note_foreign_write();
         assert_eq!(left(&mut other, start + PRESENT), 1);
         assert!(other.take_news(), "it is back");
     }

@@ -14,7 +14,7 @@ const MAX_SAMPLES: usize = 10_000;
 /// Changes that no sync has taken over yet.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Nanoseconds since the epoch: what triggered a change before that was not for this process to follow.
+    /// Nanoseconds since the epoch. A change that was triggered before this process started gives no sample.
     start: i64,
     families: Vec<Family>,
     slices: usize,
@@ -56,7 +56,7 @@ impl Pending {
                     return;
                 };
                 self.slices += 1;
-                // Its annotation has the time of the change before the deletion.
+                // The annotation of a deleted slice has the time of its last change, and not that of the deletion.
                 let lost = self.triggers.remove(&(slice.service.clone(), slice.family));
                 self.samples -= lost.map_or(0, |times| times.len());
             }
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(world.pending.numbers(), (1, 0));
     }
 
-    // Nothing says since when such a change waited (P7).
+    // Without the annotation it is unknown since when a change waited (P7).
     #[test]
     fn no_annotation_a_time_before_the_start_and_a_deletion_give_none() {
         let mut world = World::new(&Family::BOTH);

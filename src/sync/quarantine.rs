@@ -1,7 +1,7 @@
 //! Services that the kernel refuses, and that are left out so that the others are programmed.
 //!
 //! Takes names and reasons, says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
-//! clock is handed in. What is wanted stays a function of the cluster's state; this is kept beside it.
+//! caller passes in the time. What is wanted stays a function of the cluster's state; this is kept beside it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 pub struct RefusedService {
     /// The Service.
     pub service: ObjectName,
-    /// What the kernel says, with the command or element in nft syntax.
+    /// The kernel's error, with the command or element in nft syntax.
     pub reason: String,
 }
 
@@ -70,7 +70,7 @@ impl Cause {
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     left_out: BTreeMap<ObjectName, (Instant, String)>,
-    /// Those that are tried again since the last sync that succeeded.
+    /// The Services that are tried again since the last successful sync.
     retried: BTreeMap<ObjectName, String>,
     news: Vec<RefusedService>,
     /// Failed syncs in a row.
@@ -107,18 +107,18 @@ impl Quarantine {
         }
     }
 
-    /// Those that were left out for an hour.
+    /// The Services that have been left out for an hour.
     pub(super) fn due(&self, now: Instant) -> Vec<ObjectName> {
         let is_due = |since: &Instant| now.saturating_duration_since(*since) >= HOUR;
         self.left_out.iter().filter(|(_, (since, _))| is_due(since)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Those that are left out.
+    /// The Services that are left out.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.left_out.keys()
     }
 
-    /// Those added since the last call, unless for the reason of before.
+    /// The Services that were added since the last call, without those that were added for the same reason as before.
     pub(super) fn take_news(&mut self) -> Vec<RefusedService> {
         std::mem::take(&mut self.news)
     }

@@ -1,35 +1,35 @@
-//! How often what other programs did to the tables is repaired, and how often that is logged.
+//! How often changes of the tables by other programs are repaired, and how often that is logged.
 //!
 //! Takes each finding that the tables were changed, gives the moment of the repair and, now and then, what is to be logged. The first
 //! changes are repaired at once, further ones ten times a second; the first are logged at once, further ones every ten seconds with
-//! their number. Pure: the clock is handed in.
+//! their number. Pure: the caller passes in the time.
 //!
 //! Invariant: memory is bounded, whatever other programs do.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Repairs at once before they are spaced, and the space.
+/// How many repairs are made at once, and the least time between two further ones.
 const REPAIRS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) };
 
-/// Log records at once before they are spaced, and the space.
+/// How many log records are written at once, and the least time between two further ones.
 const RECORDS: Rate = Rate { at_once: 10, then_every: Duration::from_secs(10) };
 
 /// Programs and findings that a log record names.
 const NAMED: usize = 16;
 
-/// Something that may happen so often.
+/// A limit of how often something may happen.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     at_once: u32,
     then_every: Duration,
 }
 
-/// How much of a rate is used up.
+/// How much of a rate has been used.
 #[derive(Debug)]
 struct Budget {
     rate: Rate,
-    /// When all of what may happen at once may happen again.
+    /// When the whole number `at_once` is allowed again.
     full: Option<Instant>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Repairs {
 pub(super) struct Unlogged {
     /// Times that the tables were found changed.
     pub(super) times: u64,
-    /// By whom, as far as it is known.
+    /// The programs that changed them, as far as they are known.
     pub(super) by: BTreeSet<String>,
     /// What was found in the tables, where it is more than other rules and elements.
     pub(super) found: BTreeSet<String>,
@@ -118,7 +118,7 @@ fn extend(names: &mut BTreeSet<String>, more: impl IntoIterator<Item = String>) 
 mod tests {
     use super::*;
 
-    /// What a program causes that changes the tables once a millisecond for so many seconds: repairs, log records.
+    /// What a program causes that changes the tables once a millisecond for this many seconds: repairs, log records.
     fn attack(seconds: u64) -> (usize, Vec<Unlogged>) {
         let (mut repairs, start) = (Repairs::new(), Instant::now());
         let (mut done, mut logged) = (0, Vec::new());

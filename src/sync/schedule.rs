@@ -1,8 +1,8 @@
 //! When to sync: at most so often, again after a failure, and once in a while without a reason.
 //!
-//! Pure: the clock is handed in. Requests are coalesced into one (G2); between the end of a run that an event asked for and the start
-//! of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up to the sync period
-//! (G5); an hour after the last run there is another one (G4).
+//! Pure: the caller passes in the time. Requests are coalesced into one (G2); between the end of a run that an event asked for and the
+//! start of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up to the sync
+//! period (G5); an hour after the last run there is another one (G4).
 //!
 //! Invariant: a run that no event asked for (a clean-up, a repair, a new try, the hourly one) delays none that an event asks for. A
 //! clean-up keeps the minimum interval from every run before it, a repair from none.
@@ -30,7 +30,7 @@ pub struct Schedule {
     failures: u32,
 }
 
-/// Why there is to be a run.
+/// The reasons for the next run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wanted {
     /// Something changed.
@@ -121,7 +121,7 @@ mod tests {
         (schedule, now)
     }
 
-    // G3
+    // The first sync does not wait, later ones keep `minSyncPeriod` after the end of the last one (G3).
     #[test]
     fn the_first_run_is_not_delayed_and_later_ones_keep_their_distance() {
         let now = Instant::now();
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(schedule.due(end + MAX), end + MIN);
     }
 
-    // G2
+    // At most one request is pending (G2).
     #[test]
     fn requests_during_a_run_are_one_request_for_the_next() {
         let (mut schedule, end) = after_a_run(true);
@@ -145,14 +145,14 @@ mod tests {
         assert_eq!(schedule.due(end), end + RESYNC);
     }
 
-    // G4
+    // An hour after the last sync everything is compared, without a request (G4).
     #[test]
     fn without_requests_there_is_a_run_every_hour() {
         let (schedule, end) = after_a_run(true);
         assert_eq!(schedule.due(end), end + Duration::from_secs(3600));
     }
 
-    // G5
+    // A failed sync is tried again after 0.1 s, then later and later, up to `syncPeriod` (G5).
     #[test]
     fn failures_are_tried_again_ever_later_up_to_the_sync_period() {
         let (mut schedule, end) = after_a_run(false);
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(schedule.due(end), end + RESYNC);
     }
 
-    // G3 F8
+    // Repairs, clean-ups and the hourly comparison delay no change (F8, G3).
     #[test]
     fn a_run_that_no_event_asked_for_delays_none_that_an_event_asks_for() {
         type Ask = fn(&mut Schedule, Instant);
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    // F8
+    // Emptied chains are deleted by a later transaction, which can wait; what another program changed cannot (F8).
     #[test]
     fn a_clean_up_keeps_the_minimum_interval_and_a_repair_does_not() {
         let (mut schedule, end) = after_a_run(true);

@@ -1,4 +1,4 @@
-//! Configuration and node facts -> what decides about the fixed part of the tables.
+//! Takes the configuration and the facts about the node; gives what decides about the fixed part of the tables.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -47,11 +47,11 @@ pub(super) struct Tables {
     owned: bool,
     /// Whether it is known what the kernel holds.
     known: bool,
-    /// What was written for Services depends on settings that are not in force any more.
+    /// The records of Services were made with settings that have changed since.
     outdated: bool,
     /// At least a second has passed since the last such note that a commit took into account.
     second_passed: bool,
-    /// What read-backs found that is not this proxy's, but for other rules and elements.
+    /// The objects of other programs that read-backs found; rules and elements are not among them.
     findings: Vec<String>,
     /// Another kube-proxy that writes to the same tables.
     pub(super) other_proxy: OtherProxy,
@@ -256,7 +256,7 @@ impl Tables {
         std::mem::take(&mut self.outdated)
     }
 
-    /// Does without owning the tables.
+    /// No longer makes tables that only this process may change, because the kernel has none.
     pub(super) fn disown(&mut self) {
         self.owned = false;
         for table in &mut self.tables {
@@ -284,7 +284,7 @@ impl Tables {
     /// Notes that the kernel may hold anything.
     pub(super) fn forget(&mut self) {
         self.known = false;
-        // If it was a deletion that the kernel refused, the next sync does without.
+        // If the kernel refused a deletion, the next sync does not try it again.
         self.second_passed = false;
     }
 
@@ -320,7 +320,8 @@ impl Tables {
         Ok(())
     }
 
-    /// What the last read-backs found that is not this proxy's, but for other rules and elements, in words.
+    /// The objects that other programs put into the tables, as the last read-backs found them, in words; rules and elements are not among
+    /// them.
     pub(super) fn take_findings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.findings)
     }

@@ -1,23 +1,23 @@
-//! Whose turn it is to write, as the sync loop sees it: how often the lock is asked for, and what is logged.
+//! Whether this process may write, as the sync loop sees it: how often it tries to take the lock, and what is logged.
 //!
-//! Takes what the lock answers, gives what to do about it. Pure: the clock is handed in.
+//! Takes the state of the lock, gives what to do about it. Pure: the caller passes in the time.
 //!
 //! While this process holds the lock it is checked once a second; while another process does, every 50 ms, so that the take-over comes
 //! at once. A wait is logged when it begins, when the holder changes, and every five minutes.
 
 use std::time::{Duration, Instant};
 
-/// Between two checks while this process waits.
+/// Time between two checks while this process waits.
 pub(super) const POLL: Duration = Duration::from_millis(50);
-/// Between two checks while this process holds the lock.
+/// Time between two checks while this process holds the lock.
 const CHECK: Duration = Duration::from_secs(1);
-/// Between two log records about the same wait.
+/// Time between two log records about the same wait.
 const REPEAT: Duration = Duration::from_secs(300);
 
 /// What is new about the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// Nothing new.
+    /// The lock is as it was at the last check.
     None,
     /// The wait is over; it lasted so long.
     Ours(Duration),
@@ -40,7 +40,7 @@ struct Wait {
 }
 
 impl Turns {
-    /// Whether the lock is to be asked for now.
+    /// Whether it is time to try to take the lock.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next_check.is_none_or(|next| next <= now)
     }
@@ -50,7 +50,7 @@ impl Turns {
         self.wait.is_some()
     }
 
-    /// Takes what the lock answered: nothing if this process has it, else why not.
+    /// Takes the result of a try to take the lock: `None` if this process has it, else the reason why not.
     pub(super) fn answered(&mut self, refused: Option<String>, now: Instant) -> News {
         self.next_check = Some(now + if refused.is_some() { POLL } else { CHECK });
         match (refused, &mut self.wait) {
@@ -85,9 +85,9 @@ mod tests {
         let (mut turns, start) = (Turns::default(), Instant::now());
         assert_eq!(turns.answered(reason("pid 1"), start), News::Waits("pid 1".to_owned()));
         let mut logged = Vec::new();
-        for tick in 1..=12_000 {
-            let now = start + POLL * tick;
-            let holder = if tick < 11_000 { "pid 1" } else { "pid 2" };
+        for check in 1..=12_000 {
+            let now = start + POLL * check;
+            let holder = if check < 11_000 { "pid 1" } else { "pid 2" };
             if turns.answered(reason(holder), now) != News::None {
                 logged.push((now - start).as_secs());
             }

@@ -1,6 +1,6 @@
 //! How many allocations, messages and bytes one changed endpoint costs, whatever else the cluster holds.
 //!
-//! The kernel here only has the transaction encoded; needs no root.
+//! The kernel of these tests only encodes the transaction; needs no root.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
@@ -22,7 +22,7 @@ const SIZES: [u16; 2] = [10, 2000];
 const ENDPOINTS: u16 = 3;
 /// Allocations for one endpoint of a Service with four fronts; 142 when this was written.
 const MOST_CALLS: usize = 170;
-/// Changes that are counted; the one in the middle stands for all, so that the rare growth of a hash table is no matter.
+/// Changes that are counted; the one in the middle stands for all, so that the rare growth of a hash table does not count.
 const CHANGES: u16 = 9;
 
 /// A kernel that encodes what it is given, and holds nothing.

@@ -11,7 +11,7 @@ use kube_proxy::source::objects::EndpointSlice;
 
 use crate::{Count, count, turn};
 
-/// Slices, with ten endpoints each: a slice's own cost weighs as in a cluster of small Services.
+/// The number of slices, each with ten endpoints, so that the memory of the slice itself counts as in a cluster of small Services.
 const SLICES: usize = 1000;
 const ENDPOINTS: usize = 10;
 
@@ -38,7 +38,7 @@ fn slice(index: usize) -> String {
     )
 }
 
-/// Bytes an endpoint that are alive since a count.
+/// The bytes for each endpoint that were allocated since a count and are not freed.
 fn per_endpoint(since: usize) -> usize {
     (count().live - since) / (SLICES * ENDPOINTS)
 }
@@ -68,7 +68,7 @@ fn an_endpoint_costs_few_bytes() {
     }
     state.apply(Event::InitialListDone);
     drop(state.take_dirty());
-    // What was decoded is gone by now; what is left is the converter's names and the model.
+    // The decoded objects are dropped by now; what is left is the converter's names and the model.
     let kept = per_endpoint(before);
     assert!((40..=160).contains(&kept), "{kept} bytes an endpoint in the model");
     println!("bytes an endpoint: {decoded} as decoded, {kept} in the model; {calls} allocations to decode a slice");

@@ -1,4 +1,4 @@
-//! A kernel that says no: every error, in every position, and at random; and one that refuses a single Service for ever.
+//! A kernel that refuses transactions: with every error, at every position, and at random; and one that always refuses a single Service.
 //!
 //! After each failure the rules of before are in force, what the kernel holds is read again, and the end is the same as without.
 
@@ -109,7 +109,7 @@ fn each_error_in_each_position_leaves_the_old_rules_and_passes() {
         block = (block + 1) % 60;
         (0..3).for_each(|n| cluster.move_endpoints(n, block + 1));
     };
-    // The first one also changes the number of endpoints.
+    // The first change also changes the number of endpoints.
     for _ in 0..2 {
         change(&mut cluster);
         cluster.sync().expect("no faults yet");
@@ -167,22 +167,22 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(((0..6_u16, 1..60_u8), faults(3), faults(2)), 1..12)
 }
 
-/// Whether the end is the same as without the faults. Notes the faults that were met.
+/// Whether the tables at the end are the same as without the faults. Records the faults that happened.
 fn survives(steps: Vec<Step>, met: &RefCell<Vec<Fault>>) -> Result<(), TestCaseError> {
     let mut cluster = Cluster::new(6);
     for ((service, block), commits, reads) in steps {
         cluster.move_endpoints(service, block);
         cluster.kernel.orders.borrow_mut().commits.extend(commits);
         cluster.kernel.orders.borrow_mut().reads.extend(reads);
-        // It may fail, and the next change comes before it is tried again.
+        // The sync may fail, and the next change comes before it is tried again.
         let _outcome = cluster.sync();
     }
-    // With the faults of all steps waiting, a Service may have been taken to be at fault; it is not for ever.
+    // With the faults of all steps waiting, a Service may have been left out by mistake; it is tried again later.
     let left = cluster.kernel.orders.borrow().commits.len() + cluster.kernel.orders.borrow().reads.len();
     let tries = (0..=left + 1).position(|_| cluster.sync().is_ok());
     prop_assert!(tries.is_some(), "no end after the faults ended");
     met.borrow_mut().append(&mut cluster.kernel.orders.borrow_mut().met);
-    // Those that met nothing to refuse or to read would be met by the next change, which is to be without.
+    // Faults that no transaction or read has met are removed, because the next change is to have none.
     cluster.kernel.orders.borrow_mut().commits.clear();
     cluster.kernel.orders.borrow_mut().reads.clear();
     (0..6).for_each(|service| cluster.move_endpoints(service, 61));
@@ -206,7 +206,7 @@ fn kind(fault: Fault) -> Option<&'static str> {
     }
 }
 
-/// `KUBE_PROXY_FAULTS` is the number of sequences.
+/// `KUBE_PROXY_FAULTS` is the number of random sequences of faults (60 by default).
 #[test]
 fn faults_at_random_change_nothing_of_the_end() {
     // The first sync fails as well, and is tried again (G5, G6).
@@ -228,12 +228,12 @@ fn faults_at_random_change_nothing_of_the_end() {
 }
 
 /// A cluster of which one Service was never accepted.
-fn with_a_culprit(tells_element: bool) -> Cluster {
+fn with_a_refused_service(tells_element: bool) -> Cluster {
     let mut cluster = Cluster::new(40);
     cluster.move_endpoints(7, 66);
     cluster.kernel.orders.borrow_mut().poison = Some(is_bad);
     cluster.kernel.orders.borrow_mut().tells_element = tells_element;
-    cluster.sync().expect_err("at first nobody is blamed");
+    cluster.sync().expect_err("the first refusal leaves no Service out");
     cluster.sync().expect("the others are programmed");
     cluster
 }
@@ -242,30 +242,30 @@ fn with_a_culprit(tells_element: bool) -> Cluster {
 fn a_service_that_is_always_refused_does_not_stop_the_others() {
     // Only the Service that the kernel refuses is left out (G15).
     for tells_element in [true, false] {
-        let mut cluster = with_a_culprit(tells_element);
+        let mut cluster = with_a_refused_service(tells_element);
         assert!(cluster.tried() <= MOST_TRIES);
-        let culprits = cluster.engine.take_refused_services();
-        let [RefusedService { service, reason }] = &culprits[..] else { panic!("{culprits:?}") };
+        let refused = cluster.engine.take_refused_services();
+        let [RefusedService { service, reason }] = &refused[..] else { panic!("{refused:?}") };
         assert_eq!(*service, name(7));
         assert!(reason.contains("element of endpoints"), "{reason}");
         cluster.assert_converged(&[7]);
 
-        // Others go on with one transaction each.
+        // Other Services go on with one transaction for each change.
         cluster.move_endpoints(3, 9);
-        cluster.sync().expect("it is not about the culprit");
+        cluster.sync().expect("it is not about the refused Service");
         assert_eq!((cluster.tried(), cluster.engine.quarantined().len()), (1, 1));
         cluster.assert_converged(&[7]);
     }
 }
 
 #[test]
-fn what_others_do_to_the_tables_while_a_culprit_is_looked_for_is_nobodys_fault() {
+fn changes_by_other_programs_during_the_search_leave_no_service_out() {
     for errno in [2, 17] {
         let mut cluster = Cluster::synced(3);
         cluster.move_endpoints(1, 8);
-        // Twice just before a transaction, and once more while it is tried whether it is for this Service.
+        // Twice just before a transaction, and once more while the Service is tried alone.
         cluster.kernel.orders.borrow_mut().commits.extend([Fault::Refuse(errno, 0); 3]);
-        cluster.sync().expect_err("at first nobody is blamed");
+        cluster.sync().expect_err("the first refusal leaves no Service out");
         cluster.sync().expect("in the end it is taken");
         assert_eq!((cluster.engine.take_refused_services(), cluster.engine.quarantined().len()), (Vec::new(), 0));
         cluster.assert_converged(&[]);
@@ -273,19 +273,19 @@ fn what_others_do_to_the_tables_while_a_culprit_is_looked_for_is_nobodys_fault()
 }
 
 #[test]
-fn a_culprit_is_tried_again_when_it_changes() {
+fn a_refused_service_is_tried_again_when_it_changes() {
     // A Service that was left out is tried again when it changes (G15).
-    let mut cluster = with_a_culprit(true);
+    let mut cluster = with_a_refused_service(true);
     assert_eq!(cluster.engine.take_refused_services().len(), 1);
     cluster.sync().expect("nothing changed");
     cluster.tried();
-    // Still bad, and found at once.
+    // The changed Service is refused too, and is found at once.
     cluster.apply(Event::SliceApplied(slice(7, Family::V4, vec![endpoint(address(Family::V4, 66, 700))])));
     cluster.sync().expect("the others are not stopped");
     assert!(cluster.tried() > 1, "it was tried");
     assert_eq!(cluster.engine.quarantined().len(), 1);
-    assert_eq!(cluster.engine.take_refused_services(), Vec::new(), "said once");
-    // Good now.
+    assert_eq!(cluster.engine.take_refused_services(), Vec::new(), "it was reported before");
+    // The kernel accepts the Service now.
     cluster.move_endpoints(7, 8);
     cluster.sync().expect("nothing is wrong any more");
     assert_eq!(cluster.engine.quarantined().len(), 0);
@@ -293,13 +293,13 @@ fn a_culprit_is_tried_again_when_it_changes() {
 }
 
 #[test]
-fn what_a_culprit_had_before_stays() {
+fn what_a_refused_service_had_before_stays() {
     // A Service that the kernel refuses keeps what it had (G15).
     let mut cluster = Cluster::synced(10);
     cluster.kernel.orders.borrow_mut().poison = Some(is_bad);
     let before = cluster.tables();
     cluster.move_endpoints(7, 66);
-    cluster.sync().expect_err("at first nobody is blamed");
+    cluster.sync().expect_err("the first refusal leaves no Service out");
     cluster.sync().expect("there is nothing else to do");
     assert_eq!((cluster.tables(), cluster.engine.quarantined().len()), (before, 1));
 }
@@ -375,14 +375,14 @@ fn what_is_too_large_only_together_is_sent_in_parts() {
 }
 
 #[test]
-fn several_culprits_are_found() {
+fn several_refused_services_are_found() {
     let mut cluster = Cluster::synced(64);
     cluster.kernel.orders.borrow_mut().poison = Some(is_bad);
     (0..64).for_each(|n| cluster.move_endpoints(n, if n % 20 == 5 { 66 } else { 9 }));
-    cluster.sync().expect_err("at first nobody is blamed");
+    cluster.sync().expect_err("the first refusal leaves no Service out");
     let rounds = (0..6).position(|_| cluster.sync().is_ok());
     assert!(rounds.is_some());
-    let mut found: Vec<_> = cluster.engine.take_refused_services().into_iter().map(|culprit| culprit.service).collect();
+    let mut found: Vec<_> = cluster.engine.take_refused_services().into_iter().map(|refused| refused.service).collect();
     found.sort();
     let mut expected: Vec<_> = [5, 25, 45].map(name).into();
     expected.sort();
@@ -440,13 +440,13 @@ fn serve(servers: health::Servers) -> SocketAddr {
 }
 
 fn get(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("somebody serves");
+    let mut stream = TcpStream::connect(address).expect("a server listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request can be sent");
     io::read_to_string(stream).expect("an answer")
 }
 
 #[test]
-fn a_culprit_is_in_the_log_in_a_metric_in_the_health_details_and_told() {
+fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_reported() {
     // A Service that is left out is shown to the operator, with what the kernel refuses (G13, G15).
     let Cluster { kernel, engine, events, .. } = {
         let mut cluster = Cluster::new(5);
@@ -457,25 +457,25 @@ fn a_culprit_is_in_the_log_in_a_metric_in_the_health_details_and_told() {
     kernel.orders.borrow_mut().poison = Some(is_bad);
     let (metrics, (reporter, health)) = (Metrics::new(), health::new(Duration::from_secs(60)));
     let address = serve(health);
-    let (tell, told) = channel();
+    let (report, reports) = channel();
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
-    let sync = sync.on_refused_service(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
+    let sync = sync.on_refused_service(Box::new(move |refused| report.send(refused).expect("the test listens")));
     let (sender, source) = channel();
     let end = thread::spawn(move || {
-        let first = told.recv_timeout(Duration::from_secs(20)).expect("a culprit");
+        let first = reports.recv_timeout(Duration::from_secs(20)).expect("a refused Service");
         // Time for a second line in the log, if there were one.
         thread::sleep(Duration::from_millis(1500));
         let details = ["/livez", "/healthz"].map(|path| get(address, path));
         drop::<std::sync::mpsc::Sender<Event>>(sender);
-        (first.service, told.try_iter().count(), details)
+        (first.service, reports.try_iter().count(), details)
     });
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     tracing::subscriber::with_default(subscriber, || sync.run(&source).expect("the loop ends with its source"));
-    let (culprit, told_again, details) = end.join().expect("no panic");
-    assert_eq!((culprit, told_again), (name(2), 0));
+    let (refused, reported_again, details) = end.join().expect("no panic");
+    assert_eq!((refused, reported_again), (name(2), 0));
     for body in details {
         assert!(body.contains("\"quarantinedServices\":[\"shop/web-2\"]"), "{body}");
     }

@@ -9,7 +9,7 @@ use kube_proxy::kernel::sysctl;
 use kube_proxy::model::Family;
 use std::time::Duration;
 
-/// What kubelet and the node's owner have in the tables, as `iptables-restore` wants it; `PROXY` marks where kube-proxy's goes.
+/// The rules of kubelet and of the node's owner as input of `iptables-restore`; `PROXY` marks the place for kube-proxy's rules.
 const OTHERS: &str = "*mangle
 :KUBE-IPTABLES-HINT - [0:0]
 :KUBE-KUBELET-CANARY - [0:0]
@@ -167,7 +167,7 @@ fn what_failed_and_only_that_is_tried_again() {
     let (node, before) = node_of_others();
     restore(&node, PROXY);
     let mut clean_up = CleanUp::of_other_modes(false);
-    // Without the privilege every table fails.
+    // Without CAP_NET_ADMIN the clean-up of every table fails.
     let without = node.enter(|| {
         drop_capabilities();
         std::iter::from_fn(|| clean_up.step()).flat_map(|report| report.errors).count()
@@ -175,14 +175,14 @@ fn what_failed_and_only_that_is_tried_again() {
     assert_eq!(without, 6, "three tables of two families");
     assert!(clean_up.retry());
     let reports: Vec<Report> = node.enter(|| std::iter::from_fn(|| clean_up.step()).collect());
-    assert_eq!(reports.len(), without, "what can only be told was told");
+    assert_eq!(reports.len(), without, "what can only be reported was reported");
     reports.iter().for_each(assert_fine);
     assert_eq!(listing(&node), before);
     assert!(!clean_up.retry());
 }
 
 #[test]
-fn what_somebody_else_uses_stays_and_is_told() {
+fn what_another_program_uses_stays_and_is_reported() {
     // A clean-up leaves the chain that other rules use (O1).
     let (node, _) = node_of_others();
     restore(&node, PROXY);

@@ -1,8 +1,8 @@
-//! Clients that are remembered for an endpoint that is gone (session affinity), with a kernel that forgets whom it likes at any
-//! moment, as the real one does when a client's time is over: no sync may fail for that, no Service be held responsible, and no client
+//! Clients that are remembered for an endpoint that is gone (session affinity), with a kernel that forgets clients at any
+//! moment, as the real one does when a client's time is over: no sync may fail for that, no Service be left out, and no client
 //! stay with an endpoint that is gone.
 //!
-//! Drives the engine with a kernel that only remembers; needs no root. `tests/engine/expiry` does the same with the real one.
+//! Drives the engine with a kernel in memory; needs no root. `tests/engine/expiry` does the same with the real one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn table() -> TableName {
     TableName::new(nft::Family::Ip, "kube-proxy")
 }
 
-/// The slice of the Service with so many endpoints.
+/// The slice of the Service with this many endpoints.
 fn dns_slice(count: u16) -> Event {
     let mut slice = slice(0, Family::V4, endpoints(0, Family::V4, count));
     slice.ports[0].protocol = Protocol::Udp;
@@ -62,7 +62,7 @@ impl Dns {
         Self { engine, kernel, map: Arc::new(map) }
     }
 
-    /// Does what rules do: remembers clients for an endpoint.
+    /// Remembers clients for an endpoint, as rules do.
     fn remember(&mut self, clients: impl IntoIterator<Item = u16>, endpoint: u16) {
         self.remember_for(clients, endpoint, None);
     }
@@ -93,8 +93,8 @@ impl Dns {
         self.engine.sync(false).unwrap_or_else(|error| panic!("expiry costs a sync: {error}"))
     }
 
-    /// Looks again as long as the engine wants to; gives how long that was since `now`, and what the looks did.
-    fn look_until_the_end(&mut self) -> (Duration, Vec<Report>) {
+    /// Checks the remembered clients for as long as the engine asks for it; gives how long that was since `now`, and what the checks did.
+    fn check_until_the_end(&mut self) -> (Duration, Vec<Report>) {
         let (begun, mut reports) = (Instant::now(), Vec::new());
         let mut last = begun;
         while let Some(look) = self.engine.next_client_check() {
@@ -104,9 +104,9 @@ impl Dns {
         (last - begun, reports)
     }
 
-    /// Asserts that the tables are as wanted, and that no Service was held responsible.
+    /// Asserts that the tables are as wanted, and that no Service was left out.
     fn assert_forgotten(&mut self, context: &str) {
-        self.look_until_the_end();
+        self.check_until_the_end();
         let gone = Value::Data(Data::from(address(Family::V4, 244, 2)));
         let misled = self.remembered().iter().filter(|element| element.value == gone).count();
         assert_eq!((misled, self.engine.quarantined().len()), (0, 0), "{context}");
@@ -115,7 +115,7 @@ impl Dns {
     }
 }
 
-/// With a kernel of today, and one before Linux 6.3.
+/// Runs a test with a present kernel, and with one before Linux 6.3.
 fn with_each_kernel(test: impl Fn(bool)) {
     [false, true].into_iter().for_each(test);
 }
@@ -125,7 +125,7 @@ fn clients_that_expire_at_any_moment_of_the_transaction_cost_no_sync() {
     // Clients that expire do not make the sync fail that forgets them (E6).
     with_each_kernel(|is_old| {
         for before in 0..12 {
-            // One of them, some, or all.
+            // One of the clients, some, or all expire.
             for expired in [vec![3], vec![0, 4, 9], (0..10).collect()] {
                 let context = format!("old: {is_old}, {expired:?} before command {before}");
                 let mut dns = Dns::new(is_old);
@@ -142,14 +142,14 @@ fn clients_that_expire_at_any_moment_of_the_transaction_cost_no_sync() {
 
 #[test]
 fn a_client_about_to_expire_is_left_to_that_by_an_old_kernel_and_deleted_if_a_packet_renews_it() {
-    // A refused deletion costs an old kernel's transaction (E6).
+    // A kernel before Linux 6.3 refuses the whole transaction when one client is missing (E6).
     let mut dns = Dns::new(true);
     dns.remember(0..2, 2);
     dns.remember_for(2..4, 2, Some(Duration::from_millis(150)));
-    // The first use tells that this kernel has no `destroy element`.
+    // The first use shows that this kernel has no `destroy element`.
     dns.take_away();
     assert_eq!(dns.remembered().len(), 2, "those with little time left stay");
-    // One is renewed by a packet that was on its way; the other expires.
+    // One client is renewed by a packet that was on its way; the other expires.
     let both = [2, 3].map(|n| Element::new(client(n))).to_vec();
     let expire = Command::DeleteElements(table(), Arc::clone(&dns.map), both.into());
     dns.kernel.inner.commit(&[expire]).expect("both are there");
@@ -160,7 +160,7 @@ fn a_client_about_to_expire_is_left_to_that_by_an_old_kernel_and_deleted_if_a_pa
 
 #[test]
 fn clients_that_go_on_expiring_cost_no_sync() {
-    // Nor do those that expire before each further attempt (E6).
+    // Clients that expire before each further attempt do not make the sync fail either (E6).
     with_each_kernel(|is_old| {
         let mut dns = Dns::new(is_old);
         dns.remember(0..600, 2);
@@ -208,7 +208,7 @@ fn the_endpoint_is_taken_away_even_if_clients_cannot_be_forgotten() {
 }
 
 #[test]
-fn a_refusal_of_something_else_is_told_without_the_clients() {
+fn a_refusal_of_other_commands_is_reported_without_the_clients() {
     with_each_kernel(|is_old| {
         let mut dns = Dns::new(is_old);
         dns.remember(0..3, 2);
@@ -241,11 +241,11 @@ fn a_kernel_is_asked_once_whether_it_can_destroy_elements() {
 }
 
 #[test]
-fn a_table_that_is_made_anew_has_nobody_to_forget() {
+fn a_table_that_is_made_anew_has_no_clients_to_forget() {
     with_each_kernel(|is_old| {
         let mut dns = Dns::new(is_old);
         dns.remember(0..10, 2);
-        // Of a kind that cannot be corrected.
+        // The table differs in a way that cannot be corrected, so it is made anew.
         dns.engine.apply(dns_slice(2));
         let mut log = dns.kernel.inner.log.borrow_mut();
         let mut dump = log.tables()[&table().to_string()].clone();
@@ -273,7 +273,7 @@ fn who_is_remembered_late_is_forgotten_within_a_second_whatever_else_is_synced()
             dns.engine.apply(Event::ServiceApplied(other));
             dns.engine.sync(false).expect("nothing is wrong");
         }
-        let (took, reports) = dns.look_until_the_end();
+        let (took, reports) = dns.check_until_the_end();
         assert!(took < Duration::from_secs(1), "{took:?}");
         assert_eq!(reports.iter().map(|report| report.removed).sum::<usize>(), 10);
         dns.assert_forgotten(&format!("old: {is_old}"));
@@ -288,8 +288,8 @@ fn flows_are_looked_through_again_when_a_client_is_expelled_late() {
         let report = dns.take_away();
         assert_eq!(report.flows.len(), 2, "the Service changed");
         dns.remember([1], 2);
-        let (_, reports) = dns.look_until_the_end();
-        let [report] = &reports[..] else { panic!("one look finds somebody: {reports:?}") };
+        let (_, reports) = dns.check_until_the_end();
+        let [report] = &reports[..] else { panic!("one check finds clients: {reports:?}") };
         assert_eq!(
             (report.removed, report.flows.len()),
             (1, 2),

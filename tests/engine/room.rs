@@ -60,7 +60,7 @@ fn grows(layout: Layout, map: &str) {
         assert!(report.added <= 4, "changes are small again: {report:?}");
         drop(proxy);
         let (mut again, report) = programmed(layout, MORE);
-        // One endpoint was another one; all else is as it should be, with the room it has.
+        // Only one endpoint differed; the sets keep the sizes that they have.
         assert!(report.added <= 4 && report.removed <= 4 && report.full, "{report:?}");
         assert_eq!(size(), (2048, 1026));
 

@@ -1,5 +1,5 @@
-//! Other programs on the node that write to nf_tables: what they do to our tables is put right at once, also when they go on doing
-//! it, and what they do to theirs delays nothing.
+//! Other programs on the node that write to nf_tables: their changes of our tables are repaired at once, also when they go on,
+//! and changes of their own tables delay nothing.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +22,7 @@ const ENDPOINTS: u32 = 10;
 const TRIES: usize = 5;
 
 /// How long a repair may take; more where neither the program is optimised nor the machine idle, but less than the second between two
-/// looks at what no event tells of.
+/// checks for changes that no event reports.
 const REPAIRED_WITHIN: Duration = Duration::from_millis(if cfg!(debug_assertions) { 600 } else { 50 });
 
 fn ours() -> TableName {
@@ -46,7 +46,7 @@ fn services(layout: Layout) -> u32 {
     if layout == Layout::Chains { 100 } else { 1_000 }
 }
 
-/// So many Services with one port and [`ENDPOINTS`].
+/// The objects of this many Services, each with one port and [`ENDPOINTS`].
 fn cluster(services: u32) -> Vec<Value> {
     let mut objects = vec![node()];
     for n in 0..services {
@@ -82,7 +82,7 @@ fn time_to_repair(connection: &mut Connection, change: &[Command]) -> Duration {
     start.elapsed()
 }
 
-/// What another program does, from what there is.
+/// The commands of another program, made from the present table.
 type Tampering = fn(&TableDump) -> Vec<Command>;
 
 fn flush_of_all_rules(dump: &TableDump) -> Vec<Command> {
@@ -121,7 +121,7 @@ fn what_others_change_is_put_right_at_once_whatever_the_time_between_syncs(layou
             let mut once = || {
                 let dump = connection.read_table(&ours()).expect("readable").expect("our table");
                 let took = time_to_repair(&mut connection, &tampering(&dump));
-                // What comes no oftener than ten times a second is answered at once.
+                // Changes that come at most ten times a second are repaired at once.
                 thread::sleep(Duration::from_millis(100));
                 took
             };
@@ -220,12 +220,12 @@ test_in_each_layout!(
 fn a_start_over_a_table_that_is_there_takes_at_most_twice_as_long_beside_a_program_that_commits_all_the_time(
     layout: Layout,
 ) {
-    // It compares times.
+    // Times are compared, so no other test may load the machine.
     let _turn = turns::alone();
     // Foreign transactions to other tables do not disturb a read-back (G10).
     const STARTS: usize = 3;
     let node = Namespace::new("node");
-    // The binary with optimisation has ten times as many to read.
+    // A binary with optimisation gets ten times as many Services, because it reads them faster.
     let services = if cfg!(debug_assertions) { services(layout) } else { services(layout) * 10 };
     let mut proxy = Proxy::start(&node, &paced(layout), &cluster(services));
     proxy.wait_until_quiet();

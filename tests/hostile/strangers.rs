@@ -1,5 +1,5 @@
-//! What is in our tables but is not ours, other than chains, rules, sets and elements: flags of the table, and objects that rules can
-//! refer to by name. Put right within a second, whether they come while the proxy runs or were there before it, and the log says
+//! Foreign objects in our tables, other than chains, rules, sets and elements: flags of the table, and objects that rules can
+//! refer to by name. They are removed within a second, whether they come while the proxy runs or were there before it, and the log says
 //! what was found and which program put it there.
 
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ fn in_table(text: &str) -> String {
     format!("table ip kube-proxy {{ {text}\n}}")
 }
 
-/// Waits until the tables are as they were; gives the time that took.
+/// Waits until the tables are repaired; gives the time that this took.
 fn wait_for(world: &World, ours: &Rules, what: &str) -> Duration {
     let start = Instant::now();
     while rules(world) != *ours {
@@ -129,7 +129,7 @@ fn a_dormant_table_works_again_within_a_second(layout: Layout) {
 test_in_each_layout!(a_dormant_table_that_is_owned_next_works_again);
 fn a_dormant_table_that_is_owned_next_works_again(layout: Layout) {
     let _turn = turns::beside_others();
-    // Needs kernel 6.9, as every test about owned tables.
+    // Owned tables need kernel 6.9.
     let world = World::new();
     let mut proxy = Proxy::start_with(&["--table-ownership=auto"], &world.node, &config_in(layout), &mixed::cluster());
     let ours = rules(&world);

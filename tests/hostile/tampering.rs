@@ -1,4 +1,5 @@
-//! Others who write to our tables: noticed at once, named, and repaired. Those who write elsewhere cost nothing.
+//! Other programs that write to our tables: each change is noticed at once, logged with the program's name, and repaired. Writes elsewhere
+//! cost nothing.
 
 use std::net::UdpSocket;
 use std::thread;
@@ -16,8 +17,8 @@ use rustix::process::Signal;
 
 /// The repair, with room for a machine that is busy.
 const REPAIRED_WITHIN: Duration = Duration::from_secs(5);
-/// Some looks.
-const SOME_LOOKS: Duration = Duration::from_millis(3_500);
+/// Time for some of the checks that take place every second.
+const SOME_CHECKS: Duration = Duration::from_millis(3_500);
 
 fn nft(world: &World, command: &str) {
     run(world.node.command("nft").arg(command));
@@ -48,7 +49,7 @@ fn what_others_change_is_put_back() {
         let before = noticed();
         nft(&world, change);
         let end = Instant::now() + REPAIRED_WITHIN;
-        // Rules that are as before were repaired only if the change was noticed; else it changed nothing.
+        // Rules that are as before were repaired only if the proxy noticed the change; otherwise the change had no effect.
         while noticed() <= before || rules() != ours {
             assert!(Instant::now() < end, "not repaired: {change}\n{}", list_ruleset(&world.node));
             thread::sleep(Duration::from_millis(50));
@@ -104,7 +105,7 @@ fn a_udp_flow_that_began_without_rules_finds_an_endpoint_after_the_repair() {
             socket
         });
         let table = if family == Family::V4 { "ip" } else { "ip6" };
-        // Held up, as the repair would else come before the flow.
+        // The proxy is stopped, because its repair would otherwise come before the flow.
         proxy.signal(Signal::STOP);
         nft(&world, &format!("flush chain {table} kube-proxy KUBE-SERVICES"));
         // The kernel tracks this flow as one to the load balancer itself, for as long as the client goes on.
@@ -118,9 +119,9 @@ fn a_udp_flow_that_began_without_rules_finds_an_endpoint_after_the_repair() {
 }
 
 #[test]
-fn nobody_else_can_change_owned_tables_and_the_next_process_adopts_them() {
+fn no_other_program_can_change_owned_tables_and_the_next_process_adopts_them() {
     let _turn = turns::beside_others();
-    // Needs kernel 6.9; on an older one the proxy says that it watches instead.
+    // Needs kernel 6.9; on an older one the proxy logs that it detects and repairs changes instead.
     let world = World::new();
     let mut proxy = Proxy::start_with(&["--table-ownership=auto"], &world.node, &config(), &mixed::cluster());
     let rules = || normalised(&list_ruleset(&world.node));
@@ -179,15 +180,15 @@ fn what_others_do_elsewhere_causes_no_sync() {
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
     proxy.wait_until_quiet();
-    // A second after a sync comes one that looks again at what clients were remembered meanwhile.
-    thread::sleep(SOME_LOOKS);
+    // Within a second after a sync the remembered clients are checked again.
+    thread::sleep(SOME_CHECKS);
     let before = proxy.sync_times();
     assert_eq!(before.len(), 2, "a time for each family");
     for number in 0..5 {
         nft(&world, &format!("add table inet firewall-{number}"));
         nft(&world, &format!("add table ip kube-proxy-{number}"));
     }
-    thread::sleep(SOME_LOOKS);
+    thread::sleep(SOME_CHECKS);
     assert_eq!(proxy.sync_times(), before);
     assert!(!proxy.log().contains("changed our rules"));
 }

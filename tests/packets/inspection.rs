@@ -61,20 +61,20 @@ fn the_hosts_nft_watches_a_sync_beside_foreign_rules(layout: Layout) {
     let output = std::fs::File::create(&log).expect("a file can be made");
     let errors = output.try_clone().expect("a file can be shared");
     let mut monitor = monitor.arg("monitor").stdout(output).stderr(errors).spawn().expect("nft can be run");
-    let said = || std::fs::read_to_string(&log).expect("the log can be read");
-    // It says nothing when it is ready: there are changes until it has seen some.
+    let printed = || std::fs::read_to_string(&log).expect("the log can be read");
+    // `nft monitor` does not report when it is ready, so changes are made until it has printed some.
     for _ in 0..50 {
         for which in [&[0, 3][..], &[1, 2]] {
             proxy.apply(&slices("shop", "web", which, &mixed::WEB_PORTS));
         }
         std::thread::sleep(std::time::Duration::from_millis(100));
-        if said().matches("# new generation").count() > 2 {
+        if printed().matches("# new generation").count() > 2 {
             break;
         }
     }
     let ended = monitor.try_wait().expect("a child can be asked");
     monitor.kill().and_then(|()| monitor.wait()).expect("a child can be ended");
-    let text = said();
+    let text = printed();
     assert_eq!(ended, None, "nft monitor ended by itself:\n{text}");
     assert!(text.contains("# new generation"), "{text}");
     let listing = nft::normalised(&nft::list_ruleset(&world.node));
@@ -85,7 +85,7 @@ test_in_each_layout!(render_prints_what_the_proxy_programs);
 fn render_prints_what_the_proxy_programs(layout: Layout) {
     let world = World::new();
     let mut config = config_in(layout);
-    // The addresses that the Node has; the interfaces of the test's node have others too, which manifests do not tell.
+    // The addresses that the Node has; the interfaces of the test's node have others too, which manifests do not have.
     config["nodePortAddresses"] = json!(["192.0.2.0/24", "2001:db8::/64"]);
     let mut proxy = Proxy::start(&world.node, &config, &mixed::cluster());
     assert_rendered_is_programmed(&world, &proxy);

@@ -1,4 +1,4 @@
-//! What a test says about a flow: it reaches these endpoints evenly and shows this source, or it has this one outcome.
+//! Assertions about a flow: it reaches these endpoints evenly and shows this source, or it has this one outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -50,7 +50,7 @@ pub(crate) fn assert_outcome(from: &Namespace, flow: Flow, expected: &Outcome) {
     assert_eq!(&probe(from, flow), expected, "{flow:?}");
 }
 
-/// One probe from a process on the node itself is stopped: there the kernel may tell the sender at once (`EPERM`).
+/// One probe from a process on the node itself is stopped: there the kernel may give the sender an error at once (`EPERM`).
 pub(crate) fn assert_stopped_on_node(node: &Namespace, flow: Flow, expected: &Outcome) {
     let outcome = probe(node, flow);
     assert!([expected, &Outcome::NotPermitted].contains(&&outcome), "{flow:?}: {outcome:?} instead of {expected:?}");

@@ -1,4 +1,4 @@
-//! Packets through the rules of a running proxy, and what other programs make of these rules.
+//! Packets through the rules of a running proxy, and how other programs read these rules.
 //!
 //! Needs root and the packages of `make deps`. The tests make namespaces of their own and may all run side by side.
 

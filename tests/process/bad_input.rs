@@ -94,7 +94,7 @@ struct Case {
     documents: Vec<String>,
     /// The number of the flawed document, from 1.
     document: usize,
-    /// What the one line about it says.
+    /// A text in the one log line about the flaw.
     says: &'static str,
 }
 
@@ -183,13 +183,13 @@ fn a_flaw_costs_itself_and_one_line_that_names_it() {
             let fitting = complaints(&proxy, &[file, &format!("document={document}"), says]);
             assert_eq!((all.len(), fitting.len()), (1, 1), "{file}: {all:#?}");
         }
-        // What stood beside the flaws counts: without endpoints it is refused, unlike a free address.
+        // The good parts of the flawed objects are used: a Service without endpoints is refused, unlike a free address.
         for n in [10, 11, 12, 13, 14, 16, 17, 18, 19] {
             assert_eq!(connect(&world, n), Err(Outcome::Refused), "Service {n}");
         }
         assert_eq!(connect(&world, 15), Ok(2), "the good endpoint beside the bad one");
         assert_eq!(connect(&world, 30), Err(Outcome::Dropped), "what was flawed as a whole");
-        assert_eq!(complaints(&proxy, &[]).len(), cases().len(), "nothing is said twice, or about anything else");
+        assert_eq!(complaints(&proxy, &[]).len(), cases().len(), "nothing is logged twice, or about anything else");
     });
     let rejected = |kind: &str| proxy.series(&format!("kubeproxy_nft_rejected_objects_total{{kind=\"{kind}\"}}"));
     for (kind, count) in
@@ -234,12 +234,12 @@ fn of_two_services_with_one_front_the_older_gets_it_and_the_other_inherits() {
         assert_eq!(complaints(&proxy, &[]), Vec::<String>::new());
         proxy.apply(std::slice::from_ref(&older));
         assert_eq!(connect(&world, 20), Ok(3));
-        // A change elsewhere is no reason to say it again.
+        // A change of another object does not log it again.
         proxy.apply(&[of_one("a-younger", 0), plain("another", 21).json()]);
         assert_eq!(connect(&world, 20), Ok(3));
-        let said = complaints(&proxy, &["shop/a-younger", "shop/b-older", "10.96.0.20 port 80/tcp"]);
-        assert_eq!((said.len(), complaints(&proxy, &[]).len()), (1, 1), "{said:?}");
-        assert!(said[0].contains("shop/b-older gets it"), "{said:?}");
+        let logged = complaints(&proxy, &["shop/a-younger", "shop/b-older", "10.96.0.20 port 80/tcp"]);
+        assert_eq!((logged.len(), complaints(&proxy, &[]).len()), (1, 1), "{logged:?}");
+        assert!(logged[0].contains("shop/b-older gets it"), "{logged:?}");
         proxy.delete(&[older]);
         assert_eq!(connect(&world, 20), Ok(0));
         assert_eq!(complaints(&proxy, &[]).len(), 1);

@@ -54,7 +54,7 @@ fn tenant(n: u8, ports: u16, endpoints: u16, affinity: bool) -> [Value; 2] {
     [object, slice]
 }
 
-/// One of 3,000 ports x 1,000 endpoints, and three of 1,000 x 1,000.
+/// Services of millions of elements: one with 3,000 ports x 1,000 endpoints, and three with 1,000 x 1,000.
 fn millions() -> Vec<Value> {
     [(1, 3000), (2, 1000), (3, 1000), (4, 1000)].iter().flat_map(|(n, ports)| tenant(*n, *ports, 1000, false)).collect()
 }
@@ -106,21 +106,21 @@ fn assert_cheap(layout: &str, tenants: &[Value]) {
 }
 
 #[test]
-fn services_of_millions_of_elements_delay_nobody() {
+fn services_of_millions_of_elements_delay_no_other_service() {
     for layout in ["maps", "chains"] {
         assert_cheap(layout, &millions());
     }
 }
 
 #[test]
-fn a_service_of_15_000_ports_delays_nobody() {
+fn a_service_of_15_000_ports_delays_no_other_service() {
     for layout in ["maps", "chains"] {
         assert_cheap(layout, &tenant(1, 15_000, 1, false));
     }
 }
 
 #[test]
-fn session_affinity_of_15_000_ports_delays_nobody() {
+fn session_affinity_of_15_000_ports_delays_no_other_service() {
     for layout in ["maps", "chains"] {
         assert_cheap(layout, &tenant(1, 15_000, 1, true));
     }
@@ -226,8 +226,8 @@ fn the_rules_are_those_of_a_cluster_without_the_service() {
         let report = engine.sync(false).expect("nothing is wrong");
         assert!(report.removed > 0, "{report:?}");
         assert_eq!(engine.oversized().collect::<Vec<_>>(), [&cluster::name(1)]);
-        let told = engine.take_oversized();
-        assert!(told.len() == 1 && told[0].size > 5000 && told[0].limit == 5000, "{told:?}");
+        let reported = engine.take_oversized();
+        assert!(reported.len() == 1 && reported[0].size > 5000 && reported[0].limit == 5000, "{reported:?}");
 
         let mut other = Engine::new(cluster::config(), layout, &Family::BOTH, kernel.clone());
         let objects = [cluster::node(None)].into_iter().chain(cluster::served(2, 3)).chain([Event::InitialListDone]);
@@ -240,7 +240,7 @@ fn the_rules_are_those_of_a_cluster_without_the_service() {
 
         engine.apply(large());
         engine.sync(false).expect("nothing is wrong");
-        assert_eq!(engine.take_oversized(), [], "the same is not told again");
+        assert_eq!(engine.take_oversized(), [], "the same is not reported again");
     }
 }
 

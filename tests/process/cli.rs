@@ -28,7 +28,9 @@ fn refused(args: &[&str]) -> String {
 #[test]
 fn version_and_help_end_with_0() {
     assert!(printed(&["--version"]).starts_with("Kubernetes v1.36.2"));
-    assert!(printed(&["--help"]).contains("--conntrack-max-per-core"));
+    let help = printed(&["--help"]);
+    assert!(help.starts_with("Programs Kubernetes Services into nf_tables"), "{help}");
+    assert!(help.contains("--conntrack-max-per-core") && help.contains("\n  services "), "{help}");
 }
 
 #[test]
@@ -73,9 +75,9 @@ fn foreign_text_stays_in_its_place_when_the_ruleset_is_printed() {
     let args = ["render", "--config", config.to_str().unwrap(), "--manifests", manifests.to_str().unwrap()];
     let output = proxy(&args);
     assert_eq!(output.status.code(), Some(1), "the manifest is broken: {output:?}");
-    let [printed, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let [printed, messages] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     assert!(printed.contains("iifname \"b'drop; }\" "), "{printed}");
     assert!(!printed.contains("b\"drop"), "{printed}");
-    assert!(said.contains("\\nFORGED\\u{1b}\\u{202e}.yaml"), "{said:?}");
-    assert_eq!(said.lines().count(), 3, "an unknown field, a bad file, and their number: {said:?}");
+    assert!(messages.contains("\\nFORGED\\u{1b}\\u{202e}.yaml"), "{messages:?}");
+    assert_eq!(messages.lines().count(), 3, "an unknown field, a bad file, and their number: {messages:?}");
 }

@@ -82,8 +82,8 @@ fn states(world: &World) -> States {
 /// The states of the endpoints of each Service and family in a table.
 type States = BTreeMap<(u8, nft::Family), Vec<u16>>;
 
-/// The states that a kernel with these endpoints is in, the newest first; what makes them a mixture if no prefix of the events up to
-/// `newest` explains them.
+/// The states that a kernel with these endpoints is in, the newest first. The error is what makes them a mixture, if no prefix of the
+/// events up to `newest` explains them.
 fn explained(found: &States, newest: u16) -> Result<Vec<u16>, String> {
     let mixture = |what: &str| Err(format!("{what}: {found:?}"));
     if found.len() != usize::from(SERVICES) * 2 {
@@ -108,7 +108,7 @@ fn explained(found: &States, newest: u16) -> Result<Vec<u16>, String> {
 }
 
 #[test]
-fn a_mixture_is_told_from_the_states_of_a_moment() {
+fn a_mixture_is_distinguished_from_the_states_of_a_moment() {
     let of = |each: &dyn Fn(usize) -> Vec<u16>| -> States {
         let keys = (0..SERVICES).flat_map(|n| [nft::Family::Ip, nft::Family::Ip6].map(|family| (n, family)));
         keys.enumerate().map(|(place, key)| (key, each(place))).collect()
@@ -129,7 +129,8 @@ fn a_mixture_is_told_from_the_states_of_a_moment() {
     }
 }
 
-/// Moves all endpoints on and on until the test ends; what `newest` says was or is being written.
+/// Moves all endpoints to the next state again and again until the test ends; `newest` is the state that was written last or is being
+/// written.
 fn churn(path: &std::path::Path, newest: &AtomicU16, stop: &AtomicBool) {
     let unfinished = path.with_extension("tmp");
     while !stop.load(Ordering::Relaxed) && newest.load(Ordering::SeqCst) < STATES {
@@ -190,7 +191,7 @@ fn whenever_the_process_is_killed_the_tables_are_those_of_a_moment() {
 }
 
 /// A kubeconfig for an API server that does not exist.
-fn kubeconfig_of_nobody() -> (TempDir, PathBuf) {
+fn kubeconfig_of_no_server() -> (TempDir, PathBuf) {
     // Nothing listens on this port.
     let directory = TempDir::new().expect("a temporary directory can be made");
     let kubeconfig = directory.path().join("kubeconfig");
@@ -233,7 +234,7 @@ fn without_an_api_server_a_restart_touches_no_rule_and_serves_health() {
     drop(proxy);
     let before = crate::support::nft::list_ruleset(&world.node);
     assert!(before.contains("10.200.3.1"), "{before}");
-    let (_directory, kubeconfig) = kubeconfig_of_nobody();
+    let (_directory, kubeconfig) = kubeconfig_of_no_server();
     let mut proxy = Proxy::with_api(&world.node, &config(), &kubeconfig);
     proxy.spawn();
     wait_for_health(&world, &mut proxy, "/livez", "200");
@@ -245,7 +246,7 @@ fn without_an_api_server_a_restart_touches_no_rule_and_serves_health() {
 }
 
 #[test]
-fn without_an_api_server_load_balancers_are_told_what_the_rules_say() {
+fn without_an_api_server_health_check_node_ports_answer_from_the_rules() {
     // Health-check node ports answer from the rules that are there (K1, K2, O7).
     let web = objects::service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30_080);
     let web = web.load_balancer_ip(Family::V4.load_balancer_ip(1)).spec("externalTrafficPolicy", json!("Local"));
@@ -255,7 +256,7 @@ fn without_an_api_server_load_balancers_are_told_what_the_rules_say() {
         cluster.extend(objects::slices("shop", "web", endpoints, &[("http", Proto::Tcp, 8080)]));
         cluster
     };
-    let (_directory, kubeconfig) = kubeconfig_of_nobody();
+    let (_directory, kubeconfig) = kubeconfig_of_no_server();
     for (layout, addresses) in [("maps", &[][..]), ("chains", &["192.0.2.0/24", "2001:db8::/64"])] {
         let world = World::new();
         let mut config = config();
@@ -285,7 +286,7 @@ fn without_an_api_server_load_balancers_are_told_what_the_rules_say() {
 fn without_an_api_server_and_without_rules_the_node_is_not_eligible() {
     // A node whose Node is unknown and that has no rules is not eligible (L5).
     let world = World::new();
-    let (_directory, kubeconfig) = kubeconfig_of_nobody();
+    let (_directory, kubeconfig) = kubeconfig_of_no_server();
     let mut proxy = Proxy::with_api(&world.node, &config(), &kubeconfig);
     proxy.spawn();
     wait_for_health(&world, &mut proxy, "/livez", "200");

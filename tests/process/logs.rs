@@ -39,7 +39,7 @@ fn cluster() -> Vec<Value> {
     vec![node(), service_cidr(), web, endpoint(0)]
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -78,7 +78,7 @@ fn fill(pipe: &PipeWriter) {
 }
 
 /// A manifest that makes some 8 MiB of log: more than waits for a reader.
-fn much_to_say(proxy: &Proxy<'_>) -> PathBuf {
+fn write_much_to_log(proxy: &Proxy<'_>) -> PathBuf {
     let path = proxy.manifests().path().join("bad.yaml");
     let bad = service("shop", &"x".repeat(40_000)).json().to_string();
     fs::write(&path, vec![bad; 200].join("\n---\n")).unwrap();
@@ -92,12 +92,12 @@ fn dropped(proxy: &Proxy<'_>) -> u64 {
 }
 
 /// The number in "dropped N log lines ...".
-fn told(line: &str) -> Option<u64> {
+fn number_of_dropped(line: &str) -> Option<u64> {
     line.split_once("dropped ")?.1.split_once(" log lines, because the reader of the log was too slow")?.0.parse().ok()
 }
 
 #[test]
-fn a_log_that_nobody_reads_keeps_nothing_from_going_on() {
+fn a_log_that_no_program_reads_stops_nothing() {
     let world = World::new();
     let (reader, writer) = narrow_pipe();
     let mut proxy = Proxy::prepare(&world.node, &config(), &cluster());
@@ -111,7 +111,7 @@ fn a_log_that_nobody_reads_keeps_nothing_from_going_on() {
     }
     assert_eq!(dropped(&proxy), 0);
 
-    let bad = much_to_say(&proxy);
+    let bad = write_much_to_log(&proxy);
     wait_for("lines are dropped", || dropped(&proxy) > 0);
     move_to(&proxy, &world, 1);
     let answer = proxy.get(HEALTHZ, "/livez");
@@ -121,8 +121,9 @@ fn a_log_that_nobody_reads_keeps_nothing_from_going_on() {
 
     let count = dropped(&proxy);
     let mut lines = BufReader::new(reader.try_clone().unwrap()).lines();
-    let number = lines.find_map(|line| told(&line.unwrap())).expect("the log says how many lines are missing");
-    assert!(number >= count, "{number} told, {count} counted before");
+    let number =
+        lines.find_map(|line| number_of_dropped(&line.unwrap())).expect("the log says how many lines are missing");
+    assert!(number >= count, "{number} in the log, {count} counted before");
     assert_eq!(number, dropped(&proxy));
     move_to(&proxy, &world, 2);
 
@@ -160,7 +161,7 @@ fn a_start_and_an_error_at_its_end_do_not_wait_for_a_reader() {
 }
 
 #[test]
-fn a_sync_thread_that_is_stuck_is_told_by_livez_and_healthz() {
+fn a_sync_thread_that_is_stuck_is_reported_by_livez_and_healthz() {
     let world = World::new();
     let mut config = config();
     config["nftables"]["syncPeriod"] = "1s".into();
@@ -168,12 +169,12 @@ fn a_sync_thread_that_is_stuck_is_told_by_livez_and_healthz() {
     let answers = |path| proxy.get(HEALTHZ, path);
     wait_for("healthy at first", || answers("/healthz").starts_with("HTTP/1.1 200 OK\r\n"));
 
-    // Held in its next call to netlink for a minute, or until strace ends.
+    // strace holds the thread in its next call to netlink for a minute, or until strace ends.
     let mut strace = strace::hold(&thread_of(&proxy, "sync"));
     let mut turn = 0;
     for path in ["/livez", "/healthz"] {
         wait_for("unhealthy", || {
-            // So that there is a call.
+            // A change, so that the sync thread calls netlink.
             turn += 1;
             proxy.manifests().apply(&endpoint(turn % 4));
             answers(path).starts_with("HTTP/1.1 503 Service Unavailable\r\n")

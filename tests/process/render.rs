@@ -1,4 +1,4 @@
-//! `kube-proxy render`: it needs the manifests and nothing else, says by its exit code whether all of them were good, and, like every
+//! `kube-proxy render`: it needs the manifests and nothing else, its exit code shows whether all of them were good, and, like every
 //! other output of the program, ends quietly when its reader goes away.
 //!
 //! Root and bubblewrap, for hosts that differ in all but the files.
@@ -237,7 +237,7 @@ fn printing(manifests: &TempDir) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn an_output_whose_reader_has_gone_ends_without_a_word() {
+fn an_output_whose_reader_has_ended_gives_no_message() {
     let manifests = directory(&cluster());
     for arguments in printing(&manifests) {
         let output = outcome(Command::new(binary()).args(&arguments).stdout(closed_pipe()));
@@ -258,7 +258,7 @@ fn an_output_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn messages_that_nobody_reads_change_no_exit_code() {
+fn messages_that_no_program_reads_change_no_exit_code() {
     let manifests = directory(&cluster());
     let status = |command: &mut Command| {
         command.stdout(Stdio::null()).stderr(closed_pipe()).status().expect("the binary can be run").code()

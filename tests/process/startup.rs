@@ -130,12 +130,12 @@ fn complaints(output: &Output) -> Vec<String> {
     text(output).lines().filter(|line| !line.contains(" INFO ")).map(str::to_owned).collect()
 }
 
-/// It ended with 1 and with one line that says all of this, and nothing twice.
+/// Asserts that the process ended with 1 and with one line that has all of these texts, each once.
 fn assert_one_line(output: &Output, says: &[&str]) {
-    let said = complaints(output);
-    assert_eq!((output.status.code(), said.len()), (Some(1), 1), "{}", text(output));
+    let logged = complaints(output);
+    assert_eq!((output.status.code(), logged.len()), (Some(1), 1), "{}", text(output));
     for part in says {
-        assert_eq!(said[0].matches(part).count(), 1, "{part:?} in {}", said[0]);
+        assert_eq!(logged[0].matches(part).count(), 1, "{part:?} in {}", logged[0]);
     }
 }
 
@@ -167,7 +167,7 @@ fn a_sysctl_that_cannot_be_written_is_one_line_and_no_other_is_written() {
     config["conntrack"]["tcpCloseWaitTimeout"] = "61s".into();
     config["conntrack"]["udpTimeout"] = "59s".into();
     let (_directory, config) = file(&config);
-    // All of them, and the last one alone.
+    // All sysctls are read-only, or the last one alone.
     for what in ["/proc/sys", "/proc/sys/net/netfilter/nf_conntrack_udp_timeout"] {
         for more in ["", "--init-only"] {
             let script = format!(
@@ -215,10 +215,10 @@ fn a_port_in_use_is_one_line_and_ends_the_process_only_if_that_is_asked_for() {
         proxy.spawn();
         assert_eq!(proxy.wait_for_end().code(), Some(1), "{}", proxy.log());
         let log = proxy.log();
-        let said: Vec<&str> = log.lines().filter(|line| !line.contains(" INFO ")).collect();
-        assert_eq!(said.len(), 1, "{log}");
+        let logged: Vec<&str> = log.lines().filter(|line| !line.contains(" INFO ")).collect();
+        assert_eq!(logged.len(), 1, "{log}");
         for part in [&format!("cannot listen for {name} on {address}"), "Address already in use", "ss -ltnp"] {
-            assert_eq!(said[0].matches(part).count(), 1, "{part:?} in {}", said[0]);
+            assert_eq!(logged[0].matches(part).count(), 1, "{part:?} in {}", logged[0]);
         }
         assert_eq!(list_ruleset(&world.node), "", "{name}: no rule before that");
 
@@ -241,14 +241,17 @@ fn a_port_in_use_is_one_line_and_ends_the_process_only_if_that_is_asked_for() {
 }
 
 #[test]
-fn an_error_that_ends_the_process_is_said_whatever_rust_log_leaves_out() {
+fn an_error_that_ends_the_process_is_logged_whatever_rust_log_leaves_out() {
     let node = Namespace::new("start");
     let mut command = node.command("setpriv");
     command.args(["--bounding-set=-net_admin"]).arg(binary()).arg("--cleanup").env("RUST_LOG", "off");
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    let said = text(&output);
-    assert!(said.starts_with("kube-proxy: not allowed to program nf_tables") && said.lines().count() == 1, "{said}");
+    let logged = text(&output);
+    assert!(
+        logged.starts_with("kube-proxy: not allowed to program nf_tables") && logged.lines().count() == 1,
+        "{logged}"
+    );
 }
 
 #[test]
@@ -331,7 +334,7 @@ fn what_a_running_proxy_has_given_up_is_refused_to_each_of_its_threads() {
     }
     bystander.kill().unwrap();
     bystander.wait().unwrap();
-    // It goes on as if nothing had been.
+    // The proxy goes on to program changes.
     proxy.apply(&[mixed::web().external_ip(crate::support::plan::Family::V4.external_ip(2)).json()]);
     assert!(proxy.stop().success());
 }
@@ -406,7 +409,7 @@ fn a_new_configuration_ends_the_process_and_a_broken_one_does_not() {
 }
 
 #[test]
-fn an_old_kernel_is_refused_unless_told_otherwise() {
+fn an_old_kernel_is_refused_unless_a_variable_is_set() {
     // A kernel before 5.13 ends the start unless a variable is set (O4). The version that a process sees can be chosen, for
     // programs that look at it.
     let node = Namespace::new("old");

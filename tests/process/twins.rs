@@ -106,7 +106,7 @@ fn hand_over(end_the_first: impl FnOnce(&mut Proxy<'_>)) {
         assert_eq!(generation(&world.node), before, "the rules were written");
         assert_eq!(value(&first, "kubeproxy_nft_repairs_total"), 0.0);
         assert_eq!(value(&first, "kubeproxy_nft_foreign_changes_total"), 0.0);
-        // The second knows of a change that the first never hears of: it shows who writes.
+        // Only the second process gets this change, so the rules show which of the two writes.
         objects(&[2, 3]).iter().for_each(|object| second.manifests().apply(object));
         thread::sleep(Duration::from_millis(300));
         assert_eq!(generation(&world.node), before, "the second wrote before its turn");
@@ -188,11 +188,11 @@ fn a_waiting_process_is_healthy_but_not_ready_and_says_why_it_waits() {
 }
 
 #[test]
-fn nobody_else_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_no_lock() {
+fn no_other_program_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_no_lock() {
     // The kernel keeps the lock for its owner (O12).
     let node = Namespace::new("node");
     let nft = |text: &str| try_run(node.command("nft").args(["-f", "-"]), text);
-    nft("add table inet kube-proxy-lock\nadd chain inet kube-proxy-lock foreign").expect("it is nobody's");
+    nft("add table inet kube-proxy-lock\nadd chain inet kube-proxy-lock foreign").expect("the table has no owner");
     let mut first = Proxy::start(&node, &config(), &objects(&[0, 1]));
     let lock = run(node.command("nft").args(["list", "table", "inet", "kube-proxy-lock"]));
     assert!(lock.contains("flags owner") && lock.contains(&format!("pid {}: ", first.pid())), "{lock}");
@@ -211,7 +211,7 @@ fn nobody_else_can_take_the_lock_away_and_a_table_of_that_name_without_owner_is_
     run_with_input(node.command("nft").args(["-f", "-"]), &format!("delete table ip kube-proxy\n{listing}"));
     let error = nft(&format!("flush ruleset\n{}", list_everything(&node))).expect_err("the lock is in it");
     assert!(error.contains("Operation not permitted"), "{error}");
-    // As `nft/README.md` says.
+    // The command that `nft/README.md` gives.
     let cut = r#"(echo flush ruleset; nft list ruleset | sed '/^table inet kube-proxy-lock /,/^}/d') | nft -f -"#;
     run(node.command("sh").args(["-c", cut]));
 }
@@ -253,7 +253,7 @@ fn a_clean_up_beside_a_running_proxy_names_it_and_removes_nothing() {
     assert!(error.contains("nothing was removed") && error.contains(&format!("pid {}: ", first.pid())), "{error}");
     assert_eq!(generation(&node), before);
     first.kill();
-    clean_up().expect("nobody runs any more");
+    clean_up().expect("no proxy runs any more");
     assert_eq!(list_everything(&node), "");
 }
 
@@ -275,7 +275,7 @@ fn another_kube_proxy_that_knows_no_lock_is_named_once_and_there_is_no_fight() {
     proxy.wait_until_quiet();
     let nft = |text: &str| run_with_input(world.node.command("nft").args(["-f", "-"]), text);
     let mut writes = 0;
-    // What is replayed has no UDP ports of this Service.
+    // The recorded rules have no UDP ports of this Service.
     let flows: Vec<Flow> = flows().into_iter().filter(|flow| flow.proto == Proto::Tcp).collect();
     let count = under_traffic(&world, &flows, || {
         nft(&upstream::start());
@@ -297,7 +297,7 @@ fn another_kube_proxy_that_knows_no_lock_is_named_once_and_there_is_no_fight() {
         assert_eq!(log(&proxy), 1, "{}", proxy.log());
     });
     println!("{count} connections, none lost");
-    // What is done to our rules is still put back.
+    // Changes of our own rules are still repaired.
     nft("flush chain ip kube-proxy KUBE-SERVICES");
     let rules = || run(world.node.command("nft").args(["list", "chain", "ip", "kube-proxy", "KUBE-SERVICES"]));
     wait_until("it is repaired", || rules().contains("@services"));

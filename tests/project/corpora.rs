@@ -127,7 +127,7 @@ fn an_input_that_breaks_a_target_is_named() {
     let problem = replay(|bytes| assert!(bytes.is_empty()), &file).expect("it panics");
     assert!(problem.contains("broken: panics"), "{problem}");
     assert_eq!(replay(|_| {}, &file), None);
-    // The clock runs.
+    // Works until the clock shows some time.
     let before = worked();
     while worked() - before < Duration::from_millis(20) {}
 }

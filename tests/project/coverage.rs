@@ -3,7 +3,8 @@
 //! A test names the statements that it shows by their numbers: in a comment above it or within it, in parentheses behind the rule in
 //! words (`// Hints narrow the choice (C2, C3).`), or at the start of a line of the comment. Writes the table `tests/COVERAGE.md`
 //! (`BLESS=1 cargo test --test project coverage`). Fails when a statement has neither a test nor a reason here, when a reason is left over,
-//! when the table is not what the tests say, and when a comment or a page names a statement that does not exist.
+//! when the table is not what the tests say, when a comment or a page names a statement that does not exist, and when a comment is only
+//! numbers, because a reader needs the rule in words.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
@@ -245,6 +246,43 @@ fn every_number_that_a_comment_or_a_page_names_is_a_statement() {
         }
     }
     assert!(unknown.is_empty(), "tests/BEHAVIOUR.md has no such statement:\n{unknown}");
+}
+
+/// The lines of a source that are comments of numbers and nothing else. A number may stand alone on a later line of a comment in words.
+fn only_numbers(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut follows_words = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        let rest = line.rsplit_once("//").map(|(_, rest)| rest.trim_start_matches(['/', '!']));
+        let is_only_numbers =
+            rest.is_some_and(|rest| list(rest.trim_matches([' ', '(', ')', '.', ';', ':'])).is_some());
+        if is_only_numbers && !follows_words {
+            found.push((number, line.trim()));
+        }
+        follows_words = comment(line).is_some() && (follows_words || !is_only_numbers);
+    }
+    found
+}
+
+#[test]
+fn no_comment_is_only_numbers() {
+    let mut found = String::new();
+    for file in ["src", "nft", "tests", "benches"].into_iter().flat_map(|folder| files(folder, &["rs"])) {
+        for (number, line) in only_numbers(&fs::read_to_string(&file).unwrap()) {
+            // The lines of this file that are input of the tests below stand between quotation marks.
+            if !line.starts_with('"') {
+                writeln!(found, "{}:{number}: {line}", place(&file)).unwrap();
+            }
+        }
+    }
+    assert!(found.is_empty(), "these comments do not say their rule in words:\n{found}");
+}
+
+#[test]
+fn comments_of_numbers_are_found_with_and_without_parentheses() {
+    let text = "// D6\nfn a() {}\n    /// I1 to I3.\n    // (C9; \n    let b = 1; // H3, H5\n// Words (C2,\n// C3).\n// In words (A1).\n// http://D6x";
+    let lines: Vec<usize> = only_numbers(text).into_iter().map(|(number, _)| number).collect();
+    assert_eq!(lines, [1, 3, 4, 5]);
 }
 
 #[test]

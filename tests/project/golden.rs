@@ -1,8 +1,8 @@
 //! The ruleset of small clusters, as text that stands in the repository.
 //!
 //! Takes `tests/data/golden/NAME/` (manifests, and `config.yaml` for the proxy), has the built binary render it in each layout and
-//! compares that with `nft/rulesets/LAYOUT/NAME.nft`. `BLESS=1 cargo test --test project golden` writes these files instead; look at their difference then. The
-//! host's nft must load each of them (root) and list what was loaded.
+//! compares that with `nft/rulesets/LAYOUT/NAME.nft`. `BLESS=1 cargo test --test project golden` writes these files instead; look at their
+//! difference then. The host's nft must load each of them (root) and list what was loaded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ fn the_chains_of_kube_dns_are_those_of_iptables_mode() {
     assert_eq!(elements[1..], [format!("0 : jump {first}"), format!("1 : jump {second}")]);
     let itself = "ip saddr 10.200.192.74 jump KUBE-MARK-MASQ";
     assert_eq!(rules(&text, first), [itself, "meta l4proto udp counter dnat to 10.200.192.74:53"]);
-    // It is on another node, which sees to it.
+    // The endpoint is on another node, so it has no rule for masquerading.
     assert_eq!(rules(&text, second), ["meta l4proto udp counter dnat to 10.200.192.75:53"]);
     assert_eq!(rules(&text, "KUBE-SEP-HFMBYHW5FO36NATD"), ["meta l4proto tcp counter dnat to 10.240.0.10:6443"]);
 }
@@ -156,7 +156,7 @@ fn the_hosts_nft_loads_each_ruleset_and_lists_the_same() {
         let namespace = Namespace::new("golden");
         nft::load(&namespace, &text);
         assert_eq!(nft::normalised(&nft::list_ruleset(&namespace)), nft::normalised(&text), "{case:?}");
-        // What is unused can be deleted: nothing refers to a table from outside.
+        // A table can be deleted, so nothing outside refers to it.
         run(namespace.command("nft").args(["delete", "table", "ip", "kube-proxy"]));
     }
 }

@@ -116,6 +116,21 @@ fn it_runs_from_the_image_root_with_one_capability() {
 }
 
 #[test]
+fn commands_that_look_at_a_node_run_from_the_image_root_with_one_capability() {
+    let (_directory, root) = image_root();
+    for layout in ["maps", "chains"] {
+        let node = Namespace::new("look");
+        run(node.command("nft").arg("-f").arg(project().join("nft/rulesets").join(layout).join("kube-dns.nft")));
+        let mut look = node.command("bwrap");
+        look.args(["--die-with-parent", "--cap-drop", "ALL", "--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(&root);
+        look.args(["/", "--proc", "/proc", "/usr/local/bin/kube-proxy", "services", "-o", "json"]);
+        let document: Value = serde_json::from_str(&run(&mut look)).unwrap();
+        let services = document["services"].as_array().unwrap();
+        assert!(services.iter().any(|service| service["service"] == "kube-system/kube-dns:dns"), "{document}");
+    }
+}
+
+#[test]
 fn the_daemon_set_gives_what_the_image_test_gives() {
     let set = &documents("daemonset.yaml")[0];
     let pod = &set["spec"]["template"]["spec"];

@@ -29,7 +29,7 @@ fn table(text: &str) -> Vec<&str> {
     text.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).collect()
 }
 
-/// What the page has to say of the results.
+/// The lines that the page must have for these results.
 fn summary(results: &str) -> Vec<String> {
     let lines = table(results);
     let columns = cells(lines[0]);
@@ -40,7 +40,7 @@ fn summary(results: &str) -> Vec<String> {
     let line = |kernel: &&str| {
         let rows: Vec<_> = rows.iter().filter(|row| row[0] == *kernel).collect();
         let count = |verdict: &str| rows.iter().flat_map(|row| &row[2..]).filter(|cell| **cell == verdict).count();
-        // What is tested once a kernel stands in the row of the kernel's own nft.
+        // The results of groups that run once a kernel are in the row of the kernel's own nft.
         let is = |group: &str, verdict: &str| rows.iter().any(|row| row[column(group)] == verdict);
         let tests = match count("fail") {
             _ if is("restart", "n/a") && is("old-kernel", "pass") => "refused, as it is too old".to_owned(),

@@ -137,7 +137,7 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("cat", &[]),
 ];
 
-/// What is wrong with a command, if anything is.
+/// What is wrong with a command; `None` when it is right.
 fn flaw(command: &str) -> Option<String> {
     let syntax = Command::new("sh").args(["-n", "-c", command]).output().expect("sh can be started");
     if !syntax.status.success() {
@@ -344,7 +344,7 @@ fn a_scrape_has_the_metrics_of_the_page_with_their_types() {
         }
     }
     assert!(looked > 12, "{looked} metrics");
-    // Those of upstream appear with their first sample, so they are looked for in the sources.
+    // Metrics of upstream appear with their first sample, so their names are searched in the sources.
     let source = sources(&project().join("src/metrics"));
     let upstreams = words(&page, |word| word.starts_with("kubeproxy_") && !word.starts_with("kubeproxy_nft_"));
     assert!(upstreams.len() > 4, "{upstreams:?}");

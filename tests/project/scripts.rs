@@ -1,7 +1,7 @@
 //! The scripts of the repository: each says at once which program is missing, and what brings it.
 //!
 //! Runs every script with a `PATH` that lacks one program. In the place of cargo and make stand programs that only note that they were
-//! called, so that a script that begins its work before it has looked is found out, and nothing is built.
+//! called, so that a script that begins its work before it has checked is detected, and nothing is built.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,7 +11,7 @@ use std::{env, fs};
 
 use tempfile::TempDir;
 
-/// A script with the flags that lead to its work, a program that it needs, and what its message names.
+/// A script with the flags that start its work, a program that it needs, and what its message about the missing program names.
 struct Case {
     script: &'static str,
     arguments: &'static [&'static str],
@@ -72,7 +72,7 @@ impl Programs {
         }
         let programs = Self { folder, called };
         let note = format!("#!/bin/sh\necho \"$0 $*\" >>{}\nexit 1\n", programs.called.display());
-        // Those that this machine may lack are there as well: then only what a case takes away is missing.
+        // Programs that this machine may lack are replaced too, so that only the program of the case is missing.
         let others = CASES.iter().map(|case| case.program).filter(|program| !programs.path(program).exists());
         for program in ["cargo", "make", "apt-get"].into_iter().chain(others.collect::<Vec<_>>()) {
             programs.put(program, &note);
@@ -109,13 +109,13 @@ impl Programs {
     fn run(&self, script: &str, arguments: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(root().join(script));
         command.args(arguments).env("PATH", self.folder.path());
-        // What it makes once it has begun goes where it is thrown away.
+        // Files that the script makes go to a folder that is removed.
         command.env("VM_WORK", self.folder.path().join("work"));
         let output = command.output().expect("a script can be run");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// What was called of that which only notes it; forgotten then.
+    /// The calls that the replaced programs recorded since the last time.
     fn calls(&self) -> String {
         let calls = fs::read_to_string(&self.called).unwrap_or_default();
         fs::write(&self.called, "").expect("a file can be written");
@@ -132,7 +132,8 @@ fn a_script_that_lacks_a_program_says_so_before_it_does_anything() {
         let calls = programs.calls();
         let says_all = [&[*script, program], *named].concat().iter().all(|named| message.contains(named));
         if code != Some(1) || !says_all || !calls.is_empty() {
-            wrong += &format!("{script} without {program} ended with {code:?}, called {calls:?} and said: {message}\n");
+            wrong +=
+                &format!("{script} without {program} ended with {code:?}, called {calls:?} and printed: {message}\n");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
@@ -166,7 +167,7 @@ fn every_script_is_tried() {
     let is_script = |name: &&str| {
         let path = root().join(name);
         let executable = fs::metadata(&path).is_ok_and(|meta| meta.permissions().mode() & 0o100 != 0);
-        // What a guest runs has what vm-tests/run put there; Python says itself what it lacks.
+        // Scripts of guests have the programs that vm-tests/run put there; Python itself reports what it lacks.
         executable && !name.starts_with("vm-tests/guest/") && !name.ends_with(".py")
     };
     let scripts: BTreeSet<&str> = names.split_terminator('\0').filter(is_script).collect();

@@ -297,7 +297,7 @@ fn the_fuzzers_lock_file_knows_every_dependency() {
     let wanted = own.flat_map(|package| package["dependencies"].as_array().into_iter().flatten());
     let wanted = wanted.filter(|dependency| dependency["kind"] != "dev");
     let names: BTreeSet<&str> = wanted.map(|wanted| wanted["name"].as_str().expect("a name")).collect();
-    assert!(names.contains("tokio") && names.len() > 20, "cargo tells of few dependencies: {names:?}");
+    assert!(names.contains("tokio") && names.len() > 20, "cargo lists few dependencies: {names:?}");
     let unknown: Vec<_> = names.into_iter().filter(|name| !known.contains(*name)).collect();
     assert!(unknown.is_empty(), "run `cargo metadata` in tests/fuzz: {unknown:?}");
 }

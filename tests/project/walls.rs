@@ -467,8 +467,8 @@ fn doubled(text: &str) -> Vec<&str> {
             if line.ends_with('{') { body.lines().take_while(|l| l.trim() != "},").collect() } else { line.to_owned() };
         ["#[from]", "#[source]", " source:"].iter().any(|mark| fields.contains(mark))
     };
-    let found = variants.filter(|(said, body)| names.iter().any(|name| said.contains(name)) && is_cause(body));
-    found.map(|(said, _)| said).collect()
+    let found = variants.filter(|(text, body)| names.iter().any(|name| text.contains(name)) && is_cause(body));
+    found.map(|(text, _)| text).collect()
 }
 
 #[test]
@@ -477,7 +477,7 @@ fn no_error_prints_its_cause_twice() {
     let mut found = Vec::new();
     for file in [sources(&root.join("src")), sources(&root.join("nft/src"))].concat() {
         let text = fs::read_to_string(&file).unwrap();
-        found.extend(doubled(&text).into_iter().map(|said| format!("{}: {said}", file.display())));
+        found.extend(doubled(&text).into_iter().map(|text| format!("{}: {text}", file.display())));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -511,15 +511,15 @@ fn a_breach_is_found_wherever_it_stands() {
             "#[cfg(test)]\nuse std::fs::{self, File};\nuse crate::{\n    model::State,\n    sync::{self, Engine},\n};",
             &["names crate::sync", "names crate::sync"],
         ),
-        // Past the crate's root without its name.
+        // `super` reaches the crate's root without the word `crate`.
         ("use super::super::kernel::Kernel;", &["names crate::kernel"]),
         ("use super::State;", &[]),
-        // Several names at once, and behind what looks like the start of a string or comment.
+        // A `use` of several names, and names behind what looks like the start of a string or comment.
         ("use std::{env, io};", &["names std::env"]),
         ("fn a(c: char) { if c == '\"' { unsafe { b() } } }", &["names unsafe"]),
         ("const A: &str = \"http://a\"; fn b() { std::process::exit(1) }", &["names std::process"]),
         ("const A: &str = \"one\n two\"; use tokio::time;", &["names tokio"]),
-        // What is only there for tests may name anything.
+        // Code that is only compiled for tests may name anything.
         ("#[cfg(test)]\n#[allow(dead_code)]\nconst A: [u8; 1] = { unsafe { b() } };\nuse crate::model::State;", &[]),
         ("#[cfg(test)]\nuse crate::sync::{Engine, Sync};", &[]),
     ] {

@@ -1,7 +1,7 @@
 //! Properties of the whole line from events to the kernel, over random small clusters.
 //!
 //! What is wanted depends on the last content of each object only; and a real kernel that followed changes one by one holds the same
-//! as one that was told the end at once. Root, for a network namespace. The seeds are fixed, so a failure comes back.
+//! as one that got the last state at once. Root, for a network namespace. The seeds are fixed, so a failure comes back.
 
 #![forbid(unsafe_code)]
 
@@ -76,7 +76,7 @@ fn history_and_disturbed_end() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)
 proptest! {
     #![proptest_config(fixed(200, 1))]
 
-    // A6 B4 B14
+    // The order of events, repeats and what came before do not matter (A6, B4, B14).
     #[test]
     fn the_wanted_ruleset_depends_on_the_end_only((history, disturbed) in history_and_disturbed_end()) {
         for layout in LAYOUTS {
@@ -220,31 +220,31 @@ fn assert_following_is_as_good(config: &Config, layout: Layout, seed: u64) {
     });
 }
 
-// G7 G8
+// A sync that looks only at what changed gives the same tables as a full one, in one transaction (G7, G8).
 #[test]
 fn a_kernel_that_followed_every_change_holds_what_one_holds_that_got_the_end() {
     assert_following_is_as_good(&config(), Layout::Maps, 2);
 }
 
-// G7 H2 I2
+// The same, with node-port addresses and local pods that follow the Node (G7, H2, I2).
 #[test]
 fn so_it_does_when_the_rules_themselves_depend_on_the_node() {
     assert_following_is_as_good(&config_by_node(), Layout::Maps, 3);
 }
 
-// G7 G8
+// The same in layout `chains` (G7, G8).
 #[test]
 fn so_it_does_with_chains_for_services() {
     assert_following_is_as_good(&config(), Layout::Chains, 4);
 }
 
-// G7 H2 I2
+// The same in layout `chains`, with node-port addresses and local pods that follow the Node (G7, H2, I2).
 #[test]
 fn so_it_does_with_chains_for_services_that_depend_on_the_node() {
     assert_following_is_as_good(&config_by_node(), Layout::Chains, 5);
 }
 
-// O7
+// A restart reads the tables back and has nothing to write, also when the kernel's limits shorten comments (O7).
 #[test]
 fn a_restart_has_nothing_to_do_with_the_longest_names() {
     let name = ObjectName::new(&"n".repeat(63), &"s".repeat(63));

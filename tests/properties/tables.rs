@@ -32,7 +32,7 @@ struct Content {
     parts: BTreeMap<u8, Fragment>,
 }
 
-/// The fixed parts. What tells them apart can be corrected (`OtherRules`), or only by making the table anew.
+/// The fixed parts. Their difference can be corrected (`OtherRules`), or only by making the table anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Plain,
@@ -345,21 +345,21 @@ fn assert_property<S: Strategy>(seed: u64, strategy: &S, property: impl Fn(S::Va
     assert!(changes.get() > 5 * usize::try_from(CASES).expect("a few"), "only {} changes", changes.get());
 }
 
-// G7
+// The full comparison of two tables gives the commands that turn one into the other (G7).
 #[test]
 fn the_difference_of_two_tables_makes_the_first_the_second() {
     let property = |(from, to): (Content, Content), changes: &Cell<usize>| follow(&from, &to, changes);
     Namespace::new("tables").enter(|| assert_property(7, &(content(), content()), property));
 }
 
-// G7
+// The comparison of the records that changed gives the same as the full one (G7).
 #[test]
 fn so_does_the_difference_of_the_records_that_change() {
     let property = |(from, to): (Parts, Parts), changes: &Cell<usize>| difference(&from, &to, changes);
     Namespace::new("records").enter(|| assert_property(8, &(parts(), parts()), property));
 }
 
-// G7
+// An object that one Service gives up while another takes it over is neither lost nor added twice (G7).
 #[test]
 fn what_moves_from_one_owner_to_another_is_there_once_and_whole() {
     let fragment = |owner| elements(owner).prop_map(|(_, fragment)| fragment);

@@ -1,4 +1,4 @@
-//! Changes of a cluster so small that its objects meet all the time: the same addresses, ports, ages and names.
+//! Random changes of a cluster that has so few addresses, ports, ages and names that its objects often claim the same.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const SERVICES: [&str; 3] = ["a", "b", "c"];
 const SLICES: [&str; 5] = ["s1", "s2", "s3", "s4", "s5"];
 const CIDRS: [&str; 2] = ["x", "y"];
 const EXTERNAL: [&str; 5] = ["198.51.100.1", "198.51.100.2", "10.96.0.1", "2001:db8:51::1", "2001:db8:51::2"];
-/// They contain each other, neighbour each other, and cover everything.
+/// Ranges that contain each other, ranges that are neighbours, and one that covers everything.
 const SOURCES: [&str; 6] =
     ["10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24", "203.0.113.0/25", "0.0.0.0/0", "2001:db8:113::/48"];
 const RANGES: [&str; 5] = ["10.96.0.0/16", "10.97.0.0/16", "10.96.0.0/12", "fd00:10:96::/112", "fd00:10::/32"];

@@ -1,7 +1,7 @@
-//! A kernel that fails on order, around one that does what it is asked.
+//! A kernel that fails when the test says so; it wraps one that carries out its transactions.
 //!
 //! Takes a plan: what becomes of the next transactions, of the next reads, and which elements are refused for ever. As the real one,
-//! it changes nothing when it refuses, and may do everything and not say so.
+//! it changes nothing when it refuses, and its acknowledgement may get lost after it carried everything out.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,11 +21,11 @@ pub(crate) enum Fault {
     Refuse(i32, usize),
     /// The whole batch is refused.
     RefuseAll(i32),
-    /// All is done, and the acknowledgement gets lost.
+    /// The transaction is carried out, and the acknowledgement gets lost.
     LoseAck,
     /// The socket is dead, before anything was sent.
     SocketDeath,
-    /// Nothing.
+    /// No fault.
     Fine,
 }
 
@@ -34,12 +34,12 @@ pub(crate) enum Fault {
 pub(crate) struct Orders {
     pub(crate) commits: VecDeque<Fault>,
     pub(crate) reads: VecDeque<Fault>,
-    /// Elements that are refused for ever, and whether the kernel says which element it was.
+    /// Elements that are refused for ever, and whether the kernel's error names the element.
     pub(crate) poison: Option<fn(&Element) -> bool>,
     pub(crate) tells_element: bool,
     /// Faults that met a transaction or a read, in this order; those that are left were never met.
     pub(crate) met: Vec<Fault>,
-    /// The error with which every deletion is refused of what rules put into a map.
+    /// The error with which the kernel refuses every deletion of an element that rules added.
     pub(crate) no_forgetting: Option<i32>,
     /// Bytes of the largest batch that is taken.
     pub(crate) most_bytes: Option<usize>,
@@ -49,7 +49,7 @@ pub(crate) struct Orders {
     pub(crate) read: usize,
 }
 
-/// The kernel; the orders are the test's to change.
+/// The kernel. The test may change its orders at any time.
 #[derive(Clone)]
 pub(crate) struct Faulty<K> {
     pub(crate) inner: K,

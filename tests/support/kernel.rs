@@ -1,4 +1,4 @@
-//! A kernel that only remembers: it takes transactions as nf_tables does, and tells what it was asked.
+//! A kernel in memory: it takes transactions as nf_tables does, and records them.
 //!
 //! It refuses what nf_tables refuses, with the same errors, and changes nothing then: an element that is there with another value,
 //! or deleted without being there, or for which the set has no room; whatever is missing; chains and sets that are in use. So a
@@ -35,13 +35,13 @@ pub(crate) struct Log {
     pub(crate) reads: usize,
     /// What becomes of the next transaction, if not success.
     pub(crate) next: Option<Failure>,
-    /// What others did since the last look.
+    /// What other programs did since the last check.
     pub(crate) foreign: ForeignWrites,
     /// Whether it is a kernel before Linux 6.3, which does not know `destroy element`.
     pub(crate) is_old: bool,
     /// What expires during each of the next transactions.
     pub(crate) expiring: VecDeque<Vec<Expiry>>,
-    /// What was refused on the kernel's own account: not because of `next`, nor because it is old.
+    /// Refusals for the content of a command: not because of `next`, nor because the kernel is old.
     pub(crate) refused: Vec<Refusal>,
     tables: BTreeMap<String, TableDump>,
 }
@@ -78,7 +78,7 @@ pub(crate) enum Failure {
     Unconfirmed,
 }
 
-/// The kernel; the log is the test's to look at.
+/// The kernel. The test may read its log at any time.
 #[derive(Clone, Default)]
 pub(crate) struct Recorder {
     pub(crate) log: Rc<RefCell<Log>>,
@@ -173,7 +173,7 @@ impl Expiry {
 /// The number of the element at fault, if it is one, and the error.
 type Fault = (Option<usize>, i32);
 
-/// Carries a command out as far as it goes; the first error of a command is its only one.
+/// Carries a command out up to its first error, which is the only one that is reported.
 fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) -> Result<(), Fault> {
     let name = command.table().to_string();
     if let Command::AddTable(table) | Command::OwnTable(table) = command {
@@ -289,7 +289,7 @@ fn add(table: &mut TableDump, set: &str, element: &Element) -> Result<(), i32> {
         return Err(ENOENT);
     }
     let (set, elements) = elements(table, set).map_err(|(_, errno)| errno)?;
-    // Sorted, so that looking is fast in large sets. nf_tables does not compare comments, but tests must not rely on that.
+    // Sorted, so that look-ups are fast in large sets. nf_tables does not compare comments, but tests must not rely on that.
     match elements.binary_search_by_key(&element.key, |present| present.key) {
         Ok(at) if elements[at] == *element => Ok(()),
         Ok(_) => Err(EEXIST),

@@ -19,7 +19,7 @@ impl Layout {
         }
     }
 
-    /// The one that this is not.
+    /// The other layout.
     pub(crate) const fn other(self) -> Self {
         match self {
             Self::Maps => Self::Chains,

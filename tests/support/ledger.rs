@@ -1,4 +1,4 @@
-//! An engine that has synced a cluster of a given size, with a kernel that only remembers: for tests of what a change costs.
+//! An engine that has synced a cluster of a given size, with a kernel in memory: for tests of what a change costs.
 
 use kube_proxy::model::{Event, Family};
 use kube_proxy::ruleset::Layout;
@@ -26,9 +26,9 @@ impl Cluster {
         let kernel = Recorder::default();
         let engine = Engine::new(config(), layout, &Family::BOTH, kernel.clone());
         let mut cluster = Self { engine, kernel };
-        cluster.tell([node(Some("a")), service_cidr("kubernetes", &["10.96.0.0/16", "fd00:10:96::/112"])]);
-        (0..size).for_each(|n| cluster.tell(served(n, if n == WIDE { ENDPOINTS + 1 } else { ENDPOINTS })));
-        cluster.tell([Event::InitialListDone]);
+        cluster.apply([node(Some("a")), service_cidr("kubernetes", &["10.96.0.0/16", "fd00:10:96::/112"])]);
+        (0..size).for_each(|n| cluster.apply(served(n, if n == WIDE { ENDPOINTS + 1 } else { ENDPOINTS })));
+        cluster.apply([Event::InitialListDone]);
         cluster.engine.sync(false).expect("this kernel takes everything");
         cluster
     }
@@ -38,7 +38,8 @@ impl Cluster {
         SIZES.into_iter().for_each(|size| test(&mut Self::new(layout, size)));
     }
 
-    pub(crate) fn tell(&mut self, events: impl IntoIterator<Item = Event>) {
+    /// Gives these events to the engine, without a sync.
+    pub(crate) fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
         events.into_iter().for_each(|event| {
             self.engine.apply(event);
         });
@@ -46,14 +47,14 @@ impl Cluster {
 
     /// Syncs after these events; gives what was sent, which is one transaction or nothing.
     pub(crate) fn change(&mut self, events: impl IntoIterator<Item = Event>) -> (Report, Vec<Command>) {
-        self.tell(events);
+        self.apply(events);
         self.sync(false)
     }
 
-    /// Syncs; `settled` as for the engine.
-    pub(crate) fn sync(&mut self, settled: bool) -> (Report, Vec<Command>) {
+    /// Syncs; `after_pause` as for the engine.
+    pub(crate) fn sync(&mut self, after_pause: bool) -> (Report, Vec<Command>) {
         let before = self.kernel.log.borrow().sent.len();
-        let report = self.engine.sync(settled).expect("this kernel takes everything");
+        let report = self.engine.sync(after_pause).expect("this kernel takes everything");
         let log = self.kernel.log.borrow();
         assert!(log.sent.len() <= before + 1, "more than one transaction");
         (report, log.sent.get(before).cloned().unwrap_or_default())

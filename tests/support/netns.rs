@@ -131,7 +131,7 @@ fn set_test_sysctls() {
     ] {
         write_sysctl(key, value);
     }
-    // Global, and so not writable in here, before kernel 6.14.
+    // These two belong to the machine before kernel 6.14, and cannot be written in a namespace then.
     for (key, value) in [("ipv4/icmp_msgs_per_sec", "1000000"), ("ipv4/icmp_msgs_burst", "100000")] {
         if sysctl_path(key).exists() {
             write_sysctl(key, value);
@@ -161,7 +161,7 @@ fn write_sysctl(key: &str, value: &str) {
     fs::write(&path, value).unwrap_or_else(|error| panic!("cannot write {value} to {}: {error}", path.display()));
 }
 
-/// Removes the namespaces of test processes that are gone.
+/// Removes the namespaces of test processes that have ended.
 fn sweep() {
     let Ok(entries) = fs::read_dir(DIRECTORY) else { return };
     for entry in entries.flatten() {
@@ -184,7 +184,7 @@ fn remove(name: &str) {
     for pid in processes_in(&namespace) {
         let _gone_already = kill_process(pid, Signal::KILL);
     }
-    // What `ip netns del` does.
+    // The same steps as those of `ip netns del`.
     if let Err(error) = unmount(&path, UnmountFlags::DETACH) {
         eprintln!("cannot unmount {}: {error}", path.display());
     }
@@ -196,7 +196,7 @@ fn remove(name: &str) {
 fn processes_in(namespace: &fs::Metadata) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let is_inside = |process: &fs::DirEntry| {
-        // Those that end meanwhile, and what is no process, have none.
+        // A process that ends meanwhile, and an entry that is no process, has no such file.
         let theirs = fs::metadata(process.path().join("ns/net"));
         theirs.is_ok_and(|theirs| (theirs.dev(), theirs.ino()) == (namespace.dev(), namespace.ino()))
     };

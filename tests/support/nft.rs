@@ -49,7 +49,8 @@ pub(crate) fn load(namespace: &Namespace, text: &str) {
     run_with_input(namespace.command("nft").args(["-f", "-"]), text);
 }
 
-/// `flags owner` while the owner lives, and what nft 1.0.6 makes of a table that outlived it, and later ones.
+/// Whether a line shows that a table has an owner: `flags owner` while the owner lives, and the forms in which nft 1.0.6 and later ones
+/// print the flags of a table whose owner has ended.
 fn is_ownership(line: &str) -> bool {
     let line = line.trim();
     line.starts_with("flags owner") || line == "flags" || line == "flags persist"

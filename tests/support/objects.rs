@@ -84,7 +84,7 @@ impl ServiceBuilder {
         self
     }
 
-    /// Has each client stay with its endpoint, remembered for `seconds` after its last new connection.
+    /// Adds session affinity: each client is remembered for `seconds` after its last new connection.
     pub(crate) fn client_ip_affinity(self, seconds: u32) -> Self {
         let config = json!({ "clientIP": { "timeoutSeconds": seconds } });
         self.spec("sessionAffinity", json!("ClientIP")).spec("sessionAffinityConfig", config)

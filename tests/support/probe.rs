@@ -58,7 +58,7 @@ impl Proto {
 /// From where to where a probe goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
-    /// How.
+    /// The protocol.
     pub(crate) proto: Proto,
     /// The source address, one of the namespace's.
     pub(crate) source: IpAddr,
@@ -276,7 +276,7 @@ impl IcmpErrors {
         Ok(Self { socket: icmp_socket(flow.source)?, flow, deadline: Instant::now() + timeout() })
     }
 
-    /// Waits until `read` makes an outcome of what `socket` gets, or an error tells of `port`, or time is up.
+    /// Waits until `read` makes an outcome of what `socket` gets, or an error is about `port`, or time is up.
     fn wait(
         &self,
         socket: &Socket,

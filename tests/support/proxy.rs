@@ -36,7 +36,7 @@ pub(crate) fn is_slow() -> bool {
     env::var_os(PATIENCE_VARIABLE).is_some()
 }
 
-/// How long anything may take; `$TEST_PATIENCE_SECONDS` where machines are slow or clusters large.
+/// The deadline for everything; `$TEST_PATIENCE_SECONDS` where machines are slow or clusters large.
 fn patience() -> Duration {
     let seconds = env::var(PATIENCE_VARIABLE).ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(PATIENCE_SECONDS))
@@ -245,7 +245,7 @@ impl<'world> Proxy<'world> {
     /// The whole answer to a GET inside the node's namespace.
     pub(crate) fn get(&self, address: &str, path: &str) -> String {
         let answer = self.node.enter(|| http_get(address, path));
-        answer.unwrap_or_else(|| panic!("nobody answers {path} at {address}"))
+        answer.unwrap_or_else(|| panic!("no server answers {path} at {address}"))
     }
 
     /// Like [`Proxy::get`], for a server that may not be there.

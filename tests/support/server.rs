@@ -105,7 +105,7 @@ impl AsFd for Source {
     }
 }
 
-/// What is left of a source after it was served.
+/// What to do with a source after it was served.
 enum Served {
     Keep,
     Close,

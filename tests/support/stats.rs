@@ -1,4 +1,4 @@
-//! Is a distribution even? The chi-squared test of goodness of fit.
+//! Whether a distribution is even, by the chi-squared test of goodness of fit.
 //!
 //! Takes counts, gives the probability that an even choice would look at least as uneven.
 

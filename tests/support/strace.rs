@@ -1,6 +1,6 @@
 //! What a traced process asked of the kernel, as `strace` wrote it down.
 //!
-//! Takes the text of `strace -f -e trace=execve,sendmsg,sendto`, gives [`Call`]s. Only as much is understood as the tests ask for:
+//! Takes the text of `strace -f -e trace=execve,sendmsg,sendto`, gives [`Call`]s. Only what the tests need is read:
 //! which call it was and, of nfnetlink messages, whether it is a batch and whether it is whole.
 
 use std::path::Path;
@@ -54,7 +54,7 @@ pub(crate) fn calls(trace: &str) -> Vec<Call> {
     trace.lines().filter_map(call).collect()
 }
 
-/// The calls written so far, once strace has caught up: read when two looks in a row show the same.
+/// The calls written so far, once strace has caught up: read when the file is the same at two reads in a row.
 pub(crate) fn read_calls(output: &Path) -> Vec<Call> {
     let look = || fs::read_to_string(output).unwrap_or_default();
     let mut text = look();

@@ -131,7 +131,7 @@ pub enum ReadError {
     Unstable,
 }
 
-// Not `#[from]`, as for `CommitError`.
+// Not `#[from]`, for the reason that `CommitError` has.
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)

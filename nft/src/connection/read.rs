@@ -203,7 +203,7 @@ impl TableDump {
     pub fn empty(table: Table) -> Self {
         Self {
             table,
-            ownership: Ownership::Anybody,
+            ownership: Ownership::Unowned,
             dormant: false,
             unknown_flags: 0,
             chains: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! Expressions of rules.
+//! Decodes the expressions of rules.
 
 use std::sync::Arc;
 

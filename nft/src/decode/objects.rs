@@ -40,7 +40,7 @@ pub(super) fn table(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeE
     let ownership = match flags & (table_flag::OWNER | table_flag::PERSIST) {
         table_flag::PERSIST => Ownership::Orphaned,
         flags if flags & table_flag::OWNER != 0 => Ownership::Of { port: object.number(OWNER) },
-        _ => Ownership::Anybody,
+        _ => Ownership::Unowned,
     };
     let state = TableState {
         ownership,

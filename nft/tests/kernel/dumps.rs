@@ -79,7 +79,7 @@ fn dump_tables(family: Family) -> Vec<Table> {
     let decoded = dump(GET_TABLE, family, &[]).into_iter();
     decoded
         .map(|decoded| match decoded {
-            Decoded::Table { table, state: TableState { ownership: Ownership::Anybody, dormant: false, .. } } => table,
+            Decoded::Table { table, state: TableState { ownership: Ownership::Unowned, dormant: false, .. } } => table,
             other => panic!("{other:?}"),
         })
         .collect()

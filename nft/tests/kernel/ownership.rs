@@ -81,7 +81,7 @@ fn a_table_without_an_owner_gets_one_only_when_it_is_deleted_and_added_again() {
     in_namespace(|| {
         let mut connection = connect();
         connection.commit(&[Command::AddTable(table()), chain("first")]).expect("committed");
-        assert_eq!(ownership(), Some(Ownership::Anybody));
+        assert_eq!(ownership(), Some(Ownership::Unowned));
         assert_eq!(errno(connection.commit(&[Command::OwnTable(table())])), libc::EOPNOTSUPP);
         let anew = [Command::DeleteTable(table().name), Command::OwnTable(table()), chain("second")];
         connection.commit(&anew).expect("in one transaction");

@@ -174,7 +174,7 @@ fn edges_of_intervals_are_kept() {
         let ranges = vec![
             range([0, 0, 0, 0], [0, 0, 0, 0]),
             range([10, 0, 0, 0], [10, 0, 0, 127]),
-            // Follows the one before without a gap, and stays a range of its own.
+            // This range begins where the one before it ends, and the kernel keeps both apart.
             range([10, 0, 0, 128], [10, 0, 0, 255]),
             range([255, 255, 255, 254], [255, 255, 255, 255]),
         ];

@@ -5,6 +5,7 @@
 //! flags that set none are [`OPTIONS`]. [`Flags::apply`] decides which flags have effect beside `--config`. Invariant:
 //! the values of a [`Flags`] have the type of their flag.
 
+mod documents;
 mod field;
 mod table;
 
@@ -175,6 +176,10 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands
             let args = RenderArgs::from_arg_matches(render).map_err(|error| error.to_string())?;
             Ok(Request::Render(Flags::read(render)?, args))
         }
+        (_, Some((documents::COMPLETION, shell))) => {
+            Ok(Request::Print(documents::completion(command_line(commands), shell)?))
+        }
+        (_, Some((documents::MAN, _))) => Ok(Request::Print(documents::man_page(command_line(commands))?)),
         (_, Some(_)) => Ok(Request::Command(matches)),
         (VersionFlag::Report(version), None) => {
             Ok(Request::Run(Flags { version: Some(version), ..Flags::read(&matches)? }))
@@ -227,12 +232,12 @@ pub(super) fn command_line(commands: Commands) -> Command {
     let render = Command::new(RENDER).about("Print the ruleset for a directory of manifests, and change nothing");
     let line = with_flags(Command::new("kube-proxy-nft"))
         .bin_name("kube-proxy")
-        .about("Programs Kubernetes Services into nf_tables over netlink")
         .arg(version)
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
         .subcommand(with_flags(RenderArgs::augment_args(render)));
-    commands(line)
+    // Behind the commands, whose own description would take its place.
+    documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink")
 }
 
 fn with_flags(command: Command) -> Command {

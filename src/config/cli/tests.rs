@@ -126,7 +126,7 @@ fn deprecated_ports_complete_or_clear_the_addresses() {
     let config = applied(&["--healthz-port=1", "--healthz-bind-address=192.0.2.1", "--metrics-port=2"]);
     assert_eq!(config.healthz_bind_address, "192.0.2.1:1");
     assert_eq!(config.metrics_bind_address, "127.0.0.1:10249");
-    // Not looked at beside these two.
+    // Beside these two flags the port flag has no effect.
     for other in ["--config=f", "--write-config-to=f"] {
         assert_eq!(applied(&["--healthz-port=0", other]).healthz_bind_address, "0.0.0.0:10256", "{other}");
     }
@@ -253,4 +253,19 @@ fn flags_that_do_nothing_are_named() {
     let alone = flags(&given[1..]);
     assert_eq!(alone.ignored(), [""; 0]);
     assert_eq!(flags(&["--config=f"]).unused(), [""; 0]);
+}
+
+#[test]
+fn completion_and_man_page_know_the_commands_and_their_options() {
+    for (shell, mark) in [("bash", "complete -F"), ("zsh", "#compdef kube-proxy"), ("fish", "complete -c kube-proxy")] {
+        let Ok(Request::Print(script)) = request_with_look(&["completion", shell]) else { panic!("{shell}") };
+        for part in [mark, "look", "far", "masquerade-all"] {
+            assert!(script.contains(part), "{shell} lacks {part}: {script}");
+        }
+    }
+    assert!(request(&["completion", "tcsh"]).is_err());
+    let Ok(Request::Print(page)) = request_with_look(&["man"]) else { panic!() };
+    for part in [".TH kube-proxy 8", "masquerade\\-all", ".SH \"COMMAND LOOK\"", "\\-\\-far"] {
+        assert!(page.contains(part), "the page lacks {part}: {page}");
+    }
 }

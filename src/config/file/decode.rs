@@ -31,9 +31,9 @@ pub enum DecodeError {
     NotOurs {
         /// `apiVersion` or `kind`.
         field: &'static str,
-        /// What it must be.
+        /// The required value.
         expected: &'static str,
-        /// What it is, as JSON.
+        /// The value in the file, as JSON.
         found: Value,
     },
     /// A field has a value of the wrong type.

@@ -158,7 +158,7 @@ fn only_healthz_can_be_without_address() {
 
 #[test]
 fn node_port_addresses_are_cidrs_or_primary() {
-    // H1: an empty list is `primary`, which stands alone.
+    // An empty list is `primary`, which stands alone (H1).
     assert_eq!(good("nodePortAddresses: []").node_port_addresses, NodePortAddresses::Primary);
     assert_eq!(good("nodePortAddresses: [primary]").node_port_addresses, NodePortAddresses::Primary);
     let cidrs = vec!["192.0.2.0/24".parse().unwrap(), "::/0".parse().unwrap()];
@@ -177,7 +177,7 @@ fn cluster_cidr(list: &str) -> DetectLocal {
 
 #[test]
 fn cluster_cidrs_are_at_most_one_of_each_family() {
-    // I1: at most one CIDR of each family.
+    // At most one CIDR of each family (I1).
     let (v4, v6) = ("10.0.0.0/8".parse().ok(), "fd00::/8".parse().ok());
     assert_eq!(good("").detect_local, DetectLocal::ClusterCidr { v4: None, v6: None });
     assert_eq!(cluster_cidr("10.0.0.0/8"), DetectLocal::ClusterCidr { v4, v6: None });
@@ -193,13 +193,13 @@ fn cluster_cidrs_are_at_most_one_of_each_family() {
 
 #[test]
 fn cluster_cidrs_do_not_matter_in_other_modes() {
-    // I2: mode NodeCIDR does not read `clusterCIDR`.
+    // Mode NodeCIDR does not read `clusterCIDR` (I2).
     assert_eq!(good("detectLocalMode: NodeCIDR\nclusterCIDR: nonsense").detect_local, DetectLocal::NodeCidr);
 }
 
 #[test]
 fn interface_modes_need_a_plausible_name() {
-    // I3: the name or prefix is one that the kernel accepts.
+    // The name or prefix is one that the kernel accepts (I3).
     for (mode, field) in [("BridgeInterface", "bridgeInterface"), ("InterfaceNamePrefix", "interfaceNamePrefix")] {
         let with = |name: &str| format!("detectLocalMode: {mode}\ndetectLocal: {{{field}: '{name}'}}");
         assert_eq!(error(&with("")), format!("detectLocal.{field}: must not be empty in this detectLocalMode"));

@@ -55,7 +55,7 @@ impl Report {
     }
 }
 
-/// Something that may be left, in the order in which it is removed.
+/// A part of the clean-up. The parts are removed in the order of the variants.
 #[derive(Clone, Debug)]
 enum Part {
     /// A table of mode nftables, or of the fast path.

@@ -18,7 +18,7 @@ const MARK_MASQ: &str = "KUBE-MARK-MASQ";
 /// Made by kubelets that make KUBE-MARK-MASQ, and by kube-proxies of the same age.
 const MARK_DROP: &str = "KUBE-MARK-DROP";
 
-/// Modes iptables and ipvs, in table filter.
+/// The chains of modes iptables and ipvs in table filter.
 const FILTER: [&str; 10] = [
     "KUBE-SERVICES",
     "KUBE-EXTERNAL-SERVICES",
@@ -31,7 +31,7 @@ const FILTER: [&str; 10] = [
     "KUBE-IPVS-OUT-FILTER",
     CANARY,
 ];
-/// Modes iptables and ipvs, in table nat.
+/// The chains of modes iptables and ipvs in table nat.
 const NAT: [&str; 7] =
     ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", MARK_MASQ, CANARY];
 /// Chains of single Services and endpoints, in table nat.
@@ -114,7 +114,7 @@ mod tests {
         plan.unlink.iter().map(ToString::to_string).collect()
     }
 
-    // Jumps go and chains are emptied but those of the kubelet and of others stay (O1).
+    // Jumps to kube-proxy's chains are deleted and these chains are emptied; those of the kubelet and of other programs stay (O1).
     #[test]
     fn jumps_go_and_chains_are_emptied_but_kubelets_and_others_stay() {
         let chains = ["KUBE-SERVICES", "KUBE-SVC-A", "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "MINE", "KUBE-SVCX"];
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(plan.warnings, [""; 0]);
     }
 
-    // A name counts in its own table and not as a built-in chain (O1).
+    // A chain is kube-proxy's only in the table in which kube-proxy makes it, and never if it is a built-in chain (O1).
     #[test]
     fn a_name_counts_in_its_own_table_and_not_as_a_built_in_chain() {
         let all = ["KUBE-SVC-A", "KUBE-POSTROUTING", "KUBE-FORWARD", "KUBE-PROXY-CANARY"];

@@ -15,7 +15,7 @@ fn address_front(text: &str, number: u16) -> Front {
 
 #[test]
 fn a_port_claims_every_address_once() {
-    // A4, A7, A8, A14
+    // A service port is served at its cluster IPs, external IPs, load balancer IPs and node port (A4, A7, A8, A14).
     let mut service = Service {
         external_ips: vec![ip("192.0.2.1"), ip("2001:db8::1"), ip("192.0.2.1")],
         load_balancer_ips: vec![ip("192.0.2.1"), ip("192.0.2.2"), ip("10.96.0.1")],
@@ -43,7 +43,7 @@ fn a_port_claims_every_address_once() {
 
 #[test]
 fn externally_accessible_by_family() {
-    // A14
+    // A node port, load balancer IP or external IP makes a service port accessible from outside, in each family by itself (A14).
     let plain = service("default/web", &["10.96.0.1", "fd00::1"]);
     let node_port = ServicePort { node_port: Some(30080), ..port("http", 80) };
     let cases = [
@@ -169,7 +169,7 @@ fn an_address_listed_twice_by_one_service_is_no_conflict() {
 }
 
 #[test]
-fn a_conflict_is_told_when_it_arises_only() {
+fn a_conflict_is_reported_when_it_arises_only() {
     let mut state = State::new(NODE);
     let apply = |service_name: &str, created, cluster_ip: &str| {
         Event::ServiceApplied(claimant(service_name, created, cluster_ip))
@@ -194,7 +194,7 @@ fn a_conflict_is_told_when_it_arises_only() {
 }
 
 #[test]
-fn a_conflict_that_ended_before_it_was_told_is_not_told() {
+fn a_conflict_that_ended_before_it_was_reported_is_not_reported() {
     let mut state = state([
         Event::ServiceApplied(claimant("default/b", 5, "10.96.0.2")),
         Event::ServiceApplied(claimant("default/c", 6, "10.96.0.3")),
@@ -224,7 +224,8 @@ fn permutations(events: &[Event]) -> Vec<Vec<Event>> {
     permutations(others).into_iter().flat_map(insert).collect()
 }
 
-/// Four claims on 192.0.2.1 port 80/tcp; the stronger, the younger.
+/// Four claims on 192.0.2.1 port 80/tcp, one of each kind. The kinds that take precedence are on younger Services, so that age alone would
+/// choose otherwise.
 fn every_kind() -> [Service; 4] {
     [
         aged("default/cluster", 40, "192.0.2.1"),
@@ -238,7 +239,7 @@ fn every_kind() -> [Service; 4] {
 fn what_a_front_is_to_a_service_counts_more_than_age_in_any_order_of_events() {
     let [cluster, balanced, younger, older] = every_kind();
     let services = [&cluster, &balanced, &younger, &older].map(applied);
-    // Each is taken away in turn, and the next one has the front: the strongest, then the older of two alike.
+    // The owner is deleted again and again, and the next claim gets the front: first by its kind, then by the age of its Service.
     let mut gone = Vec::new();
     for expected in ["default/cluster", "default/balancer", "default/b", "default/a", ""] {
         for order in permutations(&services) {
@@ -299,7 +300,7 @@ fn an_endpoint_of_the_api_server_is_not_an_external_ip_in_any_order_of_events() 
             let text = "Service default/a does not get 192.0.2.1 port 80/tcp as an external IP, because it is an endpoint of the \
                         API server";
             assert_eq!(state.take_conflicts().iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
-            // Other ports of the address are free.
+            // Claims on other ports of the address are not affected.
             elsewhere.iter().for_each(|event| state.apply(event.clone()));
             assert_eq!((owner(&state), state.lost_claims()), ("default/a".to_owned(), 0));
             state.apply(api_server.clone());
@@ -308,7 +309,7 @@ fn an_endpoint_of_the_api_server_is_not_an_external_ip_in_any_order_of_events() 
             state.apply(Event::ApiServerAt(vec![]));
             assert_eq!(owner(&state), "default/a");
         }
-        // A load balancer may lead to the API servers at the address by which they are known.
+        // A cluster may have a load balancer before its API servers, whose IP is the address by which this process reaches them.
         for stronger in [&balanced, &cluster] {
             for order in permutations(&[applied(stronger), api_server.clone(), applied(&external)]) {
                 assert_eq!(owner(&state(order)), stronger.name.to_string());
@@ -332,7 +333,7 @@ fn an_address_of_a_service_cidr_is_not_an_external_ip_in_any_order_of_events() {
         assert_eq!((owner(&state), state.lost_claims()), ("default/b".to_owned(), 1));
         state.apply(ranges(&["192.0.0.0/16"]));
         assert_eq!((owner(&state), state.lost_claims()), (String::new(), 2));
-        // Who has the address as a cluster IP, or from a load balancer, is as before.
+        // A Service that has the address as its cluster IP or load balancer IP keeps it.
         for stronger in [&balanced, &cluster] {
             state.apply(applied(stronger));
             assert_eq!(owner(&state), stronger.name.to_string());

@@ -85,7 +85,7 @@ impl Writer<'_> {
         self.dispatch(selection, verdict);
     }
 
-    /// Leads packets of a front somewhere.
+    /// Adds the verdict for packets of a front to the map of its kind of front.
     fn dispatch(&mut self, selection: &FrontSelection, verdict: Verdict) {
         let map = match selection.front.destination {
             Destination::Address(_) => set::SERVICES,

@@ -20,7 +20,7 @@ pub(super) enum List {
 impl List {
     const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
 
-    /// Front . slot : endpoint.
+    /// The map from front and slot to endpoint.
     pub(super) const fn map(self, side: Side) -> &'static str {
         match (side, self) {
             (Side::Address, Self::Cluster) => "endpoints",

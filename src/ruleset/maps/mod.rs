@@ -55,7 +55,7 @@ enum Side {
 impl Side {
     const BOTH: [Self; 2] = [Self::Address, Self::NodePort];
 
-    /// Front : verdict.
+    /// The map from a front to its verdict.
     const fn dispatch(self) -> &'static str {
         match self {
             Self::Address => "services",
@@ -63,7 +63,7 @@ impl Side {
         }
     }
 
-    /// Front : verdict, for pods and the host behind an external policy Local.
+    /// The map from a front with external policy Local to its verdict for pods and the host.
     const fn cluster_policy(self) -> &'static str {
         match self {
             Self::Address => "cluster-policy",
@@ -71,7 +71,7 @@ impl Side {
         }
     }
 
-    /// Front : verdict, for other clients behind an external policy Local.
+    /// The map from a front with external policy Local to its verdict for other clients.
     const fn local_policy(self) -> &'static str {
         match self {
             Self::Address => "local-policy",
@@ -79,7 +79,7 @@ impl Side {
         }
     }
 
-    /// Front : verdict in the filter chains.
+    /// The map from a front without endpoints to its verdict in the filter chains.
     const fn no_endpoints(self) -> &'static str {
         match self {
             Self::Address => set::NO_ENDPOINTS,

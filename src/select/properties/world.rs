@@ -1,4 +1,4 @@
-//! Histories of a cluster so small that its objects meet all the time: the same addresses, ports, ages and names.
+//! Random events of a cluster that has so few addresses, ports, ages and names that its objects often claim the same.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What becomes of traffic to each front.
+//! Tests of the action for each front.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ fn fronts(state: &State) -> Vec<(FrontKind, String, Action)> {
 
 #[test]
 fn policies_and_endpoints_decide() {
-    // C6, D1, D2, D3, D5, D6: internal policy, external policy, endpoints, action of the cluster IP and of the others
+    // Internal policy, external policy, endpoints, action of the cluster IP and of the others (C6, D1, D2, D3, D5, D6).
     let cases: [(&str, _, _, &[&str], Action, Action); 13] = [
         ("no endpoint", CLUSTER, CLUSTER, &[], Action::Reject, Action::Reject),
         ("no endpoint", LOCAL, LOCAL, &[], Action::Reject, Action::Reject),
@@ -60,7 +60,7 @@ fn policies_and_endpoints_decide() {
 
 #[test]
 fn internal_local_without_external_access_sees_endpoints_elsewhere() {
-    // C6: no cluster list exists, but there is an endpoint somewhere, so drop and do not reject
+    // No cluster list exists, but there is an endpoint somewhere, so drop and do not reject (C6).
     let internal_local = || Service { internal_policy: LOCAL, ..web() };
     for (endpoints, action) in [
         (&["1 @there"][..], Action::Drop),

@@ -1,4 +1,4 @@
-//! How the slices of a Service become one list of endpoints.
+//! Tests of the merging of a Service's slices into one list of endpoints.
 
 use super::{CLUSTER, LOCAL, exposed, lists, only_port, selection, web};
 use crate::model::testing::{port, service, slice, slice_port, state};
@@ -14,7 +14,7 @@ fn http_slice(name: &str, endpoints: &[&str]) -> EndpointSlice {
 
 #[test]
 fn slices_are_merged() {
-    // B4, C1
+    // Endpoints of all slices of a Service are used together; without any there is nothing to use (B4, C1).
     let mut state = state([Event::ServiceApplied(web())]);
     assert_eq!(lists(&state), ["", ""]);
     let one = http_slice("default/web-1", &["10.244.0.3", "10.244.0.1"]);
@@ -28,7 +28,7 @@ fn slices_are_merged() {
 
 #[test]
 fn lists_are_sorted_by_address_not_by_text() {
-    // B11: differently on purpose, slots are chosen by `diff`, so the order only has to be stable
+    // Endpoints are sorted as numbers, unlike upstream: `diff` chooses the slots, so the order only has to be stable (B11).
     let state = state([
         Event::ServiceApplied(web()),
         Event::SliceApplied(http_slice("default/web-1", &["10.244.0.10", "10.244.0.2", "10.244.0.2"])),
@@ -38,7 +38,7 @@ fn lists_are_sorted_by_address_not_by_text() {
 
 #[test]
 fn a_named_port_may_have_another_number_in_each_slice() {
-    // B4, A5
+    // Slices are merged by the name of the port, not by its number (A5, B4).
     let ports = vec![port("web", 80), port("dns", 53), port("dns/udp", 53)];
     let slices = [
         slice("default/web-1", "default/web", &[slice_port("web", 8080), slice_port("dns/udp", 5353)], &["10.244.0.1"]),
@@ -48,13 +48,13 @@ fn a_named_port_may_have_another_number_in_each_slice() {
     let mut state = state([Event::ServiceApplied(Service { ports, ..web() })]);
     slices.into_iter().for_each(|slice| state.apply(Event::SliceApplied(slice)));
     let clusters: Vec<Vec<String>> = selection(&state).ports.iter().map(|port| texts(&port.cluster)).collect();
-    // B12: the slice with another port only gives nothing
+    // The slice with another port only gives nothing (B12).
     assert_eq!(clusters, [vec!["10.244.0.1:8080", "10.244.0.2:9090"], vec!["10.244.0.2:53"], vec!["10.244.0.1:5353"]]);
 }
 
 #[test]
 fn of_duplicates_the_running_and_then_the_later_wins() {
-    // B10; the local list tells which of the two was taken
+    // The local list tells which of the two was taken (B10).
     let cases: [(&str, &str, &str, [&str; 2]); 6] = [
         ("the later wins", "@there", "@here", ["1", "1"]),
         ("the later wins, local first", "@here", "@there", ["1", ""]),
@@ -77,7 +77,7 @@ fn of_duplicates_the_running_and_then_the_later_wins() {
 
 #[test]
 fn families_never_mix() {
-    // B3, D24
+    // An endpoint serves only fronts of its own family (B3, D24).
     let dual = Service { ports: vec![port("http", 80)], ..service("default/web", &["10.96.0.1", "fd00::1"]) };
     let state = state([
         Event::ServiceApplied(dual),
@@ -90,7 +90,7 @@ fn families_never_mix() {
 
 #[test]
 fn endpoints_that_came_before_the_service_are_used() {
-    // B13
+    // Endpoints that came before their Service are used when it appears (B13).
     let slice = http_slice("default/web-1", &["10.244.0.1"]);
     let state = state([Event::SliceApplied(slice), Event::ServiceApplied(web())]);
     assert_eq!(texts(&only_port(&state).cluster), ["10.244.0.1:8080"]);
@@ -98,7 +98,7 @@ fn endpoints_that_came_before_the_service_are_used() {
 
 #[test]
 fn a_change_of_several_slices_is_one_change() {
-    // B14
+    // A sync takes over all changes at once (B14).
     let mut state = state([Event::ServiceApplied(web())]);
     state.apply(Event::SliceApplied(http_slice("default/web-1", &["10.244.0.1"])));
     state.apply(Event::SliceApplied(http_slice("default/web-2", &["10.244.0.2"])));

@@ -63,7 +63,7 @@ pub(crate) fn check(options: &ClientOptions) -> Result<()> {
 #[derive(Debug)]
 pub(super) struct Files(Vec<(PathBuf, Option<Stamp>)>);
 
-/// By which a file differs from one that replaces it: device, inode, length in bytes, time of the last change.
+/// What differs between a file and the one that replaces it: device, inode, length in bytes, time of the last change.
 type Stamp = (u64, u64, u64, Option<SystemTime>);
 
 impl Files {
@@ -117,7 +117,7 @@ impl Server {
         Ok(Self { client: Some(client), url, files })
     }
 
-    /// Without waiting: without a client if the credentials come from a plugin.
+    /// As [`Server::new`], but without waiting: there is no client yet if the credentials come from a plugin.
     ///
     /// # Errors
     /// As for [`Server::new`].

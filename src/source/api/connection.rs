@@ -198,7 +198,7 @@ impl Response {
                     return Err(Error::Broken(format!("the connection broke: {}", chain(&error))));
                 }
                 Ok(Some(Ok(frame))) => {
-                    // Anything else is a trailer.
+                    // A frame without data is a trailer, which is not used.
                     if let Ok(bytes) = frame.into_data() {
                         return Ok(Chunk::Bytes(bytes));
                     }

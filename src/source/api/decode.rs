@@ -54,7 +54,7 @@ pub(super) enum WatchEvent {
     Deleted(Key, Option<Box<str>>),
     /// Everything up to this version was sent.
     Bookmark {
-        /// Where to resume.
+        /// The version from which a watch can be resumed.
         version: String,
         /// All objects that existed at the start of a streaming list were sent.
         ends_list: bool,
@@ -79,9 +79,9 @@ pub(super) struct Page {
 pub(super) struct Status {
     /// HTTP status; 0 if it is absent.
     pub(super) code: u16,
-    /// A word such as `Expired`.
+    /// The reason, a word such as `Expired`.
     pub(super) reason: Option<String>,
-    /// A sentence.
+    /// The explanation, a sentence.
     pub(super) message: Option<String>,
 }
 
@@ -306,7 +306,7 @@ struct ListMetadata {
     next: Option<String>,
 }
 
-/// Which object it is.
+/// The identity of an object, read by itself when the whole object does not decode.
 #[derive(Deserialize)]
 struct Identity<'a> {
     #[serde(borrow, default)]

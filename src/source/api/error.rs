@@ -38,7 +38,7 @@ pub(super) enum Error {
     /// An answer broke off.
     #[error("{0}")]
     Broken(String),
-    /// The server does not answer for so long.
+    /// The server sent nothing for this long.
     #[error("the server accepts connections, but sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
     /// The server ended a watch at once.
@@ -47,7 +47,7 @@ pub(super) enum Error {
     /// The answer is not one of the Kubernetes API.
     #[error("the answer cannot be read: {0}; is this the URL of an API server?")]
     Malformed(String),
-    /// A complete list lacks so many objects, which is more than so many percent; that may be a mistake of the server.
+    /// A complete list lacks this number of objects, which is more than this share in percent; that may be a mistake of the server.
     #[error(
         "the server's list lacks {0} objects, more than {1} % of all that there were (nftables.relistRemovalLimit); they stay until \
          a second list confirms it"
@@ -93,7 +93,7 @@ impl Error {
         Self::Refused { code: status.code, message, retry_after }
     }
 
-    /// What it is to an operator.
+    /// The cause as an operator sees it.
     pub(super) const fn cause(&self) -> Cause {
         match self {
             Self::Expired | Self::Broken(_) | Self::VeryShortWatch | Self::NoStreamingList | Self::ReceiverGone => {

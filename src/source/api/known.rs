@@ -40,7 +40,7 @@ impl KnownObjects {
             .then_some(missing)
     }
 
-    /// An object exists, and the model gets it.
+    /// Notes an object that exists and that is sent to the model.
     pub(super) fn applied(&mut self, key: Key) {
         self.objects.insert(key, self.list);
     }

@@ -131,7 +131,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(group) = self.group {
-            // Fails when it has just ended.
+            // An error means that the group has just ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -225,7 +225,7 @@ mod tests {
         let pid = fs::read_to_string(file).unwrap();
         let process = Path::new("/proc").join(pid.trim()).join("cmdline");
         let mut looks = 0..500;
-        // A zombie has an empty one.
+        // The command line of a zombie is empty.
         while fs::read(&process).is_ok_and(|command| !command.is_empty()) && looks.next().is_some() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -43,7 +43,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// How often the back-off may start again at its shortest wait before a watch has lasted.
 const FAST_RETRIES: u8 = 2;
 
-/// Time limits.
+/// The time limits of lists and watches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     /// The life that a watch is requested for, before jitter of a tenth. The server ends it then.
@@ -52,7 +52,7 @@ pub(super) struct Timing {
     pub(super) grace: Duration,
     /// A watch on which nothing arrives for this long is dead: servers send bookmarks about every minute.
     pub(super) idle: Duration,
-    /// A streaming list on which nothing arrives for this long before its end will not end.
+    /// A streaming list fails when nothing arrives for this long before its end.
     pub(super) initial: Duration,
     /// How long the start of a page may take; servers give up on a list after 60 s.
     pub(super) list_response: Duration,

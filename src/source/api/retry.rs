@@ -138,7 +138,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The seconds at which warnings are due when an attempt fails each so many seconds of an outage.
+    /// The seconds at which warnings are due when an attempt fails every `every` seconds of an outage that lasts this many seconds.
     fn warnings(outage: &mut Outage, start: Instant, seconds: u32, every: usize, cause: Cause) -> Vec<u32> {
         let due = |second: &u32| outage.failed(cause, start + SECOND * *second).is_some();
         (0..seconds).step_by(every).filter(due).collect()
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(outage.failed(Cause::Unreachable, start), Some(Duration::ZERO));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 20), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 310), Some(SECOND * 310));
-        // Nothing is made up for after a pause of the machine, and the next is at a multiple again.
+        // After a pause of the machine one warning is due, not all that were missed, and the next is at a multiple of the interval again.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1000), Some(SECOND * 1000));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1199), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1200), Some(SECOND * 1200));
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(outage.over(start + SECOND), Some(SECOND));
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 9), None);
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 10), Some(SECOND));
-        // Within an outage too.
+        // A new cause is logged within an outage too.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 11), Some(SECOND * 2));
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 12), None);
     }

@@ -91,7 +91,7 @@ pub(super) async fn run(
     if let Err(error) = listed {
         return error;
     }
-    // Before the event: after it the sync loop reports on `/readyz` what is missing.
+    // The observer is called before the event, because after the event the sync loop reports on `/readyz` what is missing.
     observer.waiting_for(&[]);
     // Fails when the receiver is gone; then the reflectors end, and this future is dropped.
     let _ = events.send(Event::InitialListDone).await;
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn without_a_node_ip_start_up_goes_on() {
-        // M2: the wait for an IP is bounded.
+        // The wait for an IP is bounded (M2).
         assert!(outcome(None, false).is_ok());
         assert!(outcome(Some(&node(0, 0)), false).is_ok());
         assert_eq!(Patience::new(false).ip, Duration::from_secs(30));
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn without_pod_cidrs_start_up_fails_where_they_are_needed() {
-        // M3: pod CIDRs may be needed.
+        // Pod CIDRs may be needed (M3).
         assert!(outcome(Some(&node(1, 1)), true).is_ok());
         let absent = outcome(None, true).unwrap_err().to_string();
         let bare = outcome(Some(&node(1, 0)), true).unwrap_err().to_string();
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn nothing_is_ready_before_all_is_listed() {
-        // M2 G1: the Node is waited for without a limit, and all kinds are.
+        // The Node is waited for without a limit, and all kinds are (M2, G1).
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (sender, receiver) = tokio::sync::watch::channel(Progress::default());
         runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Kinds without a namespace: Node and ServiceCIDR.
+//! Converts the kinds without a namespace: Node and ServiceCIDR.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Services (rules A1 to A13).
+//! Converts Services: which of them this proxy handles, and their addresses, ports and policies (A1 to A13).
 
 use std::collections::HashSet;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! EndpointSlices (rules B1 to B9).
+//! Converts EndpointSlices: which of them count, and their ports, addresses, conditions and hints (B1 to B9).
 
 use std::sync::Arc;
 

@@ -205,7 +205,7 @@ impl Decoder<'_> {
         let mut unknown = Vec::new();
         let fits = serde_ignored::deserialize::<_, _, Full>(object, |field| unknown.push(field_path(&field)));
         if fits.is_err() {
-            // Again, for the name of the field: tracking it costs too much for objects that fit.
+            // The object is decoded again for the name of the field: tracking it costs too much for objects that fit.
             objects::decode::<Full>(object)?;
         }
         for field in unknown {

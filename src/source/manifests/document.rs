@@ -28,7 +28,7 @@ pub(super) fn documents(stream: &str) -> Vec<Document<'_>> {
 struct Cutter<'a> {
     stream: &'a str,
     found: Vec<Document<'a>>,
-    /// Documents that ended.
+    /// The number of documents that have ended.
     ended: usize,
     /// Offset and number of the present line.
     offset: usize,

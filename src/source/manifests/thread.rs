@@ -71,9 +71,9 @@ pub(crate) fn spawn(
 /// How changes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Detection {
-    /// Through inotify, where that is possible.
+    /// Whether inotify is used where that is possible.
     pub(super) inotify: bool,
-    /// Otherwise by a scan this often.
+    /// The time between two scans where inotify is not used.
     pub(super) interval: Duration,
 }
 

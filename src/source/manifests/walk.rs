@@ -1,7 +1,7 @@
 //! Finds the manifest files below a directory.
 //!
 //! Takes a directory, gives the paths of its files and what could not be read. Reports each directory before listing it, so that an
-//! inotify watch that is added then misses no change.
+//! inotify watch that is added at that moment misses no change.
 //!
 //! Names that start with a dot are left out, which is how the `..data` layout of a kubelet's ConfigMap volume is read once:
 //! through the symlinks `DIR/foo.yaml`. Symlinks are followed, each directory is entered once.
@@ -86,7 +86,7 @@ impl Walker<'_> {
             }
             match self.entry(&entry) {
                 Ok(()) => {}
-                // It was deleted since it was listed, or is a symlink to nothing.
+                // The entry was deleted after it was listed, or is a symlink to nothing.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => self.listing.errors.push((entry.path(), error)),
             }

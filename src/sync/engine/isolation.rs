@@ -4,7 +4,7 @@
 //! accepts the rest, groups of them are let in again, and halved when refused, until the refused ones are alone. Each try is a whole
 //! transaction, so the tables are at no time a mixture of old and new rules of one Service.
 //!
-//! Bounded: [`TRIES`] transactions in one sync. What was not tried by then is left for the next sync, and what was accepted stays.
+//! Bounded: [`TRIES`] transactions in one sync. What was not tried by then is left for the next sync, and what was accepted stays in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -44,16 +44,16 @@ impl<K: Kernel> Engine<K> {
         }
         self.tables.read_back(&mut self.kernel)?;
         let mut search = Search::default();
-        let Some((suspects, how)) = self.hold_back_suspects(&mut search, error, commands) else {
+        let Some((candidates, how)) = self.hold_back_candidates(&mut search, error, commands) else {
             self.tables.forget();
             return Err(failed);
         };
-        let untried = self.search(&mut search, suspects, how);
+        let untried = self.search(&mut search, candidates, how);
         self.conclude(search, cause, &untried, failed)
     }
 
     /// Holds back Services so that the kernel accepts the rest: those that it named, else all that the transaction is about.
-    fn hold_back_suspects(
+    fn hold_back_candidates(
         &mut self,
         search: &mut Search,
         error: &CommitError,
@@ -64,25 +64,25 @@ impl<K: Kernel> Engine<K> {
             _ => Names::new(),
         };
         let all = self.tables.contributors(commands);
-        for suspects in [named, all] {
+        for candidates in [named, all] {
             for how in [HeldBack::AsCommitted, HeldBack::Removed] {
-                if suspects.is_empty() {
+                if candidates.is_empty() {
                     continue;
                 }
-                self.hold_back(search, &suspects, how);
+                self.hold_back(search, &candidates, how);
                 if self.attempt(search).is_ok() {
-                    return Some((suspects, how));
+                    return Some((candidates, how));
                 }
-                self.let_in(search, &suspects);
+                self.let_in(search, &candidates);
             }
         }
         None
     }
 
-    /// Lets groups of the suspects in again until the refused ones are alone. Gives those that were not tried.
-    fn search(&mut self, search: &mut Search, suspects: Names, how: HeldBack) -> Names {
+    /// Lets groups of the candidates in again until the refused ones are alone. Gives those that were not tried.
+    fn search(&mut self, search: &mut Search, candidates: Names, how: HeldBack) -> Names {
         // All of them come first: if they are accepted now, none of them is refused.
-        let mut groups = vec![suspects];
+        let mut groups = vec![candidates];
         while let Some(group) = groups.pop() {
             if search.tries >= TRIES {
                 return groups.into_iter().flatten().chain(group).collect();
@@ -118,7 +118,7 @@ impl<K: Kernel> Engine<K> {
     /// Puts the refused Services into quarantine, if the refusals are about them; lets the others in with the next sync.
     fn conclude(&mut self, search: Search, cause: Cause, untried: &Names, failed: Failed) -> Result<Report, Failed> {
         let Search { report, refused, mut held_back, .. } = search;
-        // A kernel that accepts nothing at all, for a reason that may pass, says nothing about single Services.
+        // A kernel that accepts nothing at all, for a reason that may pass, shows nothing about single Services.
         let is_about_services = cause == Cause::Content || report.committed.is_some();
         let others = refused.iter().map(|(name, _)| name).filter(|_| !is_about_services).chain(untried);
         let mut is_done = true;
@@ -159,7 +159,7 @@ impl<K: Kernel> Engine<K> {
         if !self.tables.known() {
             self.tables.read_back(&mut self.kernel)?;
         }
-        // What they had to give way to may have been held back itself since.
+        // A Service whose front took precedence may have been held back itself since then.
         self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
         self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
         let report = self.carry_out(false);

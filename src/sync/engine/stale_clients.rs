@@ -36,13 +36,13 @@ const ENOUGH: Duration = Duration::from_millis(50);
 /// How clients are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// All at once; some may be missing.
+    /// All clients in one message, with `destroy element`: some may be missing.
     Destroy,
-    /// All at once; each must be there.
+    /// All clients in one message, with `delete element`: each must be there.
     Delete,
-    /// Each in a message of its own, and each must be there: the kernel gives one error a message, so it names all that are missing.
+    /// Each client in a message of its own, and each must be there: the kernel gives one error a message, so it names all that are missing.
     OneByOne,
-    /// Not in this transaction.
+    /// No client in this transaction.
     Apart,
 }
 
@@ -62,7 +62,7 @@ impl StaleClients {
 }
 
 /// Takes the clients out that the kernel names in these refusals of `commands`, of which the first `own` are about something else.
-fn strike(stale: &mut Vec<StaleClients>, commands: &[Command], own: usize, refusals: &[Refusal]) {
+fn remove_named(stale: &mut Vec<StaleClients>, commands: &[Command], own: usize, refusals: &[Refusal]) {
     let named = refusals.iter().filter_map(|refusal| {
         let (at, element) = (refusal.command.filter(|command| *command >= own)?, refusal.element?);
         match commands.get(at)? {
@@ -90,12 +90,12 @@ pub(super) struct Done {
     pub(super) committed: Option<Committed>,
     /// The commands that were carried out.
     pub(super) commands: Vec<Command>,
-    /// Clients that are left to be forgotten.
+    /// Clients that the kernel has not forgotten yet.
     pub(super) left: Vec<StaleClients>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Has the kernel carry out commands, and forget clients in the same transaction if that can be had.
+    /// Has the kernel carry out commands, and forget clients in the same transaction if the kernel accepts that.
     pub(super) fn commit(&mut self, commands: Vec<Command>, mut stale: Vec<StaleClients>) -> Result<Done, Failed> {
         let (own, mut commands, mut manner) = (commands.len(), commands, self.manner());
         loop {
@@ -123,7 +123,7 @@ impl<K: Kernel> Engine<K> {
             }
             debug!(?manner, refused = ours.len(), "the kernel refused to forget clients; sending the rest again");
             if manner == Manner::Delete || manner == Manner::OneByOne {
-                strike(&mut stale, &commands, own, &ours);
+                remove_named(&mut stale, &commands, own, &ours);
             }
             manner = self.next_manner(manner, &ours);
         }
@@ -242,7 +242,7 @@ impl<K: Kernel> Engine<K> {
                         break;
                     }
                     Err(CommitError::Refused(refusals)) if self.goes_on(manner, &refusals) => {
-                        strike(&mut rest, &commands, 0, &refusals);
+                        remove_named(&mut rest, &commands, 0, &refusals);
                     }
                     Err(error) => return Err(error),
                 }

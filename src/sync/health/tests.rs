@@ -23,14 +23,14 @@ fn listens(node_port_addresses: &str, interfaces: &[&str]) -> Vec<String> {
 
 const INTERFACES: &[&str] = &["127.0.0.1", "192.0.2.1", "198.51.100.1", "::1", "2001:db8::1"];
 
-// K5
+// Where every address accepts node ports, health-check node ports listen on the unspecified address (K5).
 #[test]
 fn a_family_that_matches_everything_has_the_unspecified_address() {
     assert_eq!(listens("0.0.0.0/0,::/0", INTERFACES), ["0.0.0.0", "::"]);
     assert_eq!(listens("192.0.2.0/24", INTERFACES), ["192.0.2.1", "::"]);
 }
 
-// K5
+// Health-check node ports listen on the addresses inside the ranges, loopback included (K5).
 #[test]
 fn otherwise_it_has_the_local_addresses_inside_the_ranges_also_loopback() {
     assert_eq!(
@@ -40,13 +40,13 @@ fn otherwise_it_has_the_local_addresses_inside_the_ranges_also_loopback() {
     assert_eq!(listens("203.0.113.0/24,2001:db8:1::/48", INTERFACES), [""; 0]);
 }
 
-// K5
+// When the kernel does not list its addresses, health-check node ports listen on all, rather than on none (K5).
 #[test]
 fn addresses_that_cannot_be_listed_mean_all() {
     assert_eq!(listens("192.0.2.0/24,2001:db8::/32", &[]), ["0.0.0.0", "::"]);
 }
 
-// K5
+// With `primary` they listen on the node's IP (K5).
 #[test]
 fn primary_is_the_nodes_own_address() {
     assert_eq!(listens("primary", INTERFACES), ["192.0.2.1"]);
@@ -63,7 +63,7 @@ fn dump(comment: &str, node_port_address: &str) -> TableDump {
     let address: IpAddr = node_port_address.parse().unwrap();
     let sets = [
         set(notes::HEALTH_CHECKS, nft::Element { comment: Some(comment.into()), ..check.clone() }),
-        // Where a former version had it.
+        // A former version kept the number in a comment in the map `services`.
         set("services", nft::Element { comment: Some("a/b; health check on 1, local endpoints: 2".into()), ..check }),
         set(NODEPORT_IPS, nft::Element::new(address.into())),
     ];
@@ -71,7 +71,7 @@ fn dump(comment: &str, node_port_address: &str) -> TableDump {
     TableDump { sets: sets.into(), ..TableDump::empty(table) }
 }
 
-// K1 O7
+// A restart takes over what the tables hold, so health-check node ports are answered before the objects are listed (K1, O7).
 #[test]
 fn what_a_former_process_wrote_counts_until_the_objects_are_known() {
     let mut checks = HealthChecks::default();
@@ -85,7 +85,7 @@ fn what_a_former_process_wrote_counts_until_the_objects_are_known() {
     assert_eq!(checks.snapshot().checks, [].into());
 }
 
-// K1
+// Each successful sync opens and closes listeners as the Services ask for (K1).
 #[test]
 fn checks_come_change_and_go_with_their_service() {
     let mut web = service("ns/web", &["172.30.0.1", "fd30::1"]);
@@ -111,7 +111,7 @@ fn checks_come_change_and_go_with_their_service() {
     assert_eq!(first.checks.len(), 1, "what was handed out stays");
 }
 
-// L6
+// A deleted Node leaves the node eligible, as it was last seen (L6).
 #[test]
 fn a_deleted_node_stays_eligible() {
     let mut engine = crate::sync::Engine::new(

@@ -1,5 +1,5 @@
 //! The real kernel, as another version of it or a busy machine would be: without `destroy element`, which is there from Linux 6.3 on,
-//! and slow between what was asked for and what is done.
+//! and slow between a request and its execution.
 //!
 //! Invariant: what it refuses in place of an old kernel is refused with the error of an old kernel, before anything is sent.
 

@@ -1,4 +1,4 @@
-//! As many remembered clients as fit, put in as rules put them in, which expire while an endpoint is taken away.
+//! A map that is full of remembered clients, which expire while an endpoint is taken away.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Remembering {
         let client = |n: u32| Data::from(IpAddr::V4(Ipv4Addr::from(0x6440_0000 + n)));
         let element = |n| Element { timeout: Some(time(n)), ..Element::mapping(client(n), value.clone()) };
         let add = Command::AddElements(table(), Arc::clone(&self.map), (0..clients).map(element).collect());
-        // The kernel needs a moment to clear up who is gone.
+        // The kernel needs a moment to remove expired clients.
         let start = Instant::now();
         while let Err(error) = self.kernel.commit(std::slice::from_ref(&add)) {
             assert!(start.elapsed() < Duration::from_secs(20), "what rules do is refused: {error}");
@@ -76,7 +76,7 @@ impl Remembering {
         self.engine.sync(false).map(drop).map_err(|error| format!("replacement {}: {error}", self.turn))
     }
 
-    /// Looks again as often as the loop would.
+    /// Checks the remembered clients as often as the sync loop would.
     fn check_clients(&mut self) {
         while let Some(look) = self.engine.next_client_check() {
             sleep(look.saturating_duration_since(Instant::now()));

@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_micros(500);
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Where connections go, and since when each endpoint that is gone is so.
+/// The endpoints that are gone and since when, and the connections so far.
 #[derive(Default)]
 struct Load {
     stop: AtomicBool,
@@ -83,7 +83,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets the proxy go first on a machine that is busy: the load of this thread is not what is under test.
+/// Lowers the priority of this thread, so that on a busy machine the proxy runs first: the load of this thread is not under test.
 fn give_way() {
     const NICE: i32 = 10;
     setpriority_process(None, NICE).expect("a thread may have less priority");
@@ -160,7 +160,7 @@ impl Load {
         last.values().filter_map(|late| self.judge(late)).collect()
     }
 
-    /// Tells everybody which address was reached.
+    /// Answers each connection with the address that was reached.
     fn serve(&self, listener: &Socket) {
         give_way();
         while !self.stop.load(Ordering::Relaxed) {
@@ -281,10 +281,10 @@ impl Cluster {
     }
 }
 
-/// What the proxy says of itself at the end.
+/// The figures of the proxy at the end.
 struct Outcome {
     metrics: Metrics,
-    culprits: Vec<RefusedService>,
+    left_out: Vec<RefusedService>,
     tried: usize,
     refused: usize,
 }
@@ -295,12 +295,12 @@ fn run_proxy(layout: Layout, age: Age, events: Receiver<Event>) -> Outcome {
     let engine = Engine::new(config(), layout, &[Family::V4], kernel.clone());
     let (metrics, (reporter, _servers)) = (Metrics::new(), health::new(Duration::from_secs(60)));
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(10));
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
-    let sync = sync.on_refused_service(Box::new(move |culprit| tell.send(culprit).expect("the test listens")));
+    let sync = sync.on_refused_service(Box::new(move |service| sender.send(service).expect("the test listens")));
     sync.run(&events).expect("nothing is wrong with this node");
     let orders = kernel.orders.borrow();
-    Outcome { metrics, culprits: told.try_iter().collect(), tried: orders.tried, refused: orders.refused }
+    Outcome { metrics, left_out: receiver.try_iter().collect(), tried: orders.tried, refused: orders.refused }
 }
 
 fn series(metrics: &Metrics, series: &str) -> f64 {
@@ -317,7 +317,7 @@ fn duration(part: u32) -> Duration {
 
 fn clients_come_and_go(title: &str, layout: Layout, age: Age, duration: Duration) {
     let (network, load) = (Network::new(), Load::default());
-    // What is closed need not be tracked for ten seconds.
+    // Closed connections need not be tracked for ten seconds.
     network.node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_close", "1");
     let listener = network.endpoints.enter(listen).expect("a free port");
     let (sender, events) = channel();
@@ -344,7 +344,7 @@ fn clients_come_and_go(title: &str, layout: Layout, age: Age, duration: Duration
             cluster.replace(u16::try_from(changes % 3).expect("a small number"), &load);
             changes += 1;
         }
-        // Long enough for who was sent to an endpoint that is gone to be seen.
+        // Long enough to see clients that are sent to an endpoint that is gone.
         sleep(GONE_FOR * 2);
         drop((stop, cluster));
         (proxy.join().expect("the proxy does not panic"), start.elapsed())
@@ -365,9 +365,9 @@ fn clients_come_and_go(title: &str, layout: Layout, age: Age, duration: Duration
     figures.row("transactions, those refused and sent again included", outcome.tried);
     figures.row("  of them refused", outcome.refused);
     figures.row("syncs that failed", failed_syncs);
-    figures.row("Services left out", outcome.culprits.len());
+    figures.row("Services left out", outcome.left_out.len());
     figures.publish();
-    assert_eq!(outcome.culprits, Vec::new());
+    assert_eq!(outcome.left_out, Vec::new());
     assert!(failed_syncs == 0.0, "{failed_syncs} syncs failed");
     assert!(
         late.is_empty(),
@@ -380,7 +380,7 @@ fn clients_come_and_go(title: &str, layout: Layout, age: Age, duration: Duration
 }
 
 #[test]
-fn clients_that_expire_cost_no_sync_and_lead_nobody_astray() {
+fn clients_that_expire_fail_no_sync_and_reach_no_removed_endpoint() {
     // Clients of a removed endpoint are forgotten with the same sync, while others expire (E6).
     clients_come_and_go("layout maps", Layout::Maps, Age::Present, duration(1));
 }

@@ -1,4 +1,4 @@
-// A fuzzer for the target that is called like the program; each file of `bin` is one.
+// The program of a fuzzer. Each file of `bin` is one, and has the name of its target.
 
 use std::sync::OnceLock;
 

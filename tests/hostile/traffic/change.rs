@@ -20,8 +20,8 @@ use crate::support::proxy::{binary, config};
 /// A repair that takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
-/// A moment and more: what a client was last remembered for has been looked at again (F8).
-const AFFINITY_SETTLED: Duration = Duration::from_millis(2_500);
+/// More than a second: after that, the clients that were remembered last have been checked again.
+const AFFINITY_CHECKED: Duration = Duration::from_millis(2_500);
 
 /// The lines of each object.
 type Rules = BTreeMap<String, Vec<String>>;
@@ -35,7 +35,7 @@ pub(crate) enum Change {
     Rewrite,
     /// SIGTERM, and the same program again.
     Restart,
-    /// SIGKILL, just when an endpoint begins to terminate.
+    /// SIGKILL, at the moment when an endpoint begins to terminate.
     Kill,
     /// SIGTERM, and another program.
     Upgrade,
@@ -87,7 +87,7 @@ impl Change {
 pub(crate) struct Changes<'world> {
     cluster: Cluster<'world>,
     load: &'world Load,
-    /// The program, and another one.
+    /// The program under test, and another version of it.
     binaries: [PathBuf; 2],
     layout: &'static str,
     made: BTreeMap<Change, u32>,
@@ -96,7 +96,7 @@ pub(crate) struct Changes<'world> {
 }
 
 impl<'world> Changes<'world> {
-    /// None so far.
+    /// A counter of changes, of which none was made yet.
     pub(crate) fn new(cluster: Cluster<'world>, load: &'world Load) -> Self {
         let other = cluster.proxy.directory().join("kube-proxy-of-the-next-version");
         std::fs::copy(binary(), &other).expect("a program can be copied");
@@ -111,7 +111,7 @@ impl<'world> Changes<'world> {
         }
     }
 
-    /// Makes one.
+    /// Makes a change.
     pub(crate) fn make(&mut self, change: Change) {
         let count = self.made.entry(change).or_default();
         let number = *count as usize;
@@ -137,7 +137,7 @@ impl<'world> Changes<'world> {
         self.repairs.iter().max().copied().unwrap_or_default()
     }
 
-    /// Adds its rows.
+    /// Adds the rows about changes.
     pub(crate) fn describe(&self, figures: &mut Figures) {
         self.made.iter().for_each(|(change, count)| figures.row(change.name(), count));
         figures.row("repairs", self.repairs.len());
@@ -154,7 +154,7 @@ impl<'world> Changes<'world> {
         let number = number % rewrites.len();
         self.cluster.apply(&rewrites[number]());
         // With affinity a packet on its way may have had its client remembered once more, for a second.
-        self.roll(if number == 0 { AFFINITY_SETTLED } else { DRAIN }, |_| {});
+        self.roll(if number == 0 { AFFINITY_CHECKED } else { DRAIN }, |_| {});
         let neighbour = neighbour();
         if number == 4 {
             self.cluster.proxy.delete(&neighbour);
@@ -190,10 +190,10 @@ impl<'world> Changes<'world> {
 
     fn tamper(&mut self, number: usize) {
         let (ours, command) = (self.rules(), tampering(self.layout, number));
-        // A change that was not noticed was none, or is still there.
+        // A change that the proxy did not notice had no effect, or is still there.
         let noticed = || self.cluster.proxy.series("kubeproxy_nft_foreign_changes_total");
         let before = noticed();
-        assert_eq!(before.len(), 1, "the proxy tells what it noticed");
+        assert_eq!(before.len(), 1, "the proxy counts what it noticed");
         let took = self.load.disturbed(|| {
             self.nft(&command);
             let start = Instant::now();
@@ -222,14 +222,14 @@ impl<'world> Changes<'world> {
     }
 }
 
-/// The objects that are not the same: as they were, and as they are.
+/// The objects that differ, each with its lines before and now.
 fn difference(before: &Rules, now: &Rules) -> Vec<(String, [Vec<String>; 2])> {
     let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     let both = |name: &String| [before, now].map(|rules| rules.get(name).cloned().unwrap_or_default());
     names.into_iter().map(|name| (name.clone(), both(name))).filter(|(_, [before, now])| before != now).collect()
 }
 
-/// Kills the proxy while it is about to learn something, and starts another.
+/// Kills the proxy while an event is on its way to it, and starts another one.
 fn kill(cluster: &mut Cluster<'_>) {
     thread::sleep(Duration::from_micros(rand::random::<u64>() % 60_000));
     cluster.proxy.kill();
@@ -253,27 +253,27 @@ fn tampering(layout: &str, number: usize) -> String {
     commands[number % commands.len()].clone()
 }
 
-/// Session affinity.
+/// The Service with session affinity.
 fn sticky() -> Vec<Value> {
     vec![rolling().client_ip_affinity(600).json()]
 }
 
-/// External traffic stays on this node, which has two endpoints.
+/// The Service with external policy Local; this node has two of its endpoints.
 fn local() -> Vec<Value> {
     vec![rolling().spec("externalTrafficPolicy", json!("Local")).json()]
 }
 
-/// The same for internal traffic.
+/// The Service with internal policy Local.
 fn local_inside() -> Vec<Value> {
     vec![rolling().spec("internalTrafficPolicy", json!("Local")).json()]
 }
 
-/// Only some clients may come, ours among them.
+/// The Service with source ranges, which include the clients of this test.
 fn guarded() -> Vec<Value> {
     vec![rolling().spec("loadBalancerSourceRanges", json!(["203.0.113.0/24", "2001:db8:113::/48"])).json()]
 }
 
-/// A further port and external IPs; and a neighbour, with endpoints of its own.
+/// The Service with a further port and external IPs, and another Service with endpoints of its own.
 fn wider() -> Vec<Value> {
     let wider = rolling().port("metrics", Proto::Tcp, 9100);
     let wider = Family::ALL.iter().fold(wider, |wider, family| wider.external_ip(family.external_ip(1)));

@@ -24,7 +24,7 @@ use crate::support::world::World;
 const PORT: u16 = 7000;
 const ROLLING: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, PORT), ("dns", Proto::Udp, PORT)];
 const STEADY: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
-/// How long an endpoint that gets no new connections has for those it has.
+/// How long an endpoint that gets no new connections has to finish those that it has.
 pub(crate) const DRAIN: Duration = Duration::from_millis(300);
 /// How long a pod has to end: no client may be sent to it for longer.
 const GRACE: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ const POLL: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'world> {
     name: &'static str,
-    /// Where the client is.
+    /// The namespace of the client.
     pub(crate) from: &'world Namespace,
     /// Its address.
     pub(crate) source: fn(Family) -> IpAddr,
@@ -62,7 +62,7 @@ impl Way<'_> {
     }
 }
 
-/// Every way.
+/// Every way to the Services.
 pub(crate) fn ways(world: &World) -> [Way<'_>; 4] {
     let way = |name, from, source: fn(Family) -> IpAddr, front: fn(Family, u8) -> IpAddr, is_node_port| Way {
         name,
@@ -80,7 +80,7 @@ pub(crate) fn ways(world: &World) -> [Way<'_>; 4] {
     ]
 }
 
-/// What a slice says of an endpoint.
+/// The phase of an endpoint in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Ready,
@@ -98,14 +98,14 @@ pub(crate) struct Cluster<'world> {
 }
 
 impl<'world> Cluster<'world> {
-    /// Starts all.
+    /// Starts the proxy and the servers.
     pub(crate) fn start(world: &'world World) -> Self {
         let objects = [
             vec![node(), service_cidr(), rolling().json(), steady().json()],
             slices("load", "rolling", &[0, 1, 2, 3], &ROLLING),
             slices("load", "steady", &[0, 1, 2, 3], &STEADY),
         ];
-        // A first packet that met no rules is tracked as it is, and so are those of the same port that follow it. Its time is over
+        // A first packet that met no rules is tracked without translation, and so are later packets of the same port. Its time is over
         // before the load uses a port again.
         world.node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_syn_sent", "5");
         let proxy = Proxy::start(&world.node, &config(), &objects.concat());
@@ -135,21 +135,21 @@ impl<'world> Cluster<'world> {
     /// `meanwhile` happens when the manifests have it terminating, and the proxy may not have read them yet.
     /// After `drain` it has no connections any more.
     pub(crate) fn roll(&mut self, n: u8, drain: Duration, meanwhile: impl FnOnce(&mut Self)) {
-        self.tell(n, Phase::Terminating);
+        self.write_slices(n, Phase::Terminating);
         meanwhile(self);
         self.wait("an endpoint that terminates is not used", |rules| !uses(rules, n).contains(&true));
         thread::sleep(drain);
-        self.tell(n, Phase::Gone);
+        self.write_slices(n, Phase::Gone);
         self.proxy.wait_until_quiet();
         self.wait_for_flows(n);
         self.stop_server(n);
         self.start_server(n);
-        self.tell(n, Phase::Ready);
+        self.write_slices(n, Phase::Ready);
         self.wait("an endpoint that is ready is used", |rules| !uses(rules, n).contains(&false));
     }
 
-    /// Writes down what became of an endpoint. Until it is back it is not in the slices of `steady`, either.
-    fn tell(&mut self, n: u8, phase: Phase) {
+    /// Writes the slices with an endpoint in this phase. Until it is back it is not in the slices of `steady`, either.
+    fn write_slices(&mut self, n: u8, phase: Phase) {
         self.phases[usize::from(n)] = phase;
         let with = |wanted: fn(Phase) -> bool| -> Vec<u8> {
             (0..ENDPOINTS).filter(|n| wanted(self.phases[usize::from(*n)])).collect()
@@ -193,7 +193,7 @@ impl<'world> Cluster<'world> {
         }
     }
 
-    /// Changes a Service, and waits until the rules are for it.
+    /// Changes a Service, and waits until the rules match it.
     pub(crate) fn apply(&mut self, objects: &[Value]) {
         self.proxy.apply(objects);
     }

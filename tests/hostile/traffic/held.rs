@@ -19,10 +19,10 @@ use crate::support::probe::Proto;
 use crate::support::server::Answer;
 use crate::support::world::World;
 
-/// Between two questions on one connection.
+/// The pause between two requests on one connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A TCP connection to `steady`, and who answers there.
+/// A TCP connection to `steady`, and the server that answers.
 struct Connection {
     name: String,
     socket: Socket,
@@ -35,7 +35,7 @@ struct Flow {
     socket: Socket,
 }
 
-/// All of them.
+/// All connections and flows.
 pub(crate) struct Held {
     connections: Vec<Connection>,
     flows: Vec<Flow>,
@@ -45,7 +45,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Opens them.
+    /// Opens the connections and flows.
     pub(crate) fn open(world: &World) -> Self {
         let each: Vec<(Way<'_>, Family)> =
             ways(world).into_iter().flat_map(|way| Family::ALL.map(|family| (way, family))).collect();
@@ -63,7 +63,7 @@ impl Held {
         Self { connections, flows, answers: 0, datagrams_lost: 0, broken: Vec::new() }
     }
 
-    /// Asks on all of them until the load ends; what breaks is asked no more.
+    /// Sends requests on all of them until the load ends; one that breaks gets no more requests.
     pub(crate) fn keep_asking(&mut self, load: &Load) {
         while load.goes_on() {
             let (answers, broken) = (&mut self.answers, &mut self.broken);
@@ -98,19 +98,19 @@ impl Held {
         }
     }
 
-    /// How many have broken.
+    /// The number of broken connections and flows.
     pub(crate) fn broken(&self) -> usize {
         self.broken.len()
     }
 
-    /// None has broken, and all were asked.
+    /// Asserts that none is broken, and that all got requests.
     pub(crate) fn assert_unbroken(&self) {
         assert!(self.broken.is_empty(), "long-lived connections broke: {:#?}", self.broken);
         let held = self.connections.len() + self.flows.len();
         assert!(self.answers > 10 * held as u64, "{held} were asked {} times", self.answers);
     }
 
-    /// Adds its rows.
+    /// Adds the rows about connections and flows.
     pub(crate) fn describe(&self, figures: &mut Figures) {
         figures.row("long-lived TCP connections and UDP flows", self.connections.len() + self.flows.len());
         figures.row("answers on them", self.answers);

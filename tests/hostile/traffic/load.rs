@@ -1,4 +1,4 @@
-//! Short connections without end, on every way to the Service `rolling`.
+//! Short connections, one after the other for as long as the load lasts, on every way to the Service `rolling`.
 //!
 //! A TCP connection is lost when it is refused, when its first packet gets no answer before TCP would send another, or when the
 //! server's line does not come; a datagram when no answer comes. Every connection has a source port that has not been used for
@@ -22,15 +22,15 @@ use crate::support::world::World;
 
 /// TCP repeats a first packet after a second: a connection that took longer lost one.
 const CONNECT: Duration = Duration::from_millis(950);
-/// A server's thread may have to wait for its turn.
+/// A server's thread may have to wait for a processor.
 const ANSWER: Duration = Duration::from_secs(4);
-/// Between two connections of one kind on one way.
+/// The pause between two connections of one kind on one way.
 const PAUSE: Duration = Duration::from_millis(8);
-/// Source ports: each thread has so many, from here on; all are below those that the kernel gives out.
+/// The number of source ports of each thread, and the first of all; all are below those that the kernel gives out.
 const PORTS: u16 = 3_800;
 const FIRST_PORT: u16 = 2_000;
-/// So many losses are printed in full.
-const TOLD: usize = 20;
+/// The number of losses that are printed in full.
+const PRINTED: usize = 20;
 
 /// A connection that failed.
 struct Loss {
@@ -42,9 +42,9 @@ struct Loss {
 /// The losses, by kind.
 #[derive(Debug)]
 pub(crate) struct Losses {
-    /// At no time at which anybody tampered with the rules; the first of them in words.
+    /// Losses while no other program had changed the rules; the first of them in words.
     pub(crate) unexplained: Vec<String>,
-    /// While the rules were not ours.
+    /// Losses while another program's changes were not repaired yet.
     pub(crate) disturbed: usize,
 }
 
@@ -94,7 +94,7 @@ impl Load {
         }
     }
 
-    /// Does something during which the rules are not ours.
+    /// Runs `work`, during which another program's changes of the rules are not repaired yet.
     pub(crate) fn disturbed<T>(&self, work: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         let result = work();
@@ -107,19 +107,19 @@ impl Load {
         self.tcp.load(Ordering::Relaxed) + self.udp.load(Ordering::Relaxed)
     }
 
-    /// What failed, when all is over.
+    /// The losses, after the load has ended.
     pub(crate) fn losses(&self) -> Losses {
         let (losses, disturbances) = (lock(&self.losses), lock(&self.disturbances));
         let is_disturbed =
             |loss: &&Loss| disturbances.iter().any(|(begin, end)| loss.begun <= *end && *begin <= loss.ended);
         let (disturbed, unexplained): (Vec<&Loss>, Vec<&Loss>) = losses.iter().partition(is_disturbed);
-        let more = unexplained.len().saturating_sub(TOLD);
-        let told = unexplained.iter().take(TOLD).map(|loss| loss.why.clone());
+        let more = unexplained.len().saturating_sub(PRINTED);
+        let printed = unexplained.iter().take(PRINTED).map(|loss| loss.why.clone());
         let more = (more > 0).then(|| format!("and {more} more"));
-        Losses { unexplained: told.chain(more).collect(), disturbed: disturbed.len() }
+        Losses { unexplained: printed.chain(more).collect(), disturbed: disturbed.len() }
     }
 
-    /// Adds its rows.
+    /// Adds the rows about short connections.
     pub(crate) fn describe(&self, figures: &mut Figures, losses: &Losses) {
         let lost = lock(&self.losses).len();
         figures.row("TCP connections made", self.tcp.load(Ordering::Relaxed));
@@ -150,7 +150,7 @@ impl Load {
     }
 }
 
-/// A socket from here to there that is not connected.
+/// A socket that is bound to this source and not connected.
 pub(crate) fn socket(kind: Type, source: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(source), kind, None)?;
     socket.bind(&source.into())?;

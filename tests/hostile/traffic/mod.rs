@@ -1,5 +1,5 @@
 //! Traffic under change: TCP and UDP load all the time, while endpoints roll, Services are rewritten, the process is restarted,
-//! killed and upgraded, the layout is switched, and others tamper with our tables.
+//! killed and upgraded, the layout is switched, and other programs change our tables.
 //!
 //! No connection may fail that a serving endpoint could have taken, and no long-lived one may break. What fails between another program's
 //! tampering and its repair is counted apart; how long repairs take is bounded. The test goes through every kind of change once;
@@ -22,7 +22,7 @@ use cluster::Cluster;
 use held::Held;
 use load::Load;
 
-/// A look a second, and the repair, with much room for a machine that is busy.
+/// A check each second, and the repair, with much room for a machine that is busy.
 const REPAIRED_WITHIN: Duration = Duration::from_secs(8);
 
 /// How long to go on at least.
@@ -75,7 +75,7 @@ fn a_lost_connection_is_noticed() {
         let _stop = load.stop_at_the_end();
         load.spawn(scope, &world);
         scope.spawn(|| held.keep_asking(&load));
-        // An endpoint that goes without a word.
+        // The server of an endpoint ends while its slice still says that it is ready.
         cluster.stop_server(2);
         thread::sleep(Duration::from_millis(500));
         cluster.start_server(2);

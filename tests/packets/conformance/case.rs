@@ -38,7 +38,7 @@ pub(crate) enum Origin {
 
 /// One packet or connection, and what has to become of it.
 pub(crate) struct Probe {
-    /// What it is about.
+    /// Its name.
     pub(crate) name: String,
     /// Where it comes from.
     pub(crate) origin: Origin,
@@ -46,7 +46,7 @@ pub(crate) struct Probe {
     pub(crate) source: IpAddr,
     /// Where it goes.
     pub(crate) target: SocketAddr,
-    /// How.
+    /// Its protocol.
     pub(crate) proto: Proto,
     /// What has to become of it.
     pub(crate) expect: Expect,
@@ -60,7 +60,7 @@ pub(crate) enum Expect {
     Reaches { endpoints: Vec<(SocketAddr, bool)>, sticky: Option<String> },
     /// Port unreachable.
     Refused,
-    /// Nothing.
+    /// No answer comes.
     Dropped,
     /// It reaches its target.
     Passes,
@@ -141,7 +141,7 @@ impl Case {
         list(&self.value["local_pod_ips"]).filter_map(Value::as_str).map(address).collect()
     }
 
-    /// The first address of each endpoint, as far as it is one, and the numbers of their ports.
+    /// The first address of each endpoint, if it is valid, and the numbers of their ports.
     pub(crate) fn endpoints(&self) -> (BTreeSet<IpAddr>, BTreeSet<u16>) {
         let slices = || list(&self.value["endpointSlices"]);
         let first = slices()
@@ -165,7 +165,7 @@ impl Case {
         let given = &self.value["config"];
         let mut config = proxy::config_in(layout);
         config["hostnameOverride"] = self.value["node"]["name"].clone();
-        // Without a range there is no way to tell local pods; the tests' own one must not stay.
+        // Without a range local pods cannot be recognised; so the range of the tests' own configuration is replaced.
         config["clusterCIDR"] = json!(given["clusterCIDR"].as_str().unwrap_or_default());
         for field in ["detectLocalMode", "nodePortAddresses", "featureGates"] {
             if !given[field].is_null() {

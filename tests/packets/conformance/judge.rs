@@ -1,4 +1,4 @@
-//! Sends the probes of a case, and says what is wrong with what became of them.
+//! Sends the probes of a case, and gives what is wrong with their outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use crate::support::server::Answer;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The same where `$TEST_PATIENCE_SECONDS` says that the machine is slow: an answer may come too late there.
 const SLOW_PATIENCE: Duration = Duration::from_secs(60);
-/// Tries where every one has to end at the same endpoint.
+/// The number of probes where all have to reach the same endpoint.
 const STICKY: u32 = 12;
 
 /// Which endpoint a client was sent to, by what has to stay together and the client's address.
@@ -129,7 +129,7 @@ fn judge_sticky(group: &str, probe: &Probe, found: &BTreeSet<SocketAddr>, memory
     if before == one { Ok(()) } else { Err(format!("a client was sent to {one} after {before}")) }
 }
 
-/// Whether the endpoint saw the source that it should; who is masqueraded has one of the node's addresses.
+/// Whether the endpoint saw the source that it should; a masqueraded client has one of the node's addresses.
 fn judge_source(
     network: &Network,
     probe: &Probe,

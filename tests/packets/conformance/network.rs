@@ -34,7 +34,7 @@ impl Network {
         let wanted: Vec<Place> =
             places.iter().map(|(name, addresses)| (name.clone(), addresses.iter().copied().collect())).collect();
         let spaces = places.keys().cloned().zip(attach(&node, 1, &wanted)).collect();
-        // Addresses that no place has go to `inet`.
+        // Packets to an address of no namespace are routed to `inet`.
         let (number, _) = (1..).zip(places.keys()).find(|(_, name)| *name == "inet").expect("there always is one");
         let primary = |v4: bool| case.node_addresses().into_iter().find(|ip| ip.is_ipv4() == v4);
         route_the_rest(&node, number, "inet", [primary(true), primary(false)]);
@@ -49,7 +49,7 @@ impl Network {
             return &self.node;
         }
         let place = self.places.iter().find(|(name, addresses)| *name != "inet" && addresses.contains(&probe.source));
-        let (name, _) = place.unwrap_or_else(|| panic!("nobody has {}", probe.source));
+        let (name, _) = place.unwrap_or_else(|| panic!("no namespace has {}", probe.source));
         &self.spaces[name]
     }
 
@@ -94,8 +94,8 @@ fn passing(case: &Case) -> impl Iterator<Item = (IpAddr, u16)> {
     passing.map(|probe| (probe.target.ip(), probe.target.port()))
 }
 
-/// Who is where: a namespace for each client that is a pod, one for the other local pods, one for endpoints elsewhere, one for clients
-/// outside, and `inet` for the other addresses.
+/// Which namespace has which addresses: a namespace for each client that is a pod, one for the other local pods, one for endpoints
+/// elsewhere, one for clients outside, and `inet` for the other addresses.
 fn places(case: &Case, own: &BTreeSet<IpAddr>) -> Places {
     let clients = |origin: Origin| {
         let probes = case.probes.iter().filter(move |probe| probe.origin == origin);

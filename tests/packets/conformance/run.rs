@@ -13,7 +13,7 @@ use crate::support::proxy::Proxy;
 
 /// Cases at once, unless the machine is slow: most of the time they wait for answers that must not come.
 const AT_ONCE: usize = 4;
-/// There are more; a folder with few of them is not the folder.
+/// The least number of cases: a folder with fewer is not the folder of the conformance cases.
 const AT_LEAST: usize = 60;
 
 /// What is wrong with a case; nothing, if nothing.

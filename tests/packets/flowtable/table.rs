@@ -13,7 +13,7 @@ use crate::support::proxy::{Proxy, binary, config};
 use crate::support::world::World;
 
 const TABLE: &str = "table inet kube-proxy-flowtable";
-/// For what happens within about a second, on slow machines too.
+/// The deadline for what takes about a second, with room for slow machines.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn tables(node: &Namespace) -> String {
@@ -58,21 +58,21 @@ fn there_is_no_fast_path_unless_asked_for_and_one_from_before_goes() {
 }
 
 #[test]
-fn a_kernel_that_lacks_flowtables_is_told_of_once_and_stops_nothing() {
+fn a_kernel_that_lacks_flowtables_is_logged_once_and_stops_nothing() {
     let world = World::new();
     let mut configuration = config();
     configuration["nftables"]["flowtable"] = "auto".into();
     let proxy = Proxy::start(&world.node, &configuration, &cluster());
     let notice = "--flowtable=auto: this kernel has no flowtables";
-    // One or the other, by the kernel; never both, never neither.
-    wait_for("neither a fast path nor a word about it", || {
+    // Either the table is there or its lack is logged, by the kernel's features; never both, never neither.
+    wait_for("neither a fast path nor a log line about it", || {
         proxy.log().contains(notice) || tables(&world.node).contains(TABLE)
     });
     sleep(Duration::from_millis(2500));
-    let (told, there) = (proxy.log().matches(notice).count(), tables(&world.node).contains(TABLE));
+    let (logged, there) = (proxy.log().matches(notice).count(), tables(&world.node).contains(TABLE));
     assert!(
-        matches!((told, there), (1, false) | (0, true)),
-        "told {told} times, table there: {there}\n{}",
+        matches!((logged, there), (1, false) | (0, true)),
+        "logged {logged} times, table there: {there}\n{}",
         proxy.log()
     );
     assert_served(&world);

@@ -54,7 +54,7 @@ fn measure(world: &World, family: Family) -> (Duration, u64) {
 #[ignore = "needs a kernel with flowtables; vm-tests runs them"]
 fn a_connection_goes_faster_or_at_least_past_the_rules() {
     let world = World::new();
-    // Segments that stay together would spare the rules of both ways most of the packets.
+    // Segments are sent one by one. Joined by the device, most of them would pass the rules as one packet.
     world.node.ip(&["link set to-shell gso_max_segs 1", "link set to-remote gso_max_segs 1"]);
     world.shell.ip(&["link set eth0 gso_max_segs 1"]);
     world.remote.ip(&["link set eth0 gso_max_segs 1"]);
@@ -72,7 +72,7 @@ fn a_connection_goes_faster_or_at_least_past_the_rules() {
         let ratio = without.0.as_secs_f64() / with.0.as_secs_f64();
         println!("TIME {family:?}: {ratio:.2} times as fast with the fast path ({:.2?} to {:.2?})", without.0, with.0);
         assert!(with.1 * 20 < without.1, "the forward hook saw {} packets with it, {} without", with.1, without.1);
-        // Times say little where others use the machine too; what must not be is a connection that hardly moves.
+        // Times vary on a machine that other programs use, so only a connection that hardly moves fails the test.
         assert!(ratio > 0.25, "{family:?}: slower with the fast path");
     }
 }

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{command, outcome, printed};
-use crate::judge::{Source, assert_reaches, endpoints};
 use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::mixed;
 use crate::support::netns::{Namespace, run};
@@ -184,12 +183,32 @@ fn connections_and_remembered_clients_are_those_of_the_traffic(layout: Layout) {
     assert_eq!(node_port["stats"]["connections"], 0, "{node_port}");
 
     let sticky = Flow::new(Proto::Tcp, family.shell(), family.cluster_ip(2), 80);
-    assert_reaches(&world.shell, sticky, &endpoints(family, &[1, 2], 8080), Source::Kept, 1);
+    let (_remembered, _answer) = Connection::open(&world.shell, sticky);
     let document = json(&world.node, &["shop/sticky"]);
     for (address, port) in [(Some(family.cluster_ip(2)), 80), (None, 30082)] {
         let sticky = front(&document, family, address, port, "TCP");
         assert_eq!(sticky["affinityClients"], 1, "all fronts of a service port share the memory: {sticky}");
     }
+}
+
+#[test]
+fn the_page_for_troubleshooting_shows_what_is_printed() {
+    let node = with_ruleset(Layout::Maps, "node-port-local");
+    let page = fs::read_to_string(project().join("deploy/TROUBLESHOOTING.md")).expect("the page is there");
+    let mut lines = page.lines().peekable();
+    let mut shown = 0;
+    while let Some(line) = lines.next() {
+        let Some(arguments) = line.strip_prefix("    $ kube-proxy services") else { continue };
+        let words: Vec<&str> = std::iter::once("services").chain(arguments.split_whitespace()).collect();
+        let (_, stdout, stderr) = outcome(&mut command(&node, &words));
+        let mut expected = String::new();
+        while let Some(line) = lines.next_if(|line| line.starts_with("    ")) {
+            expected += &format!("{}\n", &line[4..]);
+        }
+        assert_eq!(stdout + &stderr, expected, "{line}");
+        shown += 1;
+    }
+    assert!(shown >= 5, "the page shows {shown} commands");
 }
 
 test_in_each_layout!(what_another_program_changed_in_the_tables_is_seen);

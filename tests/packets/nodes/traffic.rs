@@ -1,4 +1,4 @@
-//! A Service on node A whose pods run on node B: who is reached, with which source, mark and packet size.
+//! A Service on node A whose pods run on node B: which pods are reached, with which source, mark and packet size.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

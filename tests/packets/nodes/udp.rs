@@ -23,7 +23,7 @@ fn connect(namespace: &Namespace, source: IpAddr, target: SocketAddr) -> UdpSock
     })
 }
 
-/// Who answers.
+/// The address of the endpoint that answers.
 fn ask(socket: &UdpSocket) -> IpAddr {
     let mut text = [0; 256];
     socket.send(b"?").unwrap_or_else(|error| panic!("{socket:?}: {error}"));
@@ -37,7 +37,7 @@ fn udp_flows_follow_an_endpoint_to_another_node() {
     // Flows to a cluster IP and to a node port leave an endpoint that is gone (J1, J5, J6).
     let nodes = Nodes::new();
     let serve = |pod, n| Server::start(pod, &Family::ALL.map(|family| family.endpoint(n)), &SERVED_PORTS);
-    // Both answer all the time: only the flow decides who is asked.
+    // Both answer all the time: only the flow decides which of them gets the packets.
     let _servers = [serve(&nodes.pod, 0), serve(&nodes.remote, 2)];
     let dns = service("shop", "dns").cluster_ips(1).port("dns", Proto::Udp, 53).node_port(30053);
     let mut objects = vec![node(), service_cidr(), dns.json()];

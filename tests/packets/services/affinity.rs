@@ -1,4 +1,4 @@
-//! Session affinity: who stays with which endpoint, for how long, and what of it is seen in the maps.
+//! Session affinity: which client stays with which endpoint, for how long, and what the maps show of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ const CLIENTS: u8 = 64;
 /// The endpoint of each client.
 type Memory = BTreeMap<IpAddr, SocketAddr>;
 
-/// What a map says of a client.
+/// The entry of a client in a map.
 #[derive(Debug)]
 struct Entry {
     endpoint: IpAddr,
@@ -116,7 +116,7 @@ fn list_table(world: &World, family: Family) -> Vec<Value> {
     listing["nftables"].as_array_mut().map(std::mem::take).expect("a list of objects")
 }
 
-/// Layout `maps`: one map a port, client to endpoint.
+/// The entries of layout `maps`, which has one map from client to endpoint for each port.
 fn map_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
     let name = format!("affinity-shop/web/{}", map_of(proto));
     let objects = list_table(world, family);
@@ -125,7 +125,7 @@ fn map_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, 
     elements.iter().map(|element| entry(&element[0], address(&element[1]))).collect()
 }
 
-/// Layout `chains`: a set of clients for each endpoint, with the name of the endpoint's chain.
+/// The entries of layout `chains`, which has a set of clients for each endpoint, with the name of the endpoint's chain.
 fn set_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
     let objects = list_table(world, family);
     let endpoint = |name: &Value| {
@@ -185,7 +185,7 @@ fn a_client_stays_with_its_endpoint_and_clients_are_spread(layout: Layout) {
 // Each new connection renews the time for which a client is remembered (E3).
 test_in_each_layout!(each_new_connection_renews_the_time_and_afterwards_a_client_is_balanced_anew);
 fn each_new_connection_renews_the_time_and_afterwards_a_client_is_balanced_anew(layout: Layout) {
-    // A third of it must be enough for a connection.
+    // A third of the time-out must be enough for a connection.
     let seconds = if is_slow() { 6 } else { 2 };
     let time = Duration::from_secs(seconds.into());
     let world = world_of_clients();
@@ -275,8 +275,8 @@ fn clients_of_a_removed_endpoint_move_and_the_others_stay(layout: Layout) {
 }
 
 // Clients of endpoints that stay are remembered across a restart (E6).
-test_in_each_layout!(a_restart_forgets_nobody_and_writes_nothing);
-fn a_restart_forgets_nobody_and_writes_nothing(layout: Layout) {
+test_in_each_layout!(a_restart_forgets_no_client_and_writes_nothing);
+fn a_restart_forgets_no_client_and_writes_nothing(layout: Layout) {
     let world = world_of_clients();
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects(web(LONG)));
     let rules = || nft::normalised(&nft::list_ruleset(&world.node));
@@ -336,8 +336,8 @@ fn assert_spread_without_memory(world: &World, family: Family) {
 }
 
 // A new time-out holds for new connections (E8).
-test_in_each_layout!(a_new_time_out_holds_for_new_connections_and_forgets_nobody);
-fn a_new_time_out_holds_for_new_connections_and_forgets_nobody(layout: Layout) {
+test_in_each_layout!(a_new_time_out_holds_for_new_connections_and_forgets_no_client);
+fn a_new_time_out_holds_for_new_connections_and_forgets_no_client(layout: Layout) {
     let world = world_of_clients();
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects(web(300)));
     let memories = connect_everywhere(&world);

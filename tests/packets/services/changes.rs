@@ -55,7 +55,7 @@ fn a_connection_outlives_its_endpoints_removal_and_new_ones_go_elsewhere(layout:
     proxy.delete(&[web]);
     for (family, (connection, answer)) in Family::ALL.into_iter().zip(&held) {
         assert_eq!(connection.ask(), *answer);
-        // The address is free now: D15.
+        // No Service has the address now, so its packets are dropped (D15).
         assert_outcome(&world.shell, flows(family)[0].0, &Outcome::Dropped);
     }
 }

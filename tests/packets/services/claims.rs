@@ -1,5 +1,5 @@
-//! Two who want the same front: which of them gets the packets. In each test `shop/web` is what others rely on, and `tenant/taker`, which
-//! is older, is what an ordinary user of a namespace may make.
+//! Two Services that claim the same front: which of them gets the packets. In each test `shop/web` is what others rely on, and
+//! `tenant/taker`, which is older, is what an ordinary user of a namespace may make.
 
 use std::net::IpAddr;
 
@@ -74,8 +74,8 @@ fn an_external_ip_never_takes_the_traffic_of_a_cluster_ip(layout: Layout) {
     }
     proxy.apply(&[web().json()]);
     assert_web_serves(&world, cluster_ip, 80, Source::Kept);
-    let told = |log: &str| log.matches("10.96.0.1 port 80/tcp").count();
-    assert!(told(&proxy.log()) >= 1, "the claim that lost is in the log");
+    let logged = |log: &str| log.matches("10.96.0.1 port 80/tcp").count();
+    assert!(logged(&proxy.log()) >= 1, "the claim that lost is in the log");
     assert_eq!(proxy.series("kubeproxy_nft_lost_claims"), [2.0], "a front in each family");
     proxy.delete(&[taker(80, [])]);
     assert_eq!(proxy.series("kubeproxy_nft_lost_claims"), [0.0]);
@@ -129,8 +129,8 @@ fn an_address_of_the_node_serves_as_external_and_as_load_balancer_ip(layout: Lay
     assert_web_serves(&world, node_address, 80, Source::Masqueraded);
 }
 
-test_in_each_layout!(nobody_takes_the_connections_to_the_endpoints_of_the_api_server);
-fn nobody_takes_the_connections_to_the_endpoints_of_the_api_server(layout: Layout) {
+test_in_each_layout!(no_external_ip_takes_the_connections_to_the_endpoints_of_the_api_server);
+fn no_external_ip_takes_the_connections_to_the_endpoints_of_the_api_server(layout: Layout) {
     // External IPs that are endpoints of the API server are not used (A17).
     // Endpoint 3 stands for the API server, with port 8080; its other ports are as free as any.
     let world = World::new();
@@ -151,7 +151,8 @@ fn nobody_takes_the_connections_to_the_endpoints_of_the_api_server(layout: Layou
     assert!(proxy.log().contains("10.244.2.11 port 8080/tcp"), "the claim that lost is in the log");
     proxy.apply(&[take(8081)]);
     assert_taker_serves(&world, |family| family.endpoint(3), 8081);
-    // What only a controller writes may lead there: some clusters have a load balancer of their own before the API servers.
+    // A load balancer IP, which only a controller writes, may lead there: some clusters have a load balancer of their own before the API
+    // servers.
     let balanced = service("kube-system", "api-vip").cluster_ips(7).port("http", Proto::Tcp, 8080);
     let balanced = Family::ALL.iter().fold(balanced, |vip, family| vip.load_balancer_ip(family.endpoint(3)));
     proxy.apply(&[slices("kube-system", "api-vip", &WEB_ENDPOINTS, &WEB), vec![balanced.json()]].concat());

@@ -21,7 +21,7 @@ fn web() -> ServiceBuilder {
     service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80)
 }
 
-/// What every cluster has, and `more`.
+/// The objects that every cluster has, and `more`.
 fn cluster(more: impl IntoIterator<Item = Value>) -> Vec<Value> {
     [node(), service_cidr()].into_iter().chain(more).collect()
 }
@@ -294,7 +294,7 @@ test_in_each_layout!(without_a_ready_endpoint_those_that_end_serve_unless_they_s
 fn without_a_ready_endpoint_those_that_end_serve_unless_they_say_no(layout: Layout) {
     let conditions = |n: usize, endpoint: &mut Value| {
         endpoint["conditions"] = match n {
-            // Without "serving" an endpoint serves.
+            // An absent condition `serving` counts as true.
             0 => json!({ "ready": false, "terminating": true }),
             1 => json!({ "ready": false, "serving": true, "terminating": true }),
             2 => json!({ "ready": false, "serving": false, "terminating": true }),

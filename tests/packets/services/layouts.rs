@@ -1,4 +1,4 @@
-//! A restart with the other layout: the rules are others, the traffic is the same.
+//! A restart with the other layout replaces the rules, and traffic goes on as before.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ fn flows(family: Family) -> Vec<(Flow, u16)> {
     ]
 }
 
-/// New connections are served as ever, and those of before are with the same endpoint.
+/// New connections are served, and earlier ones stay with the same endpoint.
 fn assert_serving(world: &World, held: &[(Connection, Answer)]) {
     for (family, (flow, port)) in Family::ALL.into_iter().flat_map(|f| flows(f).into_iter().map(move |flow| (f, flow)))
     {

@@ -40,7 +40,7 @@ fn pod_interface(world: &World) -> String {
     device.expect("the node has a way to its pod").to_owned()
 }
 
-/// Pods of this node keep their address on the way to a cluster IP; everybody else is masqueraded.
+/// Pods of this node keep their address on the way to a cluster IP; all other traffic is masqueraded.
 fn assert_detects(world: &World) {
     for family in Family::ALL {
         let all = endpoints(family, &ALL, 8080);
@@ -50,16 +50,16 @@ fn assert_detects(world: &World) {
 }
 
 // `ClusterCIDR`: a source in the range is a local pod (I1).
-test_in_each_layout!(pods_are_told_by_the_cluster_cidr);
-fn pods_are_told_by_the_cluster_cidr(layout: Layout) {
+test_in_each_layout!(pods_are_recognised_by_the_cluster_cidr);
+fn pods_are_recognised_by_the_cluster_cidr(layout: Layout) {
     let world = World::new();
     let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
     assert_detects(&world);
 }
 
 // `NodeCIDR`: a source in the Node's ranges is a local pod (I2).
-test_in_each_layout!(pods_are_told_by_the_pod_cidrs_of_the_node);
-fn pods_are_told_by_the_pod_cidrs_of_the_node(layout: Layout) {
+test_in_each_layout!(pods_are_recognised_by_the_pod_cidrs_of_the_node);
+fn pods_are_recognised_by_the_pod_cidrs_of_the_node(layout: Layout) {
     let world = World::new();
     let mut config = config_in(layout);
     config["clusterCIDR"] = json!("");
@@ -71,8 +71,8 @@ fn pods_are_told_by_the_pod_cidrs_of_the_node(layout: Layout) {
 }
 
 // `BridgeInterface`: what comes through the interface is from a local pod (I3).
-test_in_each_layout!(pods_are_told_by_the_interface);
-fn pods_are_told_by_the_interface(layout: Layout) {
+test_in_each_layout!(pods_are_recognised_by_the_interface);
+fn pods_are_recognised_by_the_interface(layout: Layout) {
     let world = World::new();
     let name = pod_interface(&world);
     let mut config = config_in(layout);
@@ -84,8 +84,8 @@ fn pods_are_told_by_the_interface(layout: Layout) {
 }
 
 // `InterfaceNamePrefix`: what comes through such an interface is from a local pod (I3).
-test_in_each_layout!(pods_are_told_by_the_start_of_the_interfaces_name);
-fn pods_are_told_by_the_start_of_the_interfaces_name(layout: Layout) {
+test_in_each_layout!(pods_are_recognised_by_the_start_of_the_interfaces_name);
+fn pods_are_recognised_by_the_start_of_the_interfaces_name(layout: Layout) {
     let world = World::new();
     let name = pod_interface(&world);
     let mut config = config_in(layout);

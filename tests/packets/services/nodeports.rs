@@ -22,12 +22,18 @@ const BOTH: [bool; 2] = [true, true];
 /// `nodePortAddresses`, and which of the node's two addresses then answer in IPv4 and in IPv6.
 fn table() -> Vec<(Value, [[bool; 2]; 2])> {
     vec![
-        (json!([]), [PRIMARY, PRIMARY]),                                              // H1
-        (json!(["primary"]), [PRIMARY, PRIMARY]),                                     // H2
-        (json!(["198.18.0.0/16"]), [SECOND, BOTH]),                                   // H3 H5
-        (json!(["192.0.2.2/32", "0.0.0.0/0", "2001:db8:18::/48"]), [BOTH, SECOND]),   // H4 H5
-        (json!(["198.51.100.0/24", "2001:db8:99::/48"]), [NONE, NONE]),               // H5
-        (json!(["127.0.0.0/8", "192.0.2.0/24", "::1/128", "::/0"]), [PRIMARY, BOTH]), // D20 H4 H5
+        // An empty list is `primary` (H1).
+        (json!([]), [PRIMARY, PRIMARY]),
+        // Only the node's IP of each family (H2).
+        (json!(["primary"]), [PRIMARY, PRIMARY]),
+        // IPv4: the addresses in the range. IPv6 has no range, so all of its addresses (H3, H5).
+        (json!(["198.18.0.0/16"]), [SECOND, BOTH]),
+        // IPv4: all, because a range has prefix length 0. IPv6: the addresses in the range (H4, H5).
+        (json!(["192.0.2.2/32", "0.0.0.0/0", "2001:db8:18::/48"]), [BOTH, SECOND]),
+        // No address is in a range (H5).
+        (json!(["198.51.100.0/24", "2001:db8:99::/48"]), [NONE, NONE]),
+        // Loopback addresses never. IPv4: the addresses in the other range. IPv6: all (D20, H4, H5).
+        (json!(["127.0.0.0/8", "192.0.2.0/24", "::1/128", "::/0"]), [PRIMARY, BOTH]),
     ]
 }
 
@@ -41,7 +47,7 @@ fn check(world: &World, family: Family, answering: [bool; 2]) {
                 assert_not_reached(&world.client, flow);
             }
         }
-        // Not over loopback either way: D20.
+        // Loopback addresses serve no node port (D20).
         let flow = Flow::new(proto, family.loopback(), family.loopback(), 30080);
         assert_not_reached(&world.node, flow);
     }
@@ -105,7 +111,7 @@ fn the_bind_address_stands_for_the_nodes_ip_of_its_family(layout: Layout) {
 
 test_in_each_layout!(only_addresses_that_can_serve_node_ports_cause_a_sync_and_are_named);
 fn only_addresses_that_can_serve_node_ports_cause_a_sync_and_are_named(layout: Layout) {
-    // G11. With each pod an interface comes that has a link-local address.
+    // Each pod brings an interface with a link-local address, which is no change of the node's addresses (G11).
     const CHANGED: &str = "the addresses of this node changed";
     let all = json!(["0.0.0.0/0", "::/0"]);
     let some = json!(["198.18.0.0/16", "2001:db8:18::/64"]);
@@ -118,7 +124,7 @@ fn only_addresses_that_can_serve_node_ports_cause_a_sync_and_are_named(layout: L
         let mut config = config_in(layout);
         config["nodePortAddresses"] = ranges.clone();
         let proxy = Proxy::start(&world.node, &config, &objects_with(&Family::ALL.map(Family::node)));
-        // The first look comes a second after the first sync.
+        // The addresses are first listed again a second after the first sync.
         thread::sleep(Duration::from_millis(1_500));
         let before = proxy.sync_times();
         world.node.ip(&["link add veth-new type veth peer name veth-peer".to_owned()]);

@@ -1,4 +1,4 @@
-//! Traffic policies and source ranges: who may use which endpoints, and who sees whose address.
+//! Traffic policies and source ranges: which clients may use which endpoints, and which source address the endpoints see.
 
 use serde_json::{Value, json};
 
@@ -126,7 +126,7 @@ fn serving_terminating_endpoints_step_in_for_each_list_on_its_own(layout: Layout
     }
 }
 
-/// Asking panics when the connection is broken.
+/// Fails the test when the connection is broken.
 fn still_answers(connection: &Connection) {
     connection.ask();
 }

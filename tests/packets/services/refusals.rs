@@ -1,4 +1,4 @@
-//! What no endpoint serves: refused with ICMP, or dropped in silence.
+//! Traffic that no endpoint serves: refused with ICMP, or dropped without an answer.
 
 use std::net::IpAddr;
 

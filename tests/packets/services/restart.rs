@@ -1,4 +1,4 @@
-//! The proxy ends and starts again; traffic does not notice.
+//! The proxy ends and starts again while connections go on.
 
 use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
 use crate::support::layout::{Layout, test_in_each_layout};
@@ -16,7 +16,7 @@ fn flows(family: Family) -> [Flow; 2] {
     [to(family.cluster_ip(1), 80), to(family.node(), 30080)]
 }
 
-/// New connections are served as ever, refused as ever, and those of before are alive.
+/// New connections are served or refused as before the restart, and earlier ones go on.
 fn assert_serving(world: &World, held: &[Connection]) {
     for family in Family::ALL {
         for flow in flows(family) {
@@ -55,8 +55,8 @@ fn rules_and_connections_outlive_the_process(layout: Layout) {
     assert_serving(&world, &held);
 }
 
-test_in_each_layout!(what_changed_while_nobody_looked_is_caught_up_with);
-fn what_changed_while_nobody_looked_is_caught_up_with(layout: Layout) {
+test_in_each_layout!(what_changed_while_no_proxy_ran_is_programmed_at_the_start);
+fn what_changed_while_no_proxy_ran_is_programmed_at_the_start(layout: Layout) {
     // A start sends what differs from the rules that it finds (F9, O7).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80);

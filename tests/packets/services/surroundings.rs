@@ -1,4 +1,4 @@
-//! What else the kernel of a node may do with packets: conntrack zones, and a bridge whose packets pass the IP hooks.
+//! Other things that a node's kernel may do with packets: conntrack zones, and a bridge whose packets pass the IP hooks.
 
 use std::net::IpAddr;
 use std::thread;

@@ -1,4 +1,4 @@
-//! From upstream's kube-proxy to ours and back, in the same table, under traffic.
+//! A change from upstream's kube-proxy to this one and back, in the same table, under traffic.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -45,7 +45,7 @@ fn ask(held: &[Connection]) {
     }
 }
 
-/// Runs `change` while clients keep connecting, each of which must be served; gives what `change` gives.
+/// Runs `change` while clients keep connecting, each of which must be served; gives the result of `change`.
 fn under_load<T: Send>(world: &World, change: impl FnOnce() -> T + Send) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn under_load<T: Send>(world: &World, change: impl FnOnce() -> T + Send) -> T {
         let outcome = change();
         done.store(true, Ordering::Relaxed);
         let served = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        assert!(served > 0, "somebody connected meanwhile");
+        assert!(served > 0, "clients connected meanwhile");
         outcome
     })
 }
@@ -90,7 +90,7 @@ fn our_start_replaces_upstreams_table_and_upstreams_start_ours(layout: Layout) {
         let _proxy = Proxy::start(&other.node, &config_in(layout), &objects);
         nft::normalised(&nft::list_ruleset(&other.node))
     };
-    // What the clients have taught since differs.
+    // The remembered clients differ, because more have connected since.
     let names = |rules: &std::collections::BTreeMap<String, Vec<String>>| rules.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&after), names(&fresh), "only our program is in the tables");
     held.extend(hold(&world));

@@ -60,7 +60,7 @@ fn each_endpoint_counts_its_connections_and_its_chain_goes_with_it() {
     proxy.apply(&slices("shop", "web", &[1, 2], &PORTS));
     let emptied = endpoint_chains(&world);
     let (gone, left): (Vec<_>, Vec<_>) = emptied.iter().partition(|(_, count)| count.is_none());
-    // Deleted after a second, which may have passed.
+    // Emptied chains are deleted after a second, which may have passed.
     assert!(gone.len() <= 1 && left.len() == 2, "{emptied:?}");
     assert!(left.iter().all(|(name, count)| **count == before[*name]), "the others count on");
     let deadline = Instant::now() + Duration::from_secs(5);

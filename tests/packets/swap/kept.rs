@@ -1,4 +1,4 @@
-//! Starts that cannot serve: the node goes on in mode iptables, to the packet and to the sysctl.
+//! Starts that cannot serve: the node goes on in mode iptables, with the same treatment of packets and the same sysctls.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -34,7 +34,7 @@ fn node_in_mode_iptables() -> (World, String, String) {
     let world = World::new();
     world.node.set_sysctl(SYSCTL.0, SYSCTL.1);
     iptables::install(&world.node, &WEB);
-    // The fast path that one of ours left, or runs with.
+    // The table of a fast path that an earlier start of this proxy left.
     nft::load(&world.node, "add table inet kube-proxy-flowtable\n");
     let (chains, ruleset) = (iptables::listing(&world.node), tables(&world));
     assert_serves(&world);
@@ -83,7 +83,7 @@ fn readyz(proxy: &Proxy<'_>) -> (String, String) {
     (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
 }
 
-/// A proxy whose API server does not give it its objects changes nothing, and says that it is not ready.
+/// A proxy whose API server does not give it its objects changes nothing, and `/readyz` answers that it is not ready.
 fn assert_waits(world: &World, before: &(String, String), kubeconfig: &Path, what: &str) {
     let mut proxy = Proxy::with_api(&world.node, &wanting(), kubeconfig);
     proxy.spawn();
@@ -119,12 +119,12 @@ fn an_api_server_that_gives_nothing_leaves_mode_iptables_in_force() {
     let (world, chains, tables) = node_in_mode_iptables();
     let before = (chains, tables);
     let directory = tempfile::tempdir().unwrap();
-    // No server is there.
+    // No API server has this address.
     let wrong = kubeconfig(directory.path(), "https://192.0.2.77:6443", &json!({ "token": "x" }));
     assert_waits(&world, &before, &wrong, "wrong address");
     let refused = kubeconfig(directory.path(), "https://127.0.0.1:1", &json!({ "token": "x" }));
     assert_waits(&world, &before, &refused, "connection refused");
-    // A server accepts, and sends nothing.
+    // A server accepts connections and sends nothing.
     let silent = world.node.enter(|| TcpListener::bind("127.0.0.1:0").unwrap());
     let server = format!("http://{}", silent.local_addr().unwrap());
     let silent_file = kubeconfig(directory.path(), &server, &json!({ "token": "x" }));
@@ -139,7 +139,7 @@ fn an_api_server_that_gives_nothing_leaves_mode_iptables_in_force() {
     }
 }
 
-/// A start that ends at once changes nothing, no sysctl either; `says` is in its one line.
+/// Asserts that a start that ends at once changes no rule and no sysctl, and that its only log line has the text `says`.
 fn assert_ends(world: &World, before: &(String, String), mut proxy: Proxy<'_>, says: &str) {
     proxy.spawn();
     assert_eq!(proxy.wait_for_end().code(), Some(1), "{says}: {}", proxy.log());

@@ -1,4 +1,4 @@
-//! From kube-proxy in mode iptables to ours: whatever keeps ours from serving leaves the node as it is, and the change loses no packet.
+//! From kube-proxy in mode iptables to ours: a start that cannot serve leaves the node as it is, and the change loses no packet.
 //!
 //! The rules of mode iptables are those that iptables-nft makes. Needs root, iproute2, nft, iptables and conntrack (`make deps`).
 

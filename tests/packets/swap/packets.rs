@@ -71,7 +71,7 @@ fn assert_hairpin(world: &World, family: Family, web: &[u8]) {
     assert!(tally.len() == web.len(), "{family:?}: {tally:?}");
 }
 
-/// What is the same in either order.
+/// Asserts what the filter chains do, which is the same whichever rules come first.
 fn assert_filters(world: &World) {
     for family in Family::ALL {
         // Mode iptables would refuse these, as there were no endpoints.

@@ -1,4 +1,4 @@
-//! What the proxy asks for, and as whom.
+//! The requests of the proxy, and the credentials that it uses.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -108,7 +108,7 @@ fn a_certificate_that_is_replaced_is_used_without_a_failure() {
         let mut proxy = proxy(&cluster, &user);
         cluster.server.wait_for_watches();
         if is_link {
-            // Over the links, not through them.
+            // The files are renamed over the links, and the targets of the links stay.
             ["user.crt", "user.key"]
                 .iter()
                 .for_each(|file| fs::remove_file(path(file)).expect("a link can be removed"));
@@ -170,9 +170,9 @@ fn the_start_is_an_event_of_the_node() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     let event = wait_for("the Event", || cluster.server.events().into_iter().next());
-    let said =
+    let words =
         ["reason", "action", "type", "reportingController"].map(|field| event[field].as_str().unwrap_or_default());
-    assert_eq!(said, ["Starting", "StartKubeProxy", "Normal", "kube-proxy"]);
+    assert_eq!(words, ["Starting", "StartKubeProxy", "Normal", "kube-proxy"]);
     assert_eq!(event["regarding"]["kind"], "Node");
     assert_eq!(event["regarding"]["name"], NODE);
 }

@@ -1,4 +1,4 @@
-//! A node without pods and an API server on it: enough to see which rules come of which answers.
+//! A node without pods and an API server on it: enough to see which rules follow from which answers.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! The rules follow the server's objects; packets are the witnesses.
+//! The rules follow the server's objects, as packets show.
 
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -60,14 +60,14 @@ fn traffic_follows_the_objects_of_the_server() {
     server.apply(&served("api", 2));
     wait_for_endpoints(&world, 2, &[0, 2]);
 
-    // A Service that is given to another proxy is not seen any more, then it is again.
+    // A Service that gets the label of another proxy is not seen any more, until the label is removed.
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80);
     server.apply(&[web.clone().label("service.kubernetes.io/service-proxy-name", "x").json()]);
     wait_for_outcome(&world, 1, &Outcome::Dropped);
     server.apply(&[web.json()]);
     wait_for_endpoints(&world, 1, &[1, 2, 3]);
 
-    // So is a slice with the label of headless Services.
+    // A slice that gets the label of headless Services is not seen any more either.
     let mut hidden = slices("shop", "api", &[0, 2], &PORTS);
     hidden.iter_mut().for_each(|slice| slice["metadata"]["labels"]["service.kubernetes.io/headless"] = json!(""));
     server.apply(&hidden);
@@ -108,11 +108,11 @@ fn what_does_not_matter_sends_nothing() {
     let mut node = base()[0].clone();
     node["status"]["images"] = json!([{ "names": ["x"] }]);
     cluster.server.apply(&[node]);
-    // Whatever is sent after this came after all of it.
+    // Time for a sync, if one of these changes asked for it.
     thread::sleep(Duration::from_millis(500));
     proxy.wait_until_quiet();
     assert_eq!(sent(&proxy), before);
-    // Nor does any of it keep the proxy from following.
+    // None of these changes keeps the proxy from following later ones.
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
 }
@@ -138,7 +138,7 @@ fn a_slice_without_a_service_is_named_once_however_often_it_changes() {
     let proxy = cluster.proxy();
     let mut lost = slices("shop", "lost", &[0], &PORTS).remove(0);
     lost["metadata"]["labels"] = json!({});
-    let told = || proxy.log().matches("kubernetes.io/service-name").count();
+    let logged = || proxy.log().matches("kubernetes.io/service-name").count();
     for (n, addresses) in [["10.244.1.10"], ["10.244.1.11"], ["10.244.2.10"]].iter().cycle().take(9).enumerate() {
         lost["endpoints"][0]["addresses"] = json!(addresses);
         lost["metadata"]["annotations"] = json!({ "n": n.to_string() });
@@ -147,14 +147,14 @@ fn a_slice_without_a_service_is_named_once_however_often_it_changes() {
             cluster.server.delete(Resource::EndpointSlice, "shop", "lost-v4");
         }
     }
-    // What comes behind it in the same watch has been seen.
+    // The next object of the same watch has arrived, so the broken one was read.
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
-    assert_eq!(told(), 1, "{}", proxy.log());
+    assert_eq!(logged(), 1, "{}", proxy.log());
 }
 
 #[test]
-fn a_claim_that_loses_is_told_on_its_service() {
+fn a_claim_that_loses_is_an_event_of_its_service() {
     let cluster = Cluster::new();
     let proxy = cluster.proxy();
     let taker = service("tenant", "taker").cluster_ips(9).port("http", Proto::Tcp, 80);

@@ -54,15 +54,15 @@ fn running(file: &Path) -> Option<PathBuf> {
     let pid: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     let process = PathBuf::from(format!("/proc/{pid}"));
     let command = fs::read(process.join("cmdline")).ok()?;
-    // A zombie has none.
+    // A zombie has no command line.
     (!command.is_empty()).then_some(process)
 }
 
 #[test]
-fn a_plugin_that_hangs_at_the_start_keeps_nobody_waiting() {
+fn a_plugin_that_hangs_at_the_start_delays_neither_start_nor_end() {
     let cluster = Cluster::new();
     let file = cluster.server.directory().join("pid");
-    // What it starts is ended with it.
+    // The processes that the plugin starts are ended with it.
     let user = plugin(cluster.server.directory(), &format!("sleep 1000 & echo $! > {}; wait", file.display()));
     let mut proxy = Proxy::with_api(&cluster.node, &config(), &cluster.server.kubeconfig(&user));
     proxy.spawn();
@@ -73,7 +73,7 @@ fn a_plugin_that_hangs_at_the_start_keeps_nobody_waiting() {
 }
 
 #[test]
-fn a_plugin_that_hangs_later_keeps_nobody_waiting() {
+fn a_plugin_that_hangs_later_delays_neither_start_nor_end() {
     let cluster = Cluster::new();
     let (file, marker) = (cluster.server.directory().join("pid"), cluster.server.directory().join("hang"));
     // Credentials that end at once: each connection needs new ones.
@@ -113,7 +113,7 @@ fn a_plugin_that_fails_is_tried_again_and_its_words_are_in_the_log() {
 }
 
 #[test]
-fn a_server_that_accepts_and_never_answers_keeps_nobody_waiting() {
+fn a_server_that_accepts_and_never_answers_delays_neither_start_nor_end() {
     let cluster = Cluster::new();
     let silent = cluster.node.enter(|| TcpListener::bind("127.0.0.1:0").expect("a port is free"));
     let url = format!("http://{}", silent.local_addr().expect("it is bound"));
@@ -143,7 +143,7 @@ impl Drop for Resolver {
 }
 
 #[test]
-fn a_name_server_that_never_answers_keeps_nobody_waiting() {
+fn a_name_server_that_never_answers_delays_neither_start_nor_end() {
     // SIGTERM ends the process within 5 s while names are looked up (O15).
     let cluster = Cluster::new();
     let _resolver = Resolver::new(&cluster.node, "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n");
@@ -176,12 +176,13 @@ fn a_sync_that_hangs_in_the_kernel_does_not_keep_the_process_from_ending() {
     wait_for("strace", || tasks().all(is_traced).then_some(()));
     cluster.server.clear_faults();
     wait_for("the batch", || fs::read_to_string(&trace).ok().filter(|text| text.contains("sendmsg(")));
-    let status = || fs::read_to_string(format!("/proc/{}/status", proxy.pid())).expect("nobody waited for it yet");
+    let status =
+        || fs::read_to_string(format!("/proc/{}/status", proxy.pid())).expect("the process was not waited for yet");
     let field = |name: &str| status().lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()));
     let tracer = field("TracerPid:").expect("strace is there");
     kill_process(pid(&proxy.pid().to_string()), Signal::TERM).expect("the proxy runs");
     let start = Instant::now();
-    // What strace traces is a zombie until strace has looked at it.
+    // A process under strace is a zombie until strace has collected its end.
     while field("State:").is_some_and(|state| !state.starts_with('Z')) && start.elapsed() < END {
         thread::sleep(Duration::from_millis(10));
     }

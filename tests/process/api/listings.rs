@@ -85,7 +85,7 @@ fn a_list_whose_next_page_is_gone_is_started_again() {
     proxy.wait_until_synced();
     let asked = cluster.server.requests_for(Resource::Service);
     assert!(asked.iter().any(|request| request.answered == 410), "{asked:?}");
-    // Neither what was on the lost page nor what went meanwhile is mixed in.
+    // The rules hold neither objects of the page that was lost nor objects that were deleted meanwhile.
     let rules = nft::list_ruleset(&cluster.node);
     assert!(cluster.serves("web") && rules.contains("\"many/s599:http\"") && !rules.contains("\"many/s0:http\""));
 }
@@ -119,7 +119,7 @@ fn an_object_that_cannot_be_read_loses_only_itself() {
             object["spec"]["ports"][0]["port"] = json!("eighty");
             object
         };
-        // One in the list, one in the watch, one that was good before.
+        // One object is broken in the list, one in the watch, and one was good before.
         cluster.server.apply(&[broken("first")]);
         let proxy = cluster.proxy();
         assert!(cluster.serves("web") && !cluster.serves("first"));
@@ -129,7 +129,7 @@ fn an_object_that_cannot_be_read_loses_only_itself() {
         assert!(cluster.serves("web"), "an object that was good stays as it was");
         let rejected: f64 = proxy.series("kubeproxy_nft_rejected_objects_total").iter().sum();
         assert!((2.5..3.5).contains(&rejected), "{rejected}");
-        // Each of them is followed once it is good.
+        // Each of them is served once it is good.
         cluster.server.apply(&served("second", 3));
         cluster.wait_until_serves("second", true);
         assert_eq!(cluster.server.requests_for(Resource::Service).iter().filter(|r| r.answered == 200).count(), {

@@ -33,7 +33,7 @@ fn listed_without<'a>(cluster: &'a Cluster, arguments: &[&str], missing: &[Strin
     proxy.wait_until_quiet();
     cluster.server.close();
     missing.iter().for_each(|name| cluster.server.delete(Resource::Service, "shop", name));
-    // Without this the watches would go on where they were, and tell of deletions.
+    // Without this the watches would be resumed where they were, and report deletions.
     cluster.server.compact();
     cluster.server.open();
     proxy
@@ -71,7 +71,7 @@ fn a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed() {
 
 #[test]
 fn a_cluster_that_was_emptied_is_empty_after_the_second_list() {
-    // A second list that says the same is used (O14).
+    // A second list without the same objects is used (O14).
     let cluster = Cluster::new();
     let proxy = listed_empty(&cluster);
     names().for_each(|name| cluster.wait_until_serves(&name, false));
@@ -115,7 +115,7 @@ fn memory_is_bounded_under_huge_objects() {
     let mut peaks = Vec::new();
     for round in 0..6 {
         cluster.server.apply(&[huge(round)]);
-        // What comes after it shows that it was taken.
+        // The next Service shows that the huge slice was read.
         let name = format!("after{round}");
         cluster.server.apply(&served(&name, 50 + u8::try_from(round).expect("a small number")));
         cluster.wait_until_serves(&name, true);
@@ -161,7 +161,7 @@ fn memory_is_bounded_under_very_many_slices() {
         thread::sleep(Duration::from_millis(200));
     }
     let first = proxy.peak_memory();
-    // All of it once more.
+    // All slices are listed once more.
     cluster.server.wait_for_watches();
     cluster.server.order(Some(Resource::EndpointSlice), Command::Expire);
     cluster.server.apply(&served("api", 2));

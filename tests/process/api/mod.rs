@@ -1,4 +1,4 @@
-//! The whole binary against an API server: what it asks, what becomes of the answers, and what it does when there are none.
+//! The whole binary against an API server: its requests, the use of the answers, and what it does without answers.
 //!
 //! Needs root, iproute2 and nft (`make deps`). The server is that of `support/apiserver`, in the node's namespace.
 

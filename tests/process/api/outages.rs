@@ -147,7 +147,7 @@ fn a_listing_of_what_is_known_sends_nothing() {
     proxy.wait_until_quiet();
     assert_eq!(sent(&proxy), before);
     assert_eq!(nft::list_ruleset(&cluster.node), rules);
-    // The new watches are alive.
+    // The new watches deliver changes.
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
 }
@@ -192,7 +192,7 @@ fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end() {
     // Two more tries of each kind, at least.
     let outage = outage();
     thread::sleep(outage);
-    // The first at once, then one every five minutes.
+    // The first warning comes at once, then one every five minutes.
     let expected = 1 + usize::try_from(outage.as_secs() / 300).expect("a small number");
     for kind in KINDS {
         let found = warnings(kind);

@@ -1,4 +1,4 @@
-//! One thing that goes wrong at a time: with a listing at the start, with a watch later. Each costs a moment and no rule.
+//! One failure at a time, of a list at the start and of a watch later. Each delays the proxy for a moment and changes no rule.
 
 use std::thread;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn for_each_case<T: Sync + std::fmt::Debug>(cases: &[T], check: impl Fn(&T) + Sy
     }
 }
 
-/// A proxy that meets the fault once with a list or watch of each kind, and gets there all the same.
+/// Starts a proxy that meets the fault once with a list or watch of each kind, and waits until it serves all the same.
 fn starts_in_spite_of(fault: &Fault, streaming: Streaming) {
     let cluster = Cluster::new();
     cluster.server.settings().streaming = streaming;
@@ -47,7 +47,7 @@ fn faults() -> Vec<Fault> {
     vec![
         Fault::Unanswered(Ending::Reset),
         Fault::After(0, Ending::Close),
-        // Inside an object.
+        // The answer ends inside an object.
         Fault::After(150, Ending::Reset),
         Fault::After(150, Ending::Close),
         Fault::Drip(1, Duration::ZERO),
@@ -57,9 +57,9 @@ fn faults() -> Vec<Fault> {
         Fault::Refuse(401, None),
         Fault::Garbage(b"\xff\xfe<html>not JSON\n".to_vec()),
         Fault::Garbage(Vec::new()),
-        // A proxy in between that answers for the server.
+        // An HTTP proxy between the two answers in place of the server.
         Fault::Garbage(b"{\"kind\":\"Status\",\"metadata\":{},\"code\":200}\n".to_vec()),
-        // One that mixes answers up.
+        // An HTTP proxy between the two mixes answers up.
         Fault::Garbage(b"{\"kind\":\"PodList\",\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[]}\n".to_vec()),
     ]
 }
@@ -91,7 +91,7 @@ fn a_watch_that_fails_is_taken_up_again() {
         Command::Bytes(b"{\"type\":\"ADDED\",\"object\":\n".to_vec()),
         Command::Bytes(b"{\"type\":\"SURPRISE\",\"object\":{}}\n".to_vec()),
         Command::Bytes(b"{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":500}}\n".to_vec()),
-        // Longer than any object.
+        // The line is longer than any object can be.
         Command::Flood(17 << 20),
     ];
     for_each_case(&orders, |order| {

@@ -1,5 +1,5 @@
-//! A thousand clients that hold connections and say nothing, or too little, and dial again as soon as they lose them: who asks is
-//! answered within a tenth of a second all the same, and the proxy goes on with its work.
+//! A thousand clients that hold connections and send nothing, or too little, and connect again as soon as they lose them: other requests
+//! are answered within a tenth of a second all the same, and the proxy goes on with its work.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -29,15 +29,15 @@ const BETWEEN: Duration = Duration::from_millis(25);
 const PROBED_FOR: Duration = Duration::from_secs(6);
 /// How many probes are sent at least, on a machine that is busy too.
 const AT_LEAST: usize = 50;
-/// How often the attackers look whether they lost a connection.
+/// How often the attackers check whether they lost a connection.
 const TICK: Duration = Duration::from_millis(10);
-/// The most that the attackers dial at one tick, which makes 2,000 a second: more is an attack on the CPU of this machine.
+/// The most connections that the attackers open in one [`TICK`], which makes 2,000 a second: more is an attack on the CPU of this machine.
 const DIALS_A_TICK: usize = 20;
 
 /// What a client does with a connection.
 #[derive(Clone, Copy, Debug)]
 enum Habit {
-    /// Says nothing.
+    /// Sends nothing.
     Silent,
     /// Sends a part of a header.
     Begun,
@@ -54,18 +54,18 @@ struct Client {
     address: SocketAddr,
     habit: Habit,
     stream: TcpStream,
-    /// How often it was looked at.
+    /// How often it was checked.
     ticks: usize,
 }
 
-/// A slow client sends a byte each so many ticks.
+/// A slow client sends a byte every this many ticks.
 const SLOWNESS: usize = 25;
 
 impl Client {
     fn dial(address: SocketAddr, habit: Habit) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("a socket can be made");
         socket.set_nonblocking(true).expect("a socket can be made non-blocking");
-        // Refused at once or under way: the next tick tells.
+        // Refused at once or under way: the next tick shows which.
         let _in_progress = socket.connect(&address.into());
         Self { address, habit, stream: socket.into(), ticks: 0 }
     }
@@ -121,7 +121,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// Sends one. `waited` is what [`waited_for_cpu`] said after the one before: what came while the proxy did not run has to be
+    /// Sends one. `waited` is what [`waited_for_cpu`] gave after the probe before: what came while the proxy did not run has to be
     /// served as well.
     fn send(address: SocketAddr, proxy: u32, waited: &mut Duration) -> Self {
         let start = Instant::now();
@@ -175,7 +175,7 @@ impl Drop for Flag<'_> {
     }
 }
 
-/// Runs `work` while so many clients of these habits attack each of the addresses; it begins when all of them have dialled.
+/// Runs `work` while this many clients of these habits attack each of the addresses; it begins when all of them have dialled.
 fn under_attack<T>(
     node: &Namespace,
     addresses: &[SocketAddr],
@@ -219,12 +219,12 @@ fn descriptors(pid: u32) -> usize {
 /// Memory of its own, in KiB: without the pages of the binary, which come as they are used.
 fn memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the proxy runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("memory is told");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel lists the memory");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// A thousand clients of each of these kinds, against the health port and a health-check node port of a proxy with such limits of open
-/// files, which may open so many.
+/// Asserts that probes are answered while a thousand clients of each of these kinds attack the health port and a health-check node port.
+/// The proxy runs with these limits of open files, and may open `at_most` files.
 fn every_probe_is_answered(kinds: &[&[Habit]], limits: &str, at_most: usize) {
     let node = node_namespace();
     let prlimit = format!("--nofile={limits}");

@@ -37,7 +37,7 @@ fn no_server_takes_a_long_header_or_a_body() {
     for address in [METRICS, HEALTHZ, CHECK] {
         let exchange = |request: String| {
             node.enter(|| {
-                let mut stream = TcpStream::connect(address).expect("somebody listens");
+                let mut stream = TcpStream::connect(address).expect("the server listens");
                 stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
                 // The server may answer, and close, before it has read all.
                 let _cut_off = stream.write_all(request.as_bytes());
@@ -104,7 +104,7 @@ fn without_profiling_no_request_changes_anything() {
 }
 
 #[test]
-fn slow_clients_keep_nobody_from_an_answer_for_long() {
+fn slow_clients_delay_no_other_client_for_long() {
     let node = node_namespace();
     let mut proxy = Proxy::start(&node, &config(), &[cluster(), checked()].concat());
     get_until(&node, CHECK, "/", |answer| answer.status == "HTTP/1.1 200 OK");
@@ -124,7 +124,7 @@ fn slow_clients_keep_nobody_from_an_answer_for_long() {
         for mut stream in slow {
             stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
             let mut rest = Vec::new();
-            // Closed or reset, but at an end.
+            // The server closes or resets the connection; either ends the read.
             let ended = stream.read_to_end(&mut rest);
             assert!(!matches!(ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock));
         }

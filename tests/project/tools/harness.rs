@@ -67,15 +67,15 @@ fn endpoints_answer_every_protocol_without_rules() {
         }
         let ping = Flow::new(Proto::Ping, family.client(), family.endpoint(0), 0);
         assert!(matches!(probe(&world.client, ping), Outcome::Reached(_)), "{family:?}");
-        let nobody = Flow::new(Proto::Tcp, family.client(), family.endpoint(0), 81);
-        assert_eq!(probe(&world.client, nobody), Outcome::Reset);
+        let unserved = Flow::new(Proto::Tcp, family.client(), family.endpoint(0), 81);
+        assert_eq!(probe(&world.client, unserved), Outcome::Reset);
         let nowhere = Flow::new(Proto::Udp, family.client(), family.external_ip(9), 81);
         assert_eq!(probe(&world.client, nowhere), Outcome::Dropped);
     }
 }
 
 #[test]
-fn dnat_is_seen_evenly_and_masquerading_is_told_from_a_kept_source() {
+fn dnat_is_seen_evenly_and_masquerading_is_distinguished_from_a_kept_source() {
     let world = ruled_world();
     for (family, proto) in Family::ALL.iter().flat_map(|family| Proto::ALL.map(|proto| (*family, proto))) {
         let what = format!("{proto:?} {family:?}");
@@ -91,7 +91,7 @@ fn dnat_is_seen_evenly_and_masquerading_is_told_from_a_kept_source() {
 }
 
 #[test]
-fn reject_and_drop_are_told_apart() {
+fn reject_and_drop_are_distinguished() {
     let world = ruled_world();
     for family in Family::ALL {
         for proto in Proto::ALL.into_iter().chain([Proto::Ping]) {

@@ -1,6 +1,6 @@
 //! One request and its answer.
 //!
-//! The order of things is that of a real server: who is it, may they, is there such a thing, is the question well formed.
+//! The checks have the order of a real server: authentication, authorization, existence of the kind, form of the query.
 //! Faults come before all of it, as they would in the network.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ type Pieces = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, std::io::Error>> + 
 /// The body of an answer.
 pub(crate) type Body = StreamBody<Pieces>;
 
-/// Whom the server speaks with.
+/// The client of a connection.
 #[derive(Clone, Default)]
 pub(crate) struct Peer {
     /// The certificate of the authority that was shown, as DER.
@@ -46,7 +46,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Inc
     let number = record(&shared, &peer, &head, &path, &query);
     let asked = ask(&head.method, &path, &query);
     let may_enter = enters(&shared, &peer, &head.headers);
-    // A body that breaks off is no Event.
+    // A body that breaks off creates no Event.
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let outcome = match fault(&shared, &asked) {
         Some(Fault::Unanswered(ending)) => {
@@ -99,7 +99,7 @@ fn served(
             permitted(shared, *resource, headers)?;
             let list = list(&shared.lock().store, *resource, query)?;
             let (mut writer, body) = Writer::new(killer.clone(), fault);
-            // How it ended matters to the client only.
+            // The end of the answer matters to the client only.
             tokio::spawn(async move { writer.send(list.to_string().as_bytes()).await });
             ok(Box::pin(body))
         }
@@ -108,7 +108,7 @@ fn served(
             let resource = *resource;
             let watch = Watch::parse(resource, query, shared.lock().streaming)?;
             let (writer, body) = Writer::new(killer.clone(), fault);
-            // Who sees the answer's head may give orders.
+            // A test that has seen the head of the answer may order the watch to do something, so it is registered before the head is sent.
             let (open, orders) = Shared::open(shared, resource);
             tokio::spawn(async move { watch.run(open, orders, writer).await });
             ok(Box::pin(body))
@@ -150,7 +150,7 @@ fn fault(shared: &Shared, asked: &Ask) -> Option<Fault> {
     take(&mut shared.lock().plans, resource, is_watch)
 }
 
-/// Who has a certificate or a token of ours may enter; without tokens everybody may.
+/// Whether a client is let in: it has a certificate of this server's authority or a known token, or the server asks for no tokens.
 fn enters(shared: &Shared, peer: &Peer, headers: &HeaderMap) -> bool {
     let token = headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let state = shared.lock();

@@ -1,4 +1,4 @@
-//! What goes wrong: with requests to come ([`Fault`]) and with watches that are open ([`Command`]).
+//! The faults that a test can order: for requests to come ([`Fault`]), and for watches that are open ([`Command`]).
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) enum On {
 }
 
 impl On {
-    /// Whether it is met.
+    /// Whether the fault meets this request.
     pub(crate) fn meets(self, resource: Resource, is_watch: bool) -> bool {
         match self {
             Self::All => true,
@@ -45,9 +45,9 @@ pub(crate) enum Ending {
 pub(crate) enum Fault {
     /// No answer at all, not even a status line.
     Unanswered(Ending),
-    /// The body breaks off after so many bytes.
+    /// The body breaks off after this many bytes.
     After(usize, Ending),
-    /// The body comes in chunks of so many bytes, with a pause after each.
+    /// The body comes in chunks of this many bytes, with a pause after each.
     Drip(usize, Duration),
     /// An HTTP status with a Status object, and Retry-After in seconds.
     Refuse(u16, Option<u32>),
@@ -58,11 +58,11 @@ pub(crate) enum Fault {
 /// A fault that waits for its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
-    /// Which requests.
+    /// The requests that the fault meets.
     pub(crate) on: On,
     /// How many of them; `None` for all until the fault is taken back.
     pub(crate) times: Option<u32>,
-    /// What happens.
+    /// What happens to them.
     pub(crate) fault: Fault,
 }
 
@@ -92,6 +92,6 @@ pub(crate) enum Command {
     Bookmark,
     /// Send these bytes as they are.
     Bytes(Vec<u8>),
-    /// Send so many bytes of a line that does not end.
+    /// Send this many bytes of a line that does not end.
     Flood(usize),
 }

@@ -65,7 +65,7 @@ fn start(store: &Store, query: &Query) -> Result<Start, Refusal> {
     let number = number(version)?;
     match (rule, number) {
         ("" | "NotOlderThan" | "Exact", Some(wanted)) if wanted > store.version() => Err(too_large(wanted, store)),
-        // The watch cache answers these, and knows no pages.
+        // The watch cache of a real server answers these lists, and has no pages.
         ("" | "NotOlderThan", Some(0)) => Ok(Start { limit: usize::MAX, ..present }),
         ("NotOlderThan", Some(_)) | ("", None) => Ok(present),
         ("", Some(_)) if limit == usize::MAX => Ok(present),

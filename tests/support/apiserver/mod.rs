@@ -1,6 +1,6 @@
 //! A test API server: lists and watches as kube-apiserver 1.36 does, and fails as networks and servers do.
 //!
-//! Takes objects from a test ([`ApiServer::apply`]), gives them to a proxy over real HTTP/1.1, and tells the test what was
+//! Takes objects from a test ([`ApiServer::apply`]), gives them to a proxy over real HTTP/1.1, and gives the test what was
 //! asked for ([`ApiServer::requests`]). Started in a network namespace (`namespace.enter(|| ApiServer::start(..))`) it listens
 //! there. It serves what the role `system:node-proxier` allows, and 403 for the rest.
 //!
@@ -42,13 +42,13 @@ use serve::Control;
 use state::{Record, Shared, State};
 use tls::{Authority, Signed};
 
-/// Longer than anything here takes, on a busy machine too.
+/// The deadline of every wait: longer than anything here takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How a server listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// Plain.
+    /// Plain HTTP.
     Http,
     /// With a certificate of its own authority for 127.0.0.1, ::1 and localhost.
     Https,
@@ -71,18 +71,18 @@ impl ApiServer {
         let (shared, authority) = (Arc::new(Shared::new()), Authority::new());
         let tls = (scheme == Scheme::Https).then(|| authority.server(&["127.0.0.1", "::1", "localhost"]));
         let (controls, orders) = unbounded_channel();
-        let (tell, told) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         let state = Arc::clone(&shared);
         let body = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime can be made").block_on(async {
                 let listener = serve::listen(SocketAddr::from(([127, 0, 0, 1], 0))).await;
-                tell.send(listener.local_addr().expect("a listener has an address")).expect("the starter waits");
+                sender.send(listener.local_addr().expect("a listener has an address")).expect("the starter waits");
                 serve::serve(state, tls, listener, orders).await;
             });
         };
         let thread = thread::Builder::new().name("apiserver".into()).spawn(body).expect("a thread can be started");
-        let address = told.recv().expect("the server starts");
+        let address = receiver.recv().expect("the server starts");
         let directory = TempDir::new().expect("a temporary directory can be made");
         Self { shared, scheme, address, authority, directory, controls: Some(controls), thread: Some(thread) }
     }
@@ -115,7 +115,7 @@ impl ApiServer {
 
     /// Forgets the history: a client that asks for changes after an older version has to list again.
     pub(crate) fn compact(&self) {
-        // Watches learn of it with the next change, as from a real server.
+        // Watches notice it with the next change, as at a real server.
         self.shared.lock().store.compact();
     }
 
@@ -135,7 +135,7 @@ impl ApiServer {
         std::mem::take(&mut self.settings().plans).len()
     }
 
-    /// Tells the open watches of a kind, or of all kinds, what to do.
+    /// Orders the open watches of a kind, or of all kinds, to do something.
     pub(crate) fn order(&self, resource: impl Into<Option<Resource>>, command: Command) {
         self.shared.order(resource.into(), command);
     }
@@ -232,7 +232,7 @@ impl ApiServer {
         let (done, is_done) = channel();
         let controls = self.controls.as_ref().expect("the server runs until it is dropped");
         controls.send(control(done)).expect("the server's thread runs");
-        is_done.recv_timeout(PATIENCE).expect("the server does as it is told");
+        is_done.recv_timeout(PATIENCE).expect("the server carries out the order");
     }
 }
 
@@ -246,7 +246,7 @@ impl Drop for ApiServer {
     }
 }
 
-/// Looks until something is there.
+/// Calls `look` until it gives something.
 pub(crate) fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {

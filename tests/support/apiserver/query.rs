@@ -1,4 +1,4 @@
-//! The query of a request: decoded pairs.
+//! The query of a request, as decoded pairs of key and value.
 
 /// A decoded query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

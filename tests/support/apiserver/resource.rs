@@ -1,4 +1,4 @@
-//! The kinds the server has, and who may ask what of them.
+//! The kinds that the server has, and which requests for them the role of the proxy allows.
 //!
 //! Takes paths, methods and queries, gives an [`Ask`]. Pure.
 
@@ -22,7 +22,7 @@ pub(crate) enum Resource {
 /// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// `GET /version`; open to everybody.
+    /// `GET /version`; allowed without authentication.
     Version,
     /// All objects of a kind, of all namespaces.
     List(Resource),

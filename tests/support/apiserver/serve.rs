@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use super::answer::{Peer, answer};
 use super::state::Shared;
 
-/// What a test tells the server; the sender of each is answered when it is done.
+/// An order of a test to the server; its sender gets a message when it is carried out.
 #[derive(Debug)]
 pub(crate) enum Control {
     /// Close the listener and all connections.
@@ -101,7 +101,7 @@ async fn connection(shared: Arc<Shared>, tls: Option<TlsAcceptor>, stream: TcpSt
                     stream.get_ref().1.peer_certificates().and_then(|chain| Some(Arc::from(chain.first()?.as_ref())));
                 http(shared, stream, shown).await
             }
-            // A client that does not like our certificate, or we not theirs.
+            // The client refused this server's certificate, or this server the client's.
             Err(_) => false,
         },
     };
@@ -127,7 +127,7 @@ async fn http(
     tokio::select! {
         biased;
         () = killer.killed() => true,
-        // Clients go away as they like.
+        // Clients may close the connection at any time.
         _ = served => false,
     }
 }

@@ -18,10 +18,10 @@ const ORDERS: usize = 64;
 /// What the server makes of streaming lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Streaming {
-    /// Serves them.
+    /// The server serves them.
     #[default]
     On,
-    /// Answers 422.
+    /// The server answers 422.
     Refused,
     /// Takes them for watches.
     Ignored,
@@ -30,15 +30,15 @@ pub(crate) enum Streaming {
 /// A request as it came, and what became of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    /// When.
+    /// When it arrived.
     pub(crate) at: Instant,
     /// `GET` and so on.
     pub(crate) method: String,
-    /// Without the query.
+    /// The path, without the query.
     pub(crate) path: String,
-    /// Decoded.
+    /// The decoded query.
     pub(crate) query: Query,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     /// The client's certificate, as DER.
     pub(crate) certificate: Option<Arc<[u8]>>,
@@ -60,7 +60,7 @@ pub(crate) struct State {
     pub(crate) forbidden: BTreeSet<Resource>,
     /// Whether the role does not cover the creation of Events, as a review says.
     pub(crate) events_forbidden: bool,
-    /// Bearer tokens that are let in; `None` lets everybody in.
+    /// Bearer tokens that are let in; with `None` every client is let in.
     pub(crate) tokens: Option<BTreeSet<String>>,
     pub(crate) requests: Vec<Record>,
     /// Events that were created.
@@ -71,7 +71,7 @@ pub(crate) struct State {
 /// Orders to open watches.
 pub(crate) type Orders = broadcast::Receiver<(Option<Resource>, Command)>;
 
-/// The state, with those who wait for its changes.
+/// The state, with the channels on which tasks wait for its changes.
 pub(crate) struct Shared {
     state: Mutex<State>,
     changed: watch::Sender<()>,
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// A server without objects that lets everybody in.
+    /// A server without objects that lets every client in.
     pub(crate) fn new() -> Self {
         let state = State {
             store: Store::default(),
@@ -103,24 +103,24 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the objects and tells the watches.
+    /// Changes the objects and notifies the watches.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Store)) {
         change(&mut self.lock().store);
         self.changed.send_replace(());
     }
 
-    /// Hears of every change from now on.
+    /// A receiver that is notified of every change from now on.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Tells open watches of a kind, or of all, what to do.
+    /// Orders open watches of a kind, or of all kinds, to do something.
     pub(crate) fn order(&self, resource: Option<Resource>, command: Command) {
         // Without a watch there is no receiver.
         let _ = self.orders.send((resource, command));
     }
 
-    /// Counts a watch as open until the value is dropped, and hears the orders from now on.
+    /// Counts a watch as open until the value is dropped, and gives a receiver of the orders from now on.
     pub(crate) fn open(shared: &Arc<Self>, resource: Resource) -> (Open, Orders) {
         *shared.lock().open.entry(resource).or_default() += 1;
         (Open { shared: Arc::clone(shared), resource }, shared.orders.subscribe())

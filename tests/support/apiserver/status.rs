@@ -1,4 +1,4 @@
-//! What the server says when it does not do what it was asked for: a Kubernetes Status.
+//! The answer to a request that the server refuses: a Kubernetes Status.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ pub(crate) struct Refusal {
     pub(crate) code: u16,
     /// The reason's word.
     pub(crate) reason: &'static str,
-    /// A sentence.
+    /// The explanation, a sentence.
     pub(crate) message: String,
     /// Seconds after which to try again.
     pub(crate) retry_after: Option<u32>,
@@ -41,7 +41,7 @@ impl Refusal {
         Self { retry_after: Some(seconds), ..self }
     }
 
-    /// The object that says it.
+    /// The refusal as a Status object.
     pub(crate) fn json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -20,7 +20,7 @@ pub(crate) type Name = (String, String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooOld(pub(crate) u64);
 
-/// What a watch tells of an object.
+/// An event of a watch about an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Notice {
     /// `ADDED`, `MODIFIED` or `DELETED`, as the watcher's selector sees it.
@@ -83,7 +83,7 @@ impl Store {
         self.change(resource, name, before, None);
     }
 
-    /// Forgets how the present state came about.
+    /// Forgets the history of changes; the objects stay.
     pub(crate) fn compact(&mut self) {
         self.compacted = self.version;
         self.history.clear();
@@ -140,7 +140,7 @@ impl Store {
 }
 
 impl Change {
-    /// What a watcher learns: an object that stops matching is gone for it.
+    /// The event for a watcher: an object that stops matching its selector looks deleted.
     fn seen_through(&self, selector: &Selector) -> Option<Notice> {
         let before = self.before.as_ref().filter(|object| selector.matches(object));
         let after = self.after.as_ref().filter(|object| selector.matches(object));
@@ -156,7 +156,7 @@ impl Change {
     }
 }
 
-/// Which object this is.
+/// The kind, namespace and name of an object.
 pub(crate) fn identity(object: &Value) -> (Resource, Name) {
     let kind = object["kind"].as_str().expect("an object has a kind");
     let resource = Resource::of_kind(kind).unwrap_or_else(|| panic!("the test API server has no {kind}"));

@@ -87,7 +87,7 @@ impl Watch {
                 _ = changed.changed() => {}
                 order = orders.recv() => match order {
                     Ok((resource, command)) if resource.is_none_or(|resource| resource == self.resource) => {
-                        // What came before the order is sent before it.
+                        // Changes from before the order are sent before it is carried out.
                         version = self.send_changes(shared, version, &mut writer).await?;
                         if command == Command::Finish {
                             return Ok(());

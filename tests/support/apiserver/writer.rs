@@ -1,4 +1,4 @@
-//! The body of an answer, written bit by bit and as badly as asked for.
+//! The body of an answer, written piece by piece, with the fault that the test asked for.
 //!
 //! Takes bytes, gives them to hyper, each piece a chunk of its own. A reset goes past hyper: [`Killer`] makes the connection's
 //! task end, and the socket with it.
@@ -30,7 +30,7 @@ pub(crate) struct Over;
 pub(crate) struct Killer(Arc<Notify>);
 
 impl Killer {
-    /// Ends it.
+    /// Ends the connection.
     pub(crate) fn kill(&self) {
         self.0.notify_one();
     }

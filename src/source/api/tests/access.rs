@@ -1,4 +1,4 @@
-//! Finding the server and being let in: kubeconfigs, certificates, tokens, plugins.
+//! How the client finds the server and authenticates: kubeconfigs, certificates, tokens, plugins.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -35,7 +35,7 @@ fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
     ClientOptions { kubeconfig: Some(file), master: None }
 }
 
-/// One page of Services, asked for in the way the options describe.
+/// The body of a request for one page of Services with these options.
 async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
     let mut connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
     let request = Request::List(kube::api::ListParams::default());
@@ -81,7 +81,7 @@ fn a_url_takes_the_place_of_the_kubeconfigs_server() {
     let options = kubeconfig(dir.path(), &json!({"server": "http://192.0.2.1:1"}), &json!({"token": "t"}));
     runtime().block_on(ask(ClientOptions { master: Some(server.url.clone()), ..options })).unwrap();
     assert_eq!(server.requests("services")[0].headers["authorization"], "Bearer t");
-    // Without a scheme, as for kubectl.
+    // A server's address may lack the scheme, as for kubectl.
     let address = server.url.trim_start_matches("http://").to_owned();
     runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(address) })).unwrap();
     assert_eq!(server.requests("services").len(), 2);
@@ -177,7 +177,7 @@ impl Authority {
         self.sign_with(names, |_| ())
     }
 
-    /// The same with something changed about the certificate.
+    /// Like `sign`, after `change` has changed the parameters of the certificate.
     fn sign_with(
         &self,
         names: &[&str],
@@ -211,14 +211,14 @@ fn pem_body(text: &str) -> Vec<u8> {
     CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
 }
 
-/// What an ask by this host name comes to, at a server whose certificate is for `names`.
+/// The result of a request by this host name to a server whose certificate is for `names`.
 fn ask_by_tls(host: &str, names: &[&str]) -> Result<Vec<u8>, String> {
     let authority = Authority::new();
     let (_, certificate, key) = authority.sign(names);
     ask_server(host, &authority, &authority.certificate, (certificate, key))
 }
 
-/// What an ask by this host name comes to, at a server that shows this certificate, by a client that trusts `trusted`.
+/// The result of a request by this host name to a server that shows this certificate, by a client that trusts `trusted`.
 fn ask_server(
     host: &str,
     authority: &Authority,
@@ -274,7 +274,7 @@ fn certificates_that_do_not_fit_are_explained() {
     let error = ask(&ours, &ours.certificate, (certificate, key));
     assert!(error.contains("expired") && error.contains("certs renew"), "{error}");
 
-    // As `openssl req -x509` makes them.
+    // A self-signed certificate that is its own CA, as `openssl req -x509` makes them.
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,4 +1,4 @@
-//! Servers and networks that misbehave.
+//! Tests with servers and networks that misbehave.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ fn a_broken_object_loses_only_itself() {
     let followed = follow("services", answer, Timing::default());
     let all = followed.until("+demo/last 1");
     let services: Vec<_> = all.iter().filter(|event| event.contains("demo/")).map(String::as_str).collect();
-    // It keeps its former state, also through a list in which it is still broken, and is logged once.
+    // The object that became broken keeps its former state, also through a list in which it is still broken, and is logged once.
     assert_eq!(services, ["+demo/web 80", "+demo/api 81", "+demo/last 1"]);
     assert_eq!(followed.counts.of("rejected Service"), 1);
 }
@@ -168,7 +168,7 @@ fn a_server_that_asks_for_time_gets_it() {
     followed.until("done");
     let asked = followed.server.requests("services");
     assert!(asked[1].at - asked[0].at >= Duration::from_secs(3));
-    // It was refused for another reason than streaming, so it is asked for the same again.
+    // The list was refused for another reason than streaming, so the next request asks for streaming again.
     assert_eq!(asked[1].query("sendInitialEvents"), "true");
 }
 
@@ -204,7 +204,7 @@ fn a_cluster_without_service_cidrs_counts_as_having_none() {
         };
         let followed = follow("servicecidrs", answer, quick);
         followed.until("done");
-        // It is looked for again.
+        // The kind that the server lacked is listed again.
         followed.until("+cidr kubernetes");
     }
 }
@@ -237,7 +237,7 @@ fn a_watch_that_ends_at_once_is_not_asked_for_in_a_loop() {
 
 #[test]
 fn a_list_that_lacks_nearly_everything_is_confirmed_by_a_second_one() {
-    // The second list takes the mistake back, or confirms it.
+    // The second list has the objects again, or confirms that they are gone.
     for confirmed in [false, true] {
         let all: fn(&str) -> Vec<String> = |version| {
             let names = (0..12).map(|n| format!("s{n}"));

@@ -1,4 +1,4 @@
-//! Which requests are sent, and which events in which order.
+//! Tests of the requests that are sent, and of the events and their order.
 
 use super::*;
 
@@ -9,19 +9,19 @@ fn services(version: &str, next: &str, items: &[Value]) -> Value {
 
 #[test]
 fn everything_is_listed_before_the_list_is_done() {
-    // G1, M2: all kinds are listed first.
+    // All kinds are listed first (G1, M2).
     let answer = |_: &Request| stream(vec![added(&web("2")), end("3"), event("DELETED", &web("4"))]);
     let followed = follow("services", answer, Timing::default());
     let mut initial = followed.until("done");
     initial.sort();
-    // What follows the list may come before the other lists are complete.
+    // A change after the list of its own kind may come before the lists of other kinds are complete.
     initial.retain(|event| event != "-demo/web");
     assert_eq!(initial, ["+demo/web 80", "+node node-1", "done"]);
 }
 
 #[test]
 fn requests_carry_the_selectors() {
-    // The selectors and parameters of upstream.
+    // Requests have the selectors and parameters of upstream.
     let followed = follow("services", |_| stream(vec![end("3")]), Timing::default());
     followed.until("done");
     for (resource, key, value) in [
@@ -68,7 +68,7 @@ fn a_server_that_refuses_streaming_lists_is_asked_for_pages_each_time() {
 
 #[test]
 fn a_server_that_ignores_streaming_lists_is_asked_for_pages() {
-    // By silence, and by a bookmark that is not the end.
+    // A server ignores streaming by sending nothing, or a bookmark that does not end the list.
     for lines in [vec![added(&web("2"))], vec![added(&web("2")), bookmark("3")]] {
         let answer = move |request: &Request| match request.query("watch") {
             "" => reply(200, "", &services("7", "", &[web("2")])),
@@ -87,7 +87,7 @@ fn a_relist_deletes_only_what_it_lacks_and_only_at_its_end() {
     let api = || service("api", &json!(81), "3");
     let answer = move |request: &Request| match request.nth {
         0 => stream(vec![added(&web("2")), added(&api()), end("4"), gone()]),
-        // Broken off: deletes nothing.
+        // The list breaks off, so it deletes nothing.
         1 => vec![Act::Head(200, ""), Act::Chunk((added(&web("2")) + "\n").into_bytes())],
         _ => stream(vec![added(&web("2")), end("9")]),
     };
@@ -113,13 +113,13 @@ fn changes_are_sent_as_they_come() {
     let followed = follow("services", answer, Timing::default());
     let all = followed.until("+demo/last 99");
     let services: Vec<_> = all.iter().filter(|event| event.contains("demo/")).map(String::as_str).collect();
-    // A1; no deletion of an object that was never sent.
+    // No deletion of an object that was never sent (A1).
     assert_eq!(services, ["+demo/web 80", "+demo/web 90", "-demo/web", "+demo/last 99"]);
 }
 
 #[test]
 fn a_deleted_node_stays_as_it_was() {
-    // M8, L6: the Node may come back.
+    // The Node may come back (M8, L6).
     let answer = |_: &Request| stream(vec![added(&node()), end("2"), event("DELETED", &node()), added(&node())]);
     let followed = follow("nodes", answer, Timing::default());
     let all: Vec<_> = (0..3).map(|_| short(&followed.events.recv_timeout(PATIENCE).unwrap())).collect();

@@ -15,7 +15,7 @@ use super::*;
 use crate::supervise::{self, Failures};
 use server::{Act, Request, Server, serve};
 
-/// Longer than anything here takes, on a busy machine too.
+/// The deadline of every wait: longer than anything here takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Counts into a list that the test keeps.
@@ -65,7 +65,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// The next events in short, up to the one that is asked for.
+    /// The next events in short form, up to the event `last`.
     fn until(&self, last: &str) -> Vec<String> {
         let mut found = Vec::new();
         while found.last().is_none_or(|found| found != last) {

@@ -26,7 +26,7 @@ impl Request {
     }
 }
 
-/// A part of an answer.
+/// One step of the server while it answers.
 pub(super) enum Act {
     /// Status, further header lines.
     Head(u16, &'static str),
@@ -36,7 +36,7 @@ pub(super) enum Act {
     Wait(Duration),
     /// Nothing more until the client goes away.
     Hold,
-    /// The proper end of the body; without one the connection just closes.
+    /// The complete end of the body; without this step the connection closes before it.
     End,
 }
 

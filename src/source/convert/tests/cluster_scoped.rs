@@ -1,4 +1,4 @@
-//! Nodes and ServiceCIDRs.
+//! Tests of the conversion of Nodes and ServiceCIDRs.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn ips(addresses: &[(&str, &str)]) -> (Vec<String>, usize) {
 
 #[test]
 fn raw_ips_are_internal_first_then_the_other_family() {
-    // M4: the order of the addresses of a Node.
+    // The order of the addresses of a Node (M4).
     let found = ips(&[
         ("Hostname", "node-1"),
         ("ExternalIP", "203.0.113.1"),
@@ -43,7 +43,7 @@ fn raw_ips_are_internal_first_then_the_other_family() {
 
 #[test]
 fn an_empty_zone_is_none() {
-    // C9: an empty zone counts as none.
+    // An empty zone counts as none (C9).
     let label = |zone: &str| with(named(), "/metadata/labels", json!({"topology.kubernetes.io/zone": zone}));
     assert_eq!(node(label("a")).0.zone.as_deref(), Some("a"));
     assert_eq!(node(label("")).0.zone, None);
@@ -52,18 +52,18 @@ fn an_empty_zone_is_none() {
 
 #[test]
 fn a_node_on_its_way_out_is_not_eligible() {
-    // L5: a Node that is being deleted, or will be, is not eligible.
+    // A Node that is being deleted, or will be, is not eligible (L5).
     assert!(node(named()).0.eligible);
     assert!(!node(with(named(), "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))).0.eligible);
     let taint = |key: &str| with(named(), "/spec/taints", json!([{"key": key, "effect": "NoSchedule"}]));
     assert!(!node(taint("ToBeDeletedByClusterAutoscaler")).0.eligible);
-    // L6: other taints do not matter.
+    // Other taints do not matter (L6).
     assert!(node(taint("node.kubernetes.io/not-ready")).0.eligible);
 }
 
 #[test]
 fn pod_cidrs_are_normalised() {
-    // I2, A10: pod CIDRs may have padding and host bits.
+    // Pod CIDRs may have padding and host bits (I2, A10).
     let (node, problems) = node(with(named(), "/spec/podCIDRs", json!(["10.244.001.7/24", "bad", "fd00::/64"])));
     assert_eq!(node.pod_cidrs.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.244.1.0/24", "fd00::/64"]);
     assert_eq!(problems, ["Node node-1: spec.podCIDRs[1]: \"bad\" is not a CIDR; ignored"]);
@@ -77,7 +77,7 @@ fn a_node_without_a_valid_name_gives_no_event() {
 
 #[test]
 fn service_cidrs_are_normalised() {
-    // A10, D15: ServiceCIDRs may have padding and host bits.
+    // ServiceCIDRs may have padding and host bits (A10, D15).
     let value = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.1/012", "x", "fd00::/108"]}});
     let converted = Converter::new(ConvertOptions::default()).service_cidr(&object(value));
     let expected = vec!["10.96.0.0/12".parse().unwrap(), "fd00::/108".parse().unwrap()];

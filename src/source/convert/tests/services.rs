@@ -1,4 +1,4 @@
-//! Services (rules A1 to A13).
+//! Tests of the conversion of Services (A1 to A13).
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn a_minimal_service_has_the_defaults() {
 
 #[test]
 fn services_of_another_proxy_look_deleted() {
-    // A1: the label counts, not its value.
+    // The label counts, not its value (A1).
     for value in ["", "other"] {
         let labels = json!({"service.kubernetes.io/service-proxy-name": value});
         assert_eq!(deleted(with(web(), "/metadata/labels", labels)), [""; 0]);
@@ -40,7 +40,7 @@ fn services_of_another_proxy_look_deleted() {
 
 #[test]
 fn headless_empty_and_external_name_services_look_deleted() {
-    // A2, A3: no cluster IP, or an ExternalName.
+    // No cluster IP, or an ExternalName (A2, A3).
     assert_eq!(deleted(with(web(), "/spec/clusterIP", json!("None"))), [""; 0]);
     assert_eq!(deleted(with(web(), "/spec/clusterIP", json!(""))), [""; 0]);
     assert_eq!(deleted(with(web(), "/spec/clusterIP", Value::Null)), [""; 0]);
@@ -50,7 +50,7 @@ fn headless_empty_and_external_name_services_look_deleted() {
 
 #[test]
 fn cluster_ips_follow_the_families() {
-    // A4: spec.ipFamilies decides which cluster IPs count.
+    // Spec.ipFamilies decides which cluster IPs count (A4).
     let dual = with(web(), "/spec/clusterIPs", json!(["10.96.0.10", "fd00::10"]));
     let (both, _) = service(with(dual.clone(), "/spec/ipFamilies", json!(["IPv4", "IPv6"])));
     assert_eq!(
@@ -68,7 +68,7 @@ fn cluster_ips_follow_the_families() {
 
 #[test]
 fn a_bad_cluster_ip_loses_its_family_or_the_service() {
-    // A4: each family stands for itself.
+    // A Service does not exist in a family of which it has no cluster IP, whatever the other family has (A4).
     assert_eq!(
         deleted(with(web(), "/spec/clusterIP", json!("10.96.0.256"))),
         ["Service demo/web: spec.clusterIP: \"10.96.0.256\" is not an IP address; ignored"]
@@ -89,7 +89,7 @@ fn a_bad_cluster_ip_loses_its_family_or_the_service() {
 
 #[test]
 fn ports_of_one_name_differ_by_protocol() {
-    // A5: name and protocol identify a port.
+    // Name and protocol identify a port (A5).
     let ports = json!([
         {"name": "dns", "port": 53, "protocol": "TCP"},
         {"name": "dns", "port": 53, "protocol": "UDP"},
@@ -135,7 +135,7 @@ fn a_service_without_a_usable_port_looks_deleted() {
 
 #[test]
 fn external_ips_are_trimmed_and_bad_ones_dropped() {
-    // A7, A10: white space and leading zeros are allowed.
+    // White space and leading zeros are allowed (A7, A10).
     let ips = json!(["203.0.113.007", "300.1.1.1", " ", "", " 2001:DB8::1 ", "203.0.113.7"]);
     let (service, problems) = service(with(web(), "/spec/externalIPs", ips));
     assert_eq!(strings(&service.external_ips), ["203.0.113.7", "2001:db8::1"]);
@@ -171,7 +171,7 @@ fn addresses_that_every_host_or_link_has_are_no_external_and_no_load_balancer_ip
 
 #[test]
 fn external_ips_need_their_gate() {
-    // A7, A12: with the gate off the IPs are gone, but the Service still counts as reachable from outside.
+    // With the gate off the IPs are gone, but the Service still counts as reachable from outside (A7, A12).
     let value = with(web(), "/spec/externalIPs", json!(["203.0.113.7", "x"]));
     let value = with(value, "/spec/externalTrafficPolicy", json!("Local"));
     let mut converter = Converter::new(ConvertOptions { allow_external_ips: false });
@@ -183,7 +183,7 @@ fn external_ips_need_their_gate() {
 
 #[test]
 fn load_balancer_ips_of_mode_proxy_do_not_count() {
-    // A8: whatever the type
+    // Load balancer IPs count whatever the type of the Service is (A8).
     let ingress = json!([
         {"ip": "203.0.113.1"}, {"ip": "203.0.113.2", "ipMode": "VIP"}, {"ip": "203.0.113.3", "ipMode": "Proxy"},
         {"hostname": "lb.example"}, {"ip": ""}, {"ip": "bad"}, {"ip": "203.0.113.4", "ipMode": "Odd"}, {"ip": "203.0.113.1"}
@@ -201,7 +201,7 @@ fn load_balancer_ips_of_mode_proxy_do_not_count() {
 
 #[test]
 fn source_ranges_are_trimmed_and_bad_ones_dropped() {
-    // A9, A10: white space, leading zeros and host bits are allowed.
+    // White space, leading zeros and host bits are allowed (A9, A10).
     let ranges = json!([" 203.0.113.000/025 ", "10.1.2.3/8", "nonsense", "", "2001:db8::/32"]);
     let (service, problems) = service(with(web(), "/spec/loadBalancerSourceRanges", ranges));
     assert_eq!(strings(&service.source_ranges), ["203.0.113.0/25", "10.0.0.0/8", "2001:db8::/32"]);
@@ -210,7 +210,7 @@ fn source_ranges_are_trimmed_and_bad_ones_dropped() {
 
 #[test]
 fn a_family_that_source_ranges_leave_open_is_named() {
-    // A9: ranges of one family do not restrict the other.
+    // Ranges of one family do not restrict the other (A9).
     let object = with(web(), "/spec/loadBalancerSourceRanges", json!(["203.0.113.0/25"]));
     let ingress = json!([{"ip": "198.51.100.1"}, {"ip": "2001:db8:99::1"}]);
     let (_, problems) = service(with(object.clone(), "/status/loadBalancer/ingress", ingress));
@@ -222,7 +222,7 @@ fn a_family_that_source_ranges_leave_open_is_named() {
 
 #[test]
 fn affinity_has_a_default_and_a_range() {
-    // A11: the range of the API and its default.
+    // The time-out of session affinity has the range and the default of the API (A11).
     let sticky = with(web(), "/spec/sessionAffinity", json!("ClientIP"));
     assert_eq!(service(sticky.clone()).0.affinity_seconds, Some(10_800));
     for (given, used, problems) in
@@ -239,7 +239,7 @@ fn affinity_has_a_default_and_a_range() {
 
 #[test]
 fn external_policy_local_needs_a_way_in() {
-    // A12: policy Local needs traffic from outside.
+    // Policy Local needs traffic from outside (A12).
     let local = with(web(), "/spec/externalTrafficPolicy", json!("Local"));
     for (kind, external_ips, expected) in [
         ("LoadBalancer", json!([]), TrafficPolicy::Local),
@@ -257,7 +257,7 @@ fn external_policy_local_needs_a_way_in() {
 
 #[test]
 fn unknown_policy_words_mean_cluster() {
-    // A12: words that are not policies.
+    // A word that is no policy is logged and counts as Cluster (A12).
     let value = with(web(), "/spec/internalTrafficPolicy", json!("Near"));
     let value = with(value, "/spec/externalTrafficPolicy", json!("Far"));
     let (bad, problems) = service(with(value, "/spec/type", json!("Odd")));
@@ -272,7 +272,7 @@ fn unknown_policy_words_mean_cluster() {
 
 #[test]
 fn health_checks_are_for_load_balancers_with_policy_local() {
-    // A13: only load balancers with external policy Local have the port.
+    // Only load balancers with external policy Local have the port (A13).
     let local = with(web(), "/spec/externalTrafficPolicy", json!("Local"));
     let lb = with(local.clone(), "/spec/type", json!("LoadBalancer"));
     let (checked, _) = service(with(lb.clone(), "/spec/healthCheckNodePort", json!(32000)));

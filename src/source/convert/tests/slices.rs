@@ -1,4 +1,4 @@
-//! EndpointSlices (rules B1 to B9).
+//! Tests of the conversion of EndpointSlices (B1 to B9).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn deleted(value: Value) -> Vec<String> {
 
 #[test]
 fn a_slice_belongs_to_the_service_of_its_label() {
-    // B2: the label kubernetes.io/service-name.
+    // The label `kubernetes.io/service-name` names the Service of a slice (B2).
     let (slice, problems) = slice(web_slice());
     assert_eq!(problems, [""; 0]);
     assert_eq!(slice.service, ObjectName::new("demo", "web"));
@@ -27,14 +27,14 @@ fn a_slice_belongs_to_the_service_of_its_label() {
 
 #[test]
 fn headless_slices_look_deleted() {
-    // B1: the label service.kubernetes.io/headless.
+    // A slice with the label `service.kubernetes.io/headless` is not used (B1).
     let labels = json!({"kubernetes.io/service-name": "web", "service.kubernetes.io/headless": ""});
     assert_eq!(deleted(with(web_slice(), "/metadata/labels", labels)), [""; 0]);
 }
 
 #[test]
 fn only_ip_slices_count() {
-    // B3: the address type, and addresses of another family.
+    // The address type, and addresses of another family (B3).
     assert_eq!(
         deleted(with(web_slice(), "/addressType", json!("FQDN"))),
         ["EndpointSlice demo/web-1: addressType: \"FQDN\" is not IPv4 or IPv6; slice ignored"]
@@ -49,7 +49,7 @@ fn only_ip_slices_count() {
 
 #[test]
 fn slice_ports_need_a_name_and_a_number() {
-    // B5: ports without a name or number are left out.
+    // Ports without a name or number are left out (B5).
     let ports = json!([
         {"port": 1}, {"name": "nil"}, {"name": "zero", "port": 0}, {"name": "p", "port": 7, "protocol": "UDP"},
         {"name": "odd", "port": 8, "protocol": "GRE"}, {"name": "", "port": 9}
@@ -67,7 +67,7 @@ fn slice_ports_need_a_name_and_a_number() {
 
 #[test]
 fn the_first_address_counts_normalised() {
-    // B6, A10: further addresses are ignored, leading zeros are allowed.
+    // Further addresses are ignored, leading zeros are allowed (B6, A10).
     let endpoints = json!([
         {"addresses": ["010.244.001.002", "10.9.9.9"]}, {"addresses": []}, {"addresses": ["10.244.1.999"]},
         {"addresses": ["10.244.1.3"]}
@@ -86,7 +86,7 @@ fn the_first_address_counts_normalised() {
 
 #[test]
 fn ipv6_endpoints_take_any_spelling() {
-    // B6, A10: IPv6 addresses are normalised.
+    // IPv6 addresses are normalised (B6, A10).
     let value = with(web_slice(), "/addressType", json!("IPv6"));
     let (slice, _) = slice(with(value, "/endpoints", json!([{"addresses": ["2001:0DB8:0:0:0:0:0:0001"]}])));
     assert_eq!(slice.endpoints[0].address.to_string(), "2001:db8::1");
@@ -94,7 +94,7 @@ fn ipv6_endpoints_take_any_spelling() {
 
 #[test]
 fn absent_conditions_have_their_defaults() {
-    // B7: serving is not derived from ready
+    // Serving is not derived from ready (B7).
     let conditions = [
         (Value::Null, Conditions::READY),
         (json!({}), Conditions::READY),
@@ -112,7 +112,7 @@ fn absent_conditions_have_their_defaults() {
 
 #[test]
 fn node_names_and_hints_are_shared() {
-    // B8, B9: node names, zone hints and node hints.
+    // Node names, zone hints and node hints (B8, B9).
     let one = json!({
         "addresses": ["10.0.0.1"], "nodeName": "node-1",
         "hints": {"forZones": [{"name": "a"}, {"name": "b"}], "forNodes": [{"name": "node-1"}]}
@@ -136,7 +136,7 @@ fn node_names_and_hints_are_shared() {
 
 #[test]
 fn a_bad_name_gives_no_event() {
-    // B2: a slice needs a valid name.
+    // A slice needs a valid name (B2).
     let converted = convert_slice(with(web_slice(), "/metadata/namespace", Value::Null));
     assert_eq!((converted.event, converted.problems.len()), (None, 1));
 }

@@ -1,4 +1,4 @@
-//! Files to objects.
+//! Tests of the decoding of manifest files.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The thread, with a directory that changes.
+//! Tests of the thread that reads a directory, while the directory changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use super::super::thread::{Detection, Handle, spawn, spawn_with};
 use super::*;
 use crate::supervise;
 
-/// Longer than any change takes to arrive, even on a busy machine.
+/// The deadline of every wait: longer than any change takes to arrive, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Long enough for an event that should not come to come.
 const QUIET: Duration = Duration::from_millis(150);
@@ -73,7 +73,7 @@ impl Live {
 
 #[test]
 fn the_initial_list_ends_with_its_mark() {
-    // G1: all objects come before the mark.
+    // All objects come before `InitialListDone` (G1).
     let (live, initial) = Live::start(|dir| {
         fs::write(dir.join("b.yaml"), service("b", "10.96.0.2")).unwrap();
         fs::write(dir.join("a.yaml"), service("a", "10.96.0.1")).unwrap();
@@ -228,7 +228,7 @@ fn of_many_objects_only_the_changed_one_is_sent() {
     live.replace("s1234.yaml", &service("s1234", "10.96.0.1"));
     assert_eq!(live.next(), "+demo/s1234 10.96.0.1");
     live.assert_quiet();
-    // Nor does a rescan send more.
+    // A rescan sends no further event either.
     fs::create_dir(live.path("empty")).unwrap();
     live.assert_quiet();
 }

@@ -1,4 +1,4 @@
-//! Manifests from text to events: without a disk, from a directory, and live.
+//! Tests of manifests, from text to events: without a disk, from a directory, and while the directory changes.
 
 mod decoding;
 mod live;

@@ -1,4 +1,4 @@
-//! Directories, scanned once or again.
+//! Tests of scans of a directory, the first and later ones.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! The store: what a change of a file changes.
+//! Tests of the store: the events that follow from a change of a file.
 
 use super::super::store::{Changes, Store};
 use super::*;
@@ -30,7 +30,7 @@ fn only_what_changed_is_sent() {
     let mut files = Files::default();
     let (a, b) = (service("a", "10.96.0.1"), service("b", "10.96.0.2"));
     assert_eq!(files.events("f.yaml", &two(&a, &b)), ["+demo/a 10.96.0.1", "+demo/b 10.96.0.2"]);
-    // A6: the order in a file does not matter.
+    // The order in a file does not matter (A6).
     assert_eq!(files.events("f.yaml", &two(&b, &a)), [""; 0]);
     assert_eq!(files.events("f.yaml", &two(&a, &service("b", "10.96.0.3"))), ["+demo/b 10.96.0.3"]);
     assert_eq!(files.events("f.yaml", &a), ["-demo/b"]);
@@ -40,7 +40,7 @@ fn only_what_changed_is_sent() {
 
 #[test]
 fn a_service_that_is_not_ours_comes_and_goes() {
-    // A1, A2: a headless Service is none for the proxy.
+    // A headless Service is none for the proxy (A1, A2).
     let mut files = Files::default();
     assert_eq!(files.events("f.yaml", &service("a", "None")), [""; 0]);
     assert_eq!(files.events("f.yaml", &service("a", "10.96.0.1")), ["+demo/a 10.96.0.1"]);
@@ -69,7 +69,7 @@ fn the_smallest_path_counts() {
         texts(&changes.duplicates),
         ["b.yaml, document 1: Service demo/a: also in a.yaml, document 1, which counts; ignored here"]
     );
-    // It is reported once.
+    // The duplicate is reported once.
     let changes = files.write("b.yaml", &service("a", "10.96.0.3"));
     assert!(changes.events.is_empty() && changes.duplicates.is_empty());
     assert_eq!(files.remove("a.yaml"), ["+demo/a 10.96.0.3"]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::apiserver::ApiServer;
 
-/// Longer than an answer takes, on a busy machine too.
+/// The deadline of every wait: longer than an answer takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An answer whose head came.
@@ -19,7 +19,7 @@ pub(crate) struct Answer {
     rest: Vec<u8>,
 }
 
-/// Sends a request; `Err` tells how the connection ended before a head came.
+/// Sends a request; `Err` is how the connection ended before a head came.
 pub(crate) fn send(server: &ApiServer, head: &str, body: &str) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(PATIENCE))?;

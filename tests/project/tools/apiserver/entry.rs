@@ -1,4 +1,4 @@
-//! Who is let in, and to what.
+//! Authentication and authorization: which clients may make which requests.
 
 use std::fs;
 
@@ -85,7 +85,7 @@ fn curl(server: &ApiServer, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn certificates_tell_both_sides_who_the_other_is() {
+fn certificates_identify_client_and_server() {
     let server = ApiServer::start(Scheme::Https);
     server.apply(&[plain("a")]);
     server.settings().tokens = Some(["good".to_owned()].into());
@@ -99,7 +99,7 @@ fn certificates_tell_both_sides_who_the_other_is() {
     assert_eq!(curl(&server, &known), "200");
     assert_eq!(curl(&server, &["--cacert", &ca, "--header", "Authorization: Bearer good"]), "200");
     assert_eq!(curl(&server, &["--cacert", &ca]), "401");
-    // Certificates of another authority, for either side.
+    // Client and server refuse each other when one of them has a certificate of another authority.
     assert_eq!(curl(&server, &[]), "000");
     let other = ApiServer::start(Scheme::Https);
     assert_eq!(curl(&other, &["--insecure", "--cert", &certificate, "--key", &key]), "000");

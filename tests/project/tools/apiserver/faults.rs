@@ -87,7 +87,7 @@ fn refusals_name_their_reason_and_when_to_come_again() {
 }
 
 #[test]
-fn open_watches_do_as_they_are_told() {
+fn open_watches_carry_out_orders() {
     let server = server();
     let open = || {
         let mut watch = get(&server, WATCH);
@@ -96,7 +96,7 @@ fn open_watches_do_as_they_are_told() {
     };
     for (ending, kind) in [(Ending::Reset, ErrorKind::ConnectionReset), (Ending::Close, ErrorKind::UnexpectedEof)] {
         let watch = open();
-        // An order to others is none.
+        // An order to watches of another kind has no effect on this one.
         server.order(Resource::Node, Command::Finish);
         server.order(Resource::Service, Command::End(ending));
         assert_eq!(broken(watch), (0, kind));
@@ -125,7 +125,7 @@ fn a_silent_watch_stays_open_and_says_nothing() {
 }
 
 #[test]
-fn a_closed_server_is_gone_and_comes_back_on_its_port() {
+fn a_closed_server_refuses_connections_and_comes_back_on_its_port() {
     let server = server();
     let watch = get(&server, "/api/v1/services?watch=1&resourceVersion=102");
     server.close();

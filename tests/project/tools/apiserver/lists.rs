@@ -45,10 +45,10 @@ fn a_list_names_its_kind_once_and_has_the_latest_version() {
     assert_eq!(list["items"][0].get("kind"), None);
     assert_eq!(list["items"][0]["metadata"]["resourceVersion"], "101");
     assert_eq!(list["metadata"], json!({ "resourceVersion": "103" }));
-    // One version for all kinds.
+    // All kinds share one version.
     server.apply(&[json!({ "kind": "Node", "metadata": { "name": "n" } })]);
     assert_eq!(listed(&server, "").1, "104");
-    // The same again is no change; another is.
+    // Applying an equal object is no change, applying another one is.
     server.apply(&[plain("a")]);
     assert_eq!(server.version(), 104);
     server.delete(Resource::Service, "shop", "b");
@@ -84,7 +84,7 @@ fn pages_are_of_one_version() {
     assert_eq!(names(&first), ["a", "b"]);
     assert_eq!(first["metadata"]["remainingItemCount"], 1);
     let token = first["metadata"]["continue"].as_str().expect("there is more").replace('/', "%2F");
-    // What happens in between is not seen.
+    // Changes between two pages are not seen.
     server.delete(Resource::Service, "shop", "c");
     server.apply(&[plain("d")]);
     let last = get(&server, &format!("{SERVICES}?limit=2&continue={token}")).json();

@@ -1,4 +1,4 @@
-//! Watches: where they start, what they tell, how they end.
+//! Watches: where they start, which events they send, how they end.
 
 use std::time::{Duration, Instant};
 
@@ -39,13 +39,13 @@ fn changes_come_as_they_happen() {
     server.delete(Resource::Service, "shop", "c");
     let event = watch.event().expect("the watch goes on");
     assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&json!("DELETED"), &json!("c")));
-    // The object as it was last, with the version of its end.
+    // A deletion has the last content of the object, with the version of the deletion.
     assert_eq!(event["object"]["metadata"]["resourceVersion"], "106");
     assert_eq!(event["object"]["spec"]["clusterIP"], "10.96.0.1");
 }
 
 #[test]
-fn an_object_that_stops_matching_is_gone_for_the_watcher() {
+fn an_object_that_stops_matching_is_deleted_for_the_watcher() {
     // A Service that gets the label of another proxy is deleted for the watcher (A1).
     let server = server();
     let selectors = "labelSelector=!proxy-name&fieldSelector=spec.clusterIP!=None";
@@ -56,8 +56,8 @@ fn an_object_that_stops_matching_is_gone_for_the_watcher() {
     server.apply(&[service("a", "None", &json!({}))]);
     server.delete(Resource::Service, "shop", "a");
     server.apply(&[plain("z")]);
-    let told: Vec<String> = (0..4).map(|_| watch.short()).collect();
-    assert_eq!(told, ["DELETED a 103", "ADDED a 105", "DELETED a 106", "ADDED z 108"]);
+    let events: Vec<String> = (0..4).map(|_| watch.short()).collect();
+    assert_eq!(events, ["DELETED a 103", "ADDED a 105", "DELETED a 106", "ADDED z 108"]);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_streaming_list_tells_where_the_objects_end() {
     assert_eq!(metadata["resourceVersion"], "102");
     server.apply(&[plain("c")]);
     assert_eq!(watch.short(), "ADDED c 103");
-    // Not only of the empty version.
+    // A streaming list also works from a version that is not empty.
     let mut later = self::watch(&server, &format!("{STREAMING}&resourceVersion=102&fieldSelector=metadata.name=b"));
     assert_eq!([later.short(), later.short()], ["ADDED b 102", "BOOKMARK 103"]);
 }
@@ -109,7 +109,7 @@ fn a_version_that_was_compacted_is_an_error_in_the_watch() {
     server.compact();
     server.apply(&[plain("c")]);
     let mut late = watch(&server, "resourceVersion=101");
-    let event = late.event().expect("an error is told");
+    let event = late.event().expect("an error is sent");
     assert_eq!((&event["type"], &event["object"]["kind"]), (&json!("ERROR"), &json!("Status")));
     assert_eq!((&event["object"]["code"], &event["object"]["reason"]), (&json!(410), &json!("Expired")));
     assert_eq!(late.short(), "end");
@@ -120,7 +120,7 @@ fn a_version_that_was_compacted_is_an_error_in_the_watch() {
 }
 
 #[test]
-fn bookmarks_come_to_those_who_want_them() {
+fn bookmarks_are_sent_to_clients_that_ask_for_them() {
     let server = server();
     server.settings().bookmark_every = Duration::from_millis(100);
     let mut wanted = watch(&server, "resourceVersion=102&allowWatchBookmarks=true");

@@ -1,5 +1,5 @@
-//! Tables of cases. Endpoints are written as in [`endpoint`](crate::model::testing::endpoint), with the last byte of
-//! 10.244.0.x for the address; lists of endpoints as these bytes in the order given.
+//! Tests of the selection, as tables of cases. Endpoints are written as in [`endpoint`](crate::model::testing::endpoint), with the last
+//! byte of 10.244.0.x for the address; lists of endpoints as these bytes in the order given.
 
 mod fronts;
 mod merging;
@@ -73,7 +73,7 @@ fn an_unknown_service_has_no_selection() {
 
 #[test]
 fn conditions_choose_among_endpoints() {
-    // C1, C3, C4, C5, C8
+    // Ready endpoints come first, then those that serve while they terminate; both lists fall back by themselves (C1, C3, C4, C5, C8).
     let cases: [(&str, &[&str], &str, &str); 9] = [
         ("nothing", &[], "", ""),
         ("ready ones", &["1", "2 @here", "3 @there"], "1 2 3", "2"),
@@ -98,7 +98,7 @@ fn conditions_choose_among_endpoints() {
 
 #[test]
 fn hints_narrow_the_cluster_list() {
-    // C2, B9; the node is "here" in zone a
+    // The node is "here" in zone a (C2, B9).
     let cases: [(&str, &[&str], &str); 14] = [
         ("node hints, one for us", &["1 nodes=here", "2 nodes=there"], "1"),
         ("node hints, none for us", &["1 nodes=there", "2 nodes=other"], "1 2"),
@@ -122,14 +122,14 @@ fn hints_narrow_the_cluster_list() {
 
 #[test]
 fn hints_do_not_touch_the_local_list() {
-    // C4
+    // The local list ignores hints (C4).
     let endpoints = ["1 @here zones=b nodes=there", "2 @there zones=a nodes=here"];
     assert_eq!(lists(&with_endpoints(exposed(LOCAL, LOCAL), &endpoints)), ["2", "1"]);
 }
 
 #[test]
 fn a_node_without_zone_ignores_zone_hints() {
-    // C2, C9
+    // Without a zone label on the Node, zone hints choose nothing, until the label comes (C2, C9).
     let mut state = with_endpoints(web(), &["1 zones=a", "2 zones=b"]);
     for (zone, cluster) in [(Some("a"), "1"), (None, "1 2"), (Some("b"), "2"), (Some("c"), "1 2")] {
         state.apply(Event::NodeApplied(node(zone)));
@@ -139,7 +139,7 @@ fn a_node_without_zone_ignores_zone_hints() {
 
 #[test]
 fn node_hints_work_before_the_node_is_seen() {
-    // C2: the node's name is known from the start
+    // The node's name is known from the start (C2).
     let endpoints = ["10.244.0.1 nodes=here zones=a", "10.244.0.2 nodes=there zones=a"];
     let slice = slice("default/web-1", "default/web", &[slice_port("http", 8080)], &endpoints);
     let state = state([Event::ServiceApplied(web()), Event::SliceApplied(slice)]);
@@ -148,7 +148,7 @@ fn node_hints_work_before_the_node_is_seen() {
 
 #[test]
 fn local_means_the_same_node_name() {
-    // B8
+    // An endpoint is local by its `nodeName` alone (B8).
     let mut nameless = State::new("");
     let slice = slice("default/web-1", "default/web", &[slice_port("http", 8080)], &["10.244.0.1 @", "10.244.0.2"]);
     nameless.apply(Event::ServiceApplied(exposed(LOCAL, LOCAL)));
@@ -161,7 +161,7 @@ fn local_means_the_same_node_name() {
 
 #[test]
 fn only_the_lists_that_are_used_exist() {
-    // A12, A15
+    // The traffic policies, and whether a front is reachable from outside, decide which lists a service port uses (A12, A15).
     let external = |policy| Service { external_policy: policy, ..web() };
     let internal_local = Service { internal_policy: LOCAL, ..web() };
     let cases = [
@@ -180,7 +180,7 @@ fn only_the_lists_that_are_used_exist() {
 
 #[test]
 fn hairpin_is_what_is_local_and_reachable() {
-    // C7, D10
+    // An endpoint that connects to itself is masqueraded if it is local and reachable (C7, D10).
     let internal_local = Service { internal_policy: LOCAL, ..web() };
     let cases: [(&str, Service, &[&str], &str); 5] = [
         ("local ones of the cluster list", web(), &["1 @here", "2 @there", "3 @here unready"], "1"),
@@ -201,7 +201,7 @@ fn hairpin_is_what_is_local_and_reachable() {
 
 #[test]
 fn there_is_one_entry_for_each_port_and_family() {
-    // A4, A5
+    // A service port is identified by name and protocol, in each family by itself (A4, A5).
     let ports = vec![port("dns", 53), port("dns/udp", 53), port("", 80)];
     let dual = Service { ports, affinity_seconds: Some(600), ..service("default/web", &["10.96.0.1", "fd00::1"]) };
     let selection = selection(&state([Event::ServiceApplied(dual)]));
@@ -219,13 +219,13 @@ fn there_is_one_entry_for_each_port_and_family() {
         ]
     );
     assert_eq!(selection.cluster_ips.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.96.0.1", "fd00::1"]);
-    // A11
+    // The time-out of session affinity is that of the Service (A11).
     assert!(selection.ports.iter().all(|port| port.affinity_seconds == Some(600)));
 }
 
 #[test]
 fn a_family_without_cluster_ip_does_not_exist() {
-    // A4
+    // A Service does not exist in a family in which it has no cluster IP (A4).
     let six = Service { cluster_ips: service("default/web", &["fd00::1"]).cluster_ips, ..exposed(CLUSTER, CLUSTER) };
     let six = Service { external_ips: vec!["192.0.2.1".parse().unwrap()], ..six };
     let port = only_port(&with_endpoints(six, &["1"]));

@@ -22,7 +22,7 @@ fn web_slice() -> EndpointSlice {
 
 #[test]
 fn only_a_change_of_content_dirties() {
-    // A6, B4
+    // A Service or slice with the same content as before is no change (A6, B4).
     let mut state = State::new(NODE);
     let cidr = || Event::ServiceCidrApplied("kubernetes".into(), ranges(&["10.96.0.0/16"]));
     let steps = [
@@ -62,7 +62,7 @@ fn dirt_gathers_until_it_is_taken() {
 
 #[test]
 fn complete_once_the_initial_list_is_done() {
-    // G1
+    // Nothing may be written before all objects have been listed once (G1).
     let mut state = State::new(NODE);
     state.apply(Event::ServiceApplied(web()));
     assert!(!state.is_complete());
@@ -72,7 +72,7 @@ fn complete_once_the_initial_list_is_done() {
 
 #[test]
 fn slices_wait_for_their_service() {
-    // B13
+    // Endpoints are kept while their Service is unknown (B13).
     let mut state = state([Event::SliceApplied(web_slice())]);
     assert_eq!(state.service(&name("default/web")), None);
     state.apply(Event::ServiceApplied(web()));
@@ -83,7 +83,7 @@ fn slices_wait_for_their_service() {
 
 #[test]
 fn slices_come_in_order_of_name() {
-    // B4
+    // The slices of a Service are merged in the order of their names (B4).
     let named = |slice_name: &str| EndpointSlice { name: name(slice_name), ..web_slice() };
     let order = ["default/b", "default/d", "default/a", "default/c", "default/b"];
     let state = state(order.map(|slice_name| Event::SliceApplied(named(slice_name))));
@@ -93,7 +93,7 @@ fn slices_come_in_order_of_name() {
 
 #[test]
 fn a_slice_that_changes_its_service_dirties_both() {
-    // B2
+    // The label of a slice names its Service, and may change (B2).
     let mut state = state([Event::SliceApplied(web_slice())]);
     let moved = EndpointSlice { service: name("default/api"), ..web_slice() };
     let dirty = dirty_after(&mut state, Event::SliceApplied(moved.clone()));
@@ -106,7 +106,7 @@ fn a_slice_that_changes_its_service_dirties_both() {
 
 #[test]
 fn a_zone_change_dirties_services_with_slices() {
-    // C9
+    // A change of this node's zone takes effect at once (C9).
     let lonely = Service { name: name("default/lonely"), ..web() };
     let mut state =
         state([Event::ServiceApplied(web()), Event::SliceApplied(web_slice()), Event::ServiceApplied(lonely)]);
@@ -136,7 +136,7 @@ fn only_our_node_counts() {
 
 #[test]
 fn a_deleted_node_stays_as_last_seen() {
-    // L6
+    // Deleting the Node changes nothing (L6).
     let mut state = state([Event::NodeApplied(node(Some("a")))]);
     assert_eq!(dirty_after(&mut state, Event::NodeDeleted(NODE.into())), Dirty::default());
     assert_eq!(state.node(), Some(&node(Some("a"))));
@@ -144,7 +144,7 @@ fn a_deleted_node_stays_as_last_seen() {
 
 #[test]
 fn service_cidrs_are_sorted_and_distinct() {
-    // D15
+    // The ranges of all ServiceCIDRs are used together, to drop packets to addresses that no Service has (D15).
     let mut state = state([
         Event::ServiceCidrApplied("b".into(), ranges(&["fd00::/112", "10.96.0.0/16"])),
         Event::ServiceCidrApplied("a".into(), ranges(&["10.97.0.0/16", "10.96.0.7/16"])),
@@ -165,7 +165,7 @@ fn services_come_in_order_of_name() {
 
 #[test]
 fn a_change_of_the_nodes_address_dirties_services_with_source_ranges() {
-    // D18
+    // The rules for source ranges depend on the node's own address (D18).
     let restricted = Service { source_ranges: ranges(&["192.168.0.0/24"]), ..web() };
     let other = Service { name: name("default/other"), ..web() };
     let mut state = state([Event::ServiceApplied(restricted), Event::ServiceApplied(other)]);

@@ -45,7 +45,7 @@ pub struct Engine<K> {
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
     /// Another program may have changed the tables since the last sync.
-    suspicious: bool,
+    may_have_changed: bool,
     /// The node's facts were not taken over yet.
     first: bool,
     quarantine: Quarantine,
@@ -73,7 +73,7 @@ pub struct Report {
     pub repaired: bool,
     /// For each changed slice with a time since when it waited, how long that was.
     pub programmed: Vec<(Family, Duration)>,
-    /// UDP flows that were looked through afterwards, by family.
+    /// The results of examining UDP flows afterwards, by family.
     pub flows: Vec<Reconciled>,
 }
 
@@ -93,7 +93,7 @@ impl<K: Kernel> Engine<K> {
             udp: UdpFlows::default(),
             kernel,
             interfaces: Vec::new(),
-            suspicious: false,
+            may_have_changed: false,
             first: true,
             quarantine: Quarantine::default(),
             destroys: true,
@@ -130,13 +130,13 @@ impl<K: Kernel> Engine<K> {
     /// See [`SyncError`]; the next sync reads back and compares everything.
     pub fn sync(&mut self, after_pause: bool) -> Result<Report, SyncError> {
         let families: Vec<Family> = self.families().collect();
-        let suspicious = std::mem::take(&mut self.suspicious);
+        let may_have_changed = std::mem::take(&mut self.may_have_changed);
         self.pending.taken();
         let services = self.recompute();
         let outcome = match self.bring_about(after_pause) {
             Err(failed) if cannot_own(&failed) => {
                 info!(
-                    "this kernel cannot keep other programs from changing the rules; changes are watched for instead"
+                    "this kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
                 );
                 self.tables.disown();
                 self.bring_about(after_pause)
@@ -147,8 +147,8 @@ impl<K: Kernel> Engine<K> {
         self.quarantine.synced(outcome.is_ok());
         let mut report = outcome.map_err(SyncError::from)?;
         report.services = services;
-        report.repaired = suspicious && services == 0 && report.committed.is_some();
-        if suspicious && report.committed.is_some() {
+        report.repaired = may_have_changed && services == 0 && report.committed.is_some();
+        if may_have_changed && report.committed.is_some() {
             self.udp.all_changed();
         }
         report.flows = self.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces);
@@ -316,13 +316,14 @@ impl<K: Kernel> Engine<K> {
                 return None;
             }
         };
-        self.suspicious = true;
-        self.tables.other_proxy.suspect();
+        self.may_have_changed = true;
+        self.tables.other_proxy.note_foreign_write();
         self.tables.forget();
         Some(programs)
     }
 
-    /// What the last read-backs found in the tables that this proxy never makes, but for other rules and elements, in words.
+    /// The objects that other programs put into the tables, as the last read-backs found them, in words; rules and elements are not among
+    /// them.
     pub fn take_findings(&mut self) -> Vec<String> {
         self.tables.take_findings()
     }
@@ -339,7 +340,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Has the next sync list the node's addresses and compare all that the kernel holds.
     pub fn compare_everything(&mut self) {
-        self.suspicious = true;
+        self.may_have_changed = true;
         self.refresh_node();
         self.tables.forget();
     }
@@ -354,9 +355,9 @@ impl<K: Kernel> Engine<K> {
 /// Addresses of the node that came and went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressChange {
-    /// Those that came.
+    /// The addresses that are new.
     pub added: Vec<IpAddr>,
-    /// Those that went.
+    /// The addresses that the node no longer has.
     pub removed: Vec<IpAddr>,
 }
 

@@ -12,7 +12,7 @@ use super::{ServiceSelection, select};
 use crate::model::testing::{NODE, name};
 use crate::model::{Conflict, Destination, Dirty, Event, Family, Front, FrontKind, Node, ObjectName, State, Winner};
 
-/// All that a state says about the cluster.
+/// Everything that can be read from a state.
 #[derive(Debug, PartialEq)]
 struct View {
     selections: Selections,
@@ -94,7 +94,7 @@ fn interleave(history: &[Event], order: Vec<String>) -> Vec<Event> {
     order.into_iter().map(|object| versions.get_mut(&object).unwrap().pop_front().unwrap()).collect()
 }
 
-/// What a reader knows that looks at dirty things only.
+/// The results of a program that selects only what was marked as changed.
 #[derive(Default)]
 struct Follower {
     selections: Selections,
@@ -149,19 +149,19 @@ fn is_in_service_cidr(state: &State, front: &Front) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    // A6, B4, B14: the order of the last versions, repeats and deletions of unknown objects do not matter
+    // The order of the last versions, repeats and deletions of unknown objects do not matter (A6, B4, B14).
     #[test]
     fn only_the_last_version_of_each_object_counts((history, disturbed) in history_and_disturbed_end()) {
         prop_assert_eq!(view_after(disturbed), view_after(history));
     }
 
-    // A6, B4: nor does it matter what was seen of one object between two versions of another
+    // Versions of an object that later ones replaced do not matter (A6, B4).
     #[test]
     fn interleaving_does_not_matter((history, other) in history_and_other_interleaving()) {
         prop_assert_eq!(view_after(other), view_after(history));
     }
 
-    // B14, C9: what is not dirty selects as before
+    // A Service that is not marked as changed selects the same as before (B14, C9).
     #[test]
     fn following_the_dirty_set_misses_nothing(history in world::history(), batch in 1..5_usize) {
         let mut state = State::new(NODE);
@@ -176,7 +176,7 @@ proptest! {
         }
     }
 
-    // A6, B4: a second telling of what is known already
+    // An object that is sent again with the same content is no change (A6, B4).
     #[test]
     fn repeats_dirty_nothing(history in world::history()) {
         let mut state = State::new(NODE);
@@ -188,7 +188,7 @@ proptest! {
         prop_assert_eq!(state.take_conflicts(), []);
     }
 
-    // Against a model that walks over all Services
+    // The owners of fronts are the same as those found by a walk over all Services.
     #[test]
     fn the_smallest_claim_owns_each_front_and_the_others_conflict(history in world::history()) {
         let mut state = State::new(NODE);
