@@ -188,7 +188,10 @@ impl Words<'_> {
         let place = place(set, &wanted.element);
         let (is, instead) = (led_to(set, this), led_to(set, other));
         if is != instead {
-            return format!("{} {verb} {is} in place of {instead} for {place} in {}", self.name(), set.name);
+            // The number of the slot says nothing.
+            let of =
+                if is_slotted(set) { format!("of {}", front(set, &wanted.element)) } else { format!("for {place}") };
+            return format!("{} {verb} {is} in place of {instead} {of} in {}", self.name(), set.name);
         }
         let (wanted, present) = (&wanted.element, &present.element);
         let what = if wanted.key_end != present.key_end {

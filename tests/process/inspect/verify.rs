@@ -225,7 +225,6 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
                 "lacks the source range 203.0.113.0/24 of 192.0.2.131:80/tcp",
             ),
             tampering("flush set ip6 kube-proxy hairpin", Some("shop/local:http"), "on this node in hairpin"),
-            tampering("flush chain ip kube-proxy lb-4", None, "the chain lb-4 is empty"),
             tampering(
                 "flush chain ip kube-proxy learn-affinity-shop/sticky/http/tcp",
                 sticky,
@@ -307,6 +306,11 @@ fn each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_righ
     left.restore();
     left.find_each(&of_the_structure());
     left.restore();
+    if layout == Layout::Maps {
+        // nft 1.0.6 does not take the rules of this chain one by one.
+        left.find_each(&[tampering("flush chain ip kube-proxy lb-4", None, "the chain lb-4 is empty")]);
+        left.restore();
+    }
     left.find_each(&[tampering("delete table ip6 kube-proxy", None, "there is no table ip6 kube-proxy")]);
     left.restore();
 }
