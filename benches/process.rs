@@ -59,7 +59,8 @@ fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str) {
 fn verify(table: &mut Table, node: &Namespace, proxy: &Proxy<'_>, source: &[&str], what: &str) {
     let start = Instant::now();
     let mut command = node.command(binary());
-    let mut child = command.arg("verify").arg("--config").arg(proxy.config_path()).args(source).spawn().expect("it can be run");
+    let mut child =
+        command.arg("verify").arg("--config").arg(proxy.config_path()).args(source).spawn().expect("it can be run");
     let mut peak = String::new();
     let status = loop {
         let now = memory(child.id(), "VmHWM:");

@@ -60,8 +60,8 @@ enum Command {
 
 /// Differences of rules in words, for commands elsewhere.
 pub(crate) mod differences {
-    pub(crate) use super::verify::report::print_changes;
     pub(crate) use crate::diff::differences::as_read;
+    pub(crate) use crate::inspect::verify::report::print_changes;
 }
 
 /// Adds the commands to a command line.
