@@ -9,7 +9,7 @@ use crate::cluster::manifests;
 use crate::support::apiserver::{ApiServer, Scheme};
 use crate::support::netns::Namespace;
 use crate::support::objects;
-use crate::support::proxy::{Proxy, config};
+use crate::support::proxy::{Proxy, binary, config};
 use crate::table::Table;
 
 /// Measures the binary on a plain cluster. The binary is that of `$KUBE_PROXY_BINARY`, else the one Cargo built.
@@ -26,7 +26,9 @@ fn from_api(table: &mut Table, services: u32, endpoints: u32) {
         server.apply(&items);
     }
     let mut proxy = Proxy::with_api(&node, &config(), &server.kubeconfig(&json!({})));
-    measure(table, &mut proxy, &format!("{services} x {endpoints}, API server"));
+    let what = format!("{services} x {endpoints}, API server");
+    measure(table, &mut proxy, &what);
+    verify(table, &node, &proxy, &[], &what);
 }
 
 fn from_manifests(table: &mut Table, services: u32, endpoints: u32) {
@@ -37,7 +39,10 @@ fn from_manifests(table: &mut Table, services: u32, endpoints: u32) {
         let file = proxy.directory().join("manifests").join(format!("{n}.json"));
         fs::write(file, object.to_string()).expect("a file can be written");
     }
-    measure(table, &mut proxy, &format!("{services} x {endpoints}, one manifest file"));
+    let what = format!("{services} x {endpoints}, one manifest file");
+    measure(table, &mut proxy, &what);
+    let directory = proxy.manifests().path().to_str().expect("a temporary path is text");
+    verify(table, &node, &proxy, &["--manifests", directory], &what);
 }
 
 fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str) {
@@ -48,6 +53,26 @@ fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str) {
     std::thread::sleep(Duration::from_secs(2));
     table.text("  resident memory afterwards", &memory(proxy.pid(), "VmRSS:"), "100 MB");
     proxy.stop();
+}
+
+/// Compares the rules that a proxy has left with what they should be.
+fn verify(table: &mut Table, node: &Namespace, proxy: &Proxy<'_>, source: &[&str], what: &str) {
+    let start = Instant::now();
+    let mut command = node.command(binary());
+    let mut child =
+        command.arg("verify").arg("--config").arg(proxy.config_path()).args(source).spawn().expect("it can be run");
+    let mut peak = String::new();
+    let status = loop {
+        let now = memory(child.id(), "VmHWM:");
+        peak = if now == "unknown" { peak } else { now };
+        if let Some(status) = child.try_wait().expect("a child can be asked") {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(status.success(), "{status}");
+    table.time(&format!("kube-proxy verify, {what}"), start.elapsed(), "2 s");
+    table.text("  peak resident memory", &peak, "");
 }
 
 /// A line of a process's status that is a size.

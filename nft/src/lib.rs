@@ -55,7 +55,9 @@ pub mod wire;
 
 pub use batch::{Batch, EncodeError};
 pub use command::Command;
-pub use connection::{CommitError, Committed, Connection, Item, ReadError, Refusal, TableDump, TableOutline};
+pub use connection::{
+    CommitError, Committed, Connection, HookedChain, Item, ReadError, Refusal, TableDump, TableOutline,
+};
 pub use data::{Data, Value, Verdict};
 pub use datatype::DataType;
 pub use expr::Expr;

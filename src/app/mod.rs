@@ -23,13 +23,13 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use tracing::{debug, info, warn};
 
-use crate::config::{self, Config, Invocation, RulesetLayout};
+use crate::config::{self, Config, Invocation};
 use crate::inspect;
 use crate::kernel::process::raise_open_files;
 use crate::kernel::{Lock, Turn, leftovers};
 use crate::logging::{self, Verbosity};
 use crate::privileges;
-use crate::ruleset::Layout;
+use crate::sync::layout;
 
 pub use output::ReaderGone;
 
@@ -42,6 +42,9 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     match config::load_with(args, inspect::commands) {
         Ok(Invocation::Command(matches)) => look(inspect::run(&matches)),
         Err(error @ config::Error::CommandUsage(_)) => look(Err(error.into())),
+        Ok(Invocation::Render { config, is_named, args }) if args.diff.is_some() => {
+            look(render::diff(config, is_named, &args))
+        }
         other => proxy(other?).map(|()| ExitCode::SUCCESS),
     }
 }
@@ -65,7 +68,7 @@ fn look(outcome: Result<inspect::Outcome>) -> Result<ExitCode> {
 fn proxy(invocation: Invocation) -> Result<()> {
     match invocation {
         Invocation::Run(config) => run(config),
-        Invocation::Render { config, is_named } => render::render(config, is_named),
+        Invocation::Render { config, is_named, args } => render::render(config, is_named, args.strict),
         Invocation::WriteConfig { path, text } => {
             output::check_reader(fs::write(&path, text)).with_context(|| format!("cannot write {}", path.display()))
         }
@@ -146,12 +149,4 @@ fn start_log(config: &Config) -> Verbosity {
         config.flags.iter().for_each(|(name, value)| info!("FLAG: --{name}={value:?}"));
     }
     verbosity
-}
-
-/// The layout of the rules.
-fn layout(config: &Config) -> Layout {
-    match config.ruleset_layout {
-        RulesetLayout::Maps => Layout::Maps,
-        RulesetLayout::Chains => Layout::Chains,
-    }
 }

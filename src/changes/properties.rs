@@ -11,7 +11,7 @@ use super::*;
 use crate::model::{Destination, Family, Front, ObjectName, Protocol};
 
 fn name() -> impl Strategy<Value = ObjectName> {
-    ("[a-z]{1,8}", "[a-z0-9-]{1,40}").prop_map(|(namespace, name)| ObjectName::new(&namespace, &name))
+    ("[a-z]{1,8}", "[a-z0-9-]{1,40}").prop_map(|(namespace, name)| ObjectName::new(namespace, name))
 }
 
 /// A text of others, sometimes as long as an entry has it.
@@ -199,7 +199,7 @@ proptest! {
 
 #[test]
 fn an_entry_that_is_larger_than_the_ring_is_not_kept_and_counts_all_the_same() {
-    let name = ObjectName::new("a", &"b".repeat(MAX_BYTES));
+    let name = ObjectName::new("a", "b".repeat(MAX_BYTES));
     let mut repair = Repair { times: 1, ..Repair::default() };
     repair.service(name);
     let changes = ring([What::Repair(Repair::default()), What::Repair(repair)]);

@@ -28,6 +28,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use file::{DecodeError, Decoded, KubeProxyConfiguration};
 
 pub(crate) use change::ConfigFile;
+pub(crate) use cli::ProxyArgs;
+pub use cli::RenderArgs;
 pub(crate) use duration::GoDuration;
 pub(crate) use file::{Counters, Flowtable, RulesetLayout};
 
@@ -46,6 +48,8 @@ pub enum Invocation {
         /// Whether `Config::node_name` comes from the configuration. The host name is not used, so that the ruleset is the same on
         /// every machine: without a name in the configuration, the manifests have to say which node is meant.
         is_named: bool,
+        /// What else was asked for.
+        args: RenderArgs,
     },
     /// Write this text to this file and exit with 0.
     WriteConfig {
@@ -303,14 +307,45 @@ pub(crate) fn load_with(
         cli::Request::Command(matches) => Ok(Invocation::Command(matches)),
         cli::Request::Print(text) => Ok(Invocation::Print(text)),
         cli::Request::Run(flags) => invocation(&flags),
-        cli::Request::Render(flags) if flags.option("manifests").is_none() => {
+        cli::Request::Render(flags, _) if flags.option("manifests").is_none() => {
             Err(Error::Usage("kube-proxy render needs --manifests DIR\n".to_owned()))
         }
-        cli::Request::Render(flags) => {
+        cli::Request::Render(flags, args) => {
             let (config, file) = configure(&flags, || Ok("unknown".to_owned()))?;
-            Ok(Invocation::Render { config, is_named: !file.hostname_override.is_empty() })
+            Ok(Invocation::Render { config, is_named: !file.hostname_override.is_empty(), args })
         }
     }
+}
+
+impl ProxyArgs {
+    /// The configuration of a proxy with these flags.
+    ///
+    /// # Errors
+    /// When the file or values are wrong; see [`Error`].
+    pub(crate) fn config(&self) -> Result<Config, Error> {
+        configure(&self.0, hostname).map(|(config, _)| config)
+    }
+
+    /// The flags that were given without effect, each with the reason.
+    pub(crate) fn notes(&self) -> FlagNotes {
+        FlagNotes { ignored: self.0.ignored(), unused: self.0.unused(), deprecated: self.0.deprecated() }
+    }
+
+    /// The configuration file, if one is given.
+    pub(crate) fn file(&self) -> Option<&str> {
+        self.0.config_file()
+    }
+}
+
+/// The names of flags that were given and of which an operator should know more; one may be in several lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlagNotes {
+    /// Those that count only without a configuration file, which is there.
+    pub(crate) ignored: Vec<&'static str>,
+    /// Those that never have an effect.
+    pub(crate) unused: Vec<&'static str>,
+    /// Those that upstream calls deprecated.
+    pub(crate) deprecated: Vec<&'static str>,
 }
 
 /// What the flags ask for, in upstream's order.

@@ -187,7 +187,7 @@ fn render_needs_manifests() {
     let args = ["render", "--proxy-mode=nftables", "--hostname-override=n1"];
     assert!(matches!(load_with(&args), Err(Error::Usage(text)) if text.contains("--manifests")));
     let with_manifests = [&args[..], &["--manifests=dir"]].concat();
-    let Invocation::Render { config, is_named: true } = load_with(&with_manifests).unwrap() else { panic!() };
+    let Invocation::Render { config, is_named: true, .. } = load_with(&with_manifests).unwrap() else { panic!() };
     assert_eq!((config.node_name.as_str(), config.manifests), ("n1", Some(PathBuf::from("dir"))));
     let unnamed = load_with(&["render", "--proxy-mode=nftables", "--manifests=dir"]).unwrap();
     assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));

@@ -166,7 +166,7 @@ fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
 }
 
 /// Whether a set can be the map of a choice.
-fn can_be_choice(set: &Set) -> bool {
+pub(super) fn can_be_choice(set: &Set) -> bool {
     let is_number = matches!(set.key.data_types()[..], [nft::DataType::Integer]);
     is_number && set.value == Some(nft::ValueType::Verdict) && !set.flags.anonymous && !set.flags.dynamic
 }

@@ -7,6 +7,7 @@
 
 mod changes;
 mod comparison;
+pub mod differences;
 mod kept;
 mod objects;
 mod plan;

@@ -13,15 +13,18 @@
 //! running proxy and, as far as its subject allows, without one.
 
 mod changes;
+mod check;
 pub mod explain;
 mod names;
 mod output;
 mod running;
 mod screen;
 mod services;
+mod source;
 mod tables;
 mod top;
 mod trace;
+mod verify;
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -63,6 +66,14 @@ enum Command {
     /// Give the terminal back when the process that has it as a screen is killed
     #[command(name = screen::GUARD, hide = true)]
     TerminalGuard,
+    Verify(Box<verify::Args>),
+    Check(Box<check::Args>),
+}
+
+/// Differences of rules in words, for commands elsewhere.
+pub(crate) mod differences {
+    pub(crate) use crate::diff::differences::as_read;
+    pub(crate) use crate::inspect::verify::report::print_changes;
 }
 
 /// Adds the commands to a command line.
@@ -83,6 +94,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<Outcome> {
         Command::Top(args) => top::run(&args, &mut out)?,
         Command::Trace(args) => trace::run(&args, &mut out)?,
         Command::TerminalGuard => screen::guard().map(|()| Outcome::Fine)?,
+        Command::Verify(args) => verify::run(&args, &mut out)?,
+        Command::Check(args) => check::run(&args, &mut out)?,
     };
     out.flush()?;
     Ok(outcome)

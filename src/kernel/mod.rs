@@ -42,6 +42,7 @@ pub(crate) use lock::Held;
 pub use lock::{Holder, Lock, LockError, TABLE as LOCK, Turn};
 #[doc(hidden)]
 pub use rtnetlink::address;
+pub(crate) use rtnetlink::addresses;
 pub(crate) use waker::Wake;
 
 /// The operations that the sync loop needs. Tests have other implementations.

@@ -32,8 +32,12 @@ pub(crate) struct KernelTooOld {
 /// # Errors
 /// See [`KernelTooOld`].
 pub(crate) fn check_kernel(skip: Option<&OsStr>) -> Result<(), KernelTooOld> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    check_release(release.trim(), skip)
+    check_release(&release(), skip)
+}
+
+/// The kernel's release, such as `5.15.0-91-generic`; empty if it is unknown.
+pub(crate) fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
 fn check_release(release: &str, skip: Option<&OsStr>) -> Result<(), KernelTooOld> {

@@ -42,7 +42,7 @@ mod number {
 ///
 /// # Errors
 /// The kernel's error.
-pub(super) fn addresses() -> io::Result<Vec<IpAddr>> {
+pub(crate) fn addresses() -> io::Result<Vec<IpAddr>> {
     dump(number::RTM_GETADDR, number::ADDRESS_HEADERS, address)
 }
 

@@ -56,6 +56,72 @@ pub enum SysctlError {
     },
 }
 
+/// A value that a proxy with some settings needs, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// The wanted value.
+    pub(crate) wanted: u64,
+    /// Whether a larger value is right, too.
+    pub(crate) at_least: bool,
+    /// What it is now, or why it cannot be read.
+    pub(crate) present: Result<u64, String>,
+    /// Who can write it.
+    pub(crate) writable: Writable,
+}
+
+/// Whether a value can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writable {
+    /// By this process.
+    Yes,
+    /// Not by this process.
+    No,
+    /// By no process of this network namespace: it belongs to the machine.
+    Never,
+}
+
+impl Setting {
+    /// Whether it is as it should be.
+    #[must_use]
+    pub(crate) fn is_right(&self) -> bool {
+        let wanted = self.wanted;
+        self.present.as_ref().is_ok_and(|now| *now == wanted || self.at_least && *now > wanted)
+    }
+}
+
+/// The values that a proxy with these settings sets at its start, as they are now. Writes nothing.
+#[must_use]
+pub(crate) fn look(settings: &Conntrack) -> Vec<Setting> {
+    look_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
+}
+
+fn look_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Vec<Setting> {
+    let setting = |path: PathBuf, wanted: u64, at_least: bool| Setting {
+        wanted,
+        at_least,
+        present: number(&path, wanted).map_err(|error| error.to_string()),
+        writable: match rustix::fs::access(&path, rustix::fs::Access::WRITE_OK) {
+            Ok(()) => Writable::Yes,
+            Err(_) if at_least || !is_fixed(&path) => Writable::No,
+            Err(_) => Writable::Never,
+        },
+        path,
+    };
+    let directory = proc_sys.join("net/netfilter");
+    let mut found = Vec::new();
+    for (name, value) in wanted(settings, cpus(sys)) {
+        let path = directory.join(name);
+        let is_of_machine = name == LIMIT && is_fixed(&path);
+        found.push(setting(path, value, false));
+        if name == LIMIT && !is_of_machine {
+            found.push(setting(sys.join("module/nf_conntrack/parameters/hashsize"), value / 4, true));
+        }
+    }
+    found
+}
+
 /// Sets the values that differ, below `/proc/sys` and `/sys`. Gives the files that were written, with their values.
 ///
 /// # Errors
@@ -326,6 +392,34 @@ mod tests {
         let right: u64 = fs::read_to_string(&path).unwrap().trim().parse().unwrap();
         let udp = Conntrack { udp: Some(Duration::from_secs(right)), ..udp };
         assert_eq!(machine.apply(&udp).unwrap(), []);
+    }
+
+    #[test]
+    fn a_look_gives_each_value_and_writes_none() {
+        let machine = Machine::new(
+            8,
+            &[
+                ("nf_conntrack_max", "300000"),
+                ("hashsize", "70000"),
+                ("nf_conntrack_tcp_timeout_established", "86400"),
+                ("nf_conntrack_tcp_timeout_close_wait", "often"),
+            ],
+        );
+        let found = look_below(&SETTINGS, &machine.0.path().join("proc"), &machine.0.path().join("sys"));
+        let right: Vec<(PathBuf, bool)> =
+            found.iter().map(|setting| (setting.path.clone(), setting.is_right())).collect();
+        let expected = [
+            ("nf_conntrack_max", false),
+            ("hashsize", true),
+            ("nf_conntrack_tcp_timeout_established", true),
+            ("nf_conntrack_tcp_timeout_close_wait", false),
+        ];
+        assert_eq!(right, expected.map(|(name, is_right)| (machine.path(name), is_right)));
+        assert!(found[3].present.as_ref().unwrap_err().contains("cannot read"), "{:?}", found[3]);
+        assert_eq!(fs::read_to_string(machine.path("nf_conntrack_max")).unwrap(), "300000\n");
+        let missing = Machine::new(1, &[]);
+        let found = look_below(&SETTINGS, &missing.0.path().join("proc"), &missing.0.path().join("sys"));
+        assert!(found[0].present.as_ref().unwrap_err().contains("load kernel module"), "{:?}", found[0]);
     }
 
     // A kernel without connection tracking is named (N1).

@@ -168,6 +168,7 @@ pub(super) struct Own {
     pub(super) maps: Mutex<BTreeSet<ByMap>>,
     pub(super) foreign_changes: Counter,
     pub(super) repairs: Counter,
+    pub(super) verified: Seconds,
     pub(super) quarantined: Gauge,
     pub(super) lost_claims: Gauge,
     pub(super) oversized: Gauge,
@@ -355,6 +356,10 @@ impl Own {
                 "Times that another program changed our tables, or may have",
             ),
             repairs: r.empty("kubeproxy_nft_repairs", "Syncs that only repaired what other programs changed in our tables"),
+            verified: r.empty(
+                "kubeproxy_nft_tables_verified_timestamp_seconds",
+                "The last time that the tables were compared as a whole and found as they should be; 0 if never",
+            ),
             quarantined: r.empty(
                 "kubeproxy_nft_quarantined_services",
                 "Services that are left out of the rules because the kernel refuses them",

@@ -206,6 +206,11 @@ impl Metrics {
         self.inner.own.repairs.inc();
     }
 
+    /// All tables were read back and compared, and nothing was to be changed.
+    pub(crate) fn verified(&self, at: SystemTime) {
+        self.inner.own.verified.set(seconds(at));
+    }
+
     /// Number of Services that are left out because the kernel refuses them.
     pub(crate) fn quarantined(&self, services: usize) {
         self.inner.own.quarantined.set(number(services));

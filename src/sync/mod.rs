@@ -33,12 +33,13 @@ use tracing::{debug, error, info, warn};
 
 pub use budget::Oversized;
 pub use chores::Chore;
-pub use engine::{AddressChange, Engine, NoKernel, Report};
+pub use engine::{AddressChange, Engine, NoKernel, Report, Subject, TableDifference};
 pub use failure::SyncError;
 pub use flows::Reconciled;
 pub use lost::LostClaims;
 pub use quarantine::RefusedService;
 pub use schedule::Schedule;
+pub use settings::layout;
 
 use crate::changes::{Changes, Outcome, Program};
 use crate::health::Reporter;
@@ -506,6 +507,9 @@ impl<K: Kernel> Sync<K> {
         }
         if report.full || report.committed.is_some() {
             self.engine.table_counts().for_each(|(family, counts)| self.metrics.table_elements(family, counts));
+        }
+        if report.full && report.committed.is_none() {
+            self.metrics.verified(SystemTime::now());
         }
         if report.repaired {
             self.metrics.repaired();

@@ -5,9 +5,18 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::config::{self, Config, DetectLocal, NodePortAddresses};
+use crate::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLayout};
 use crate::model::{Family, Node};
-use crate::ruleset::{Counters, LocalTraffic, NodePorts, Settings};
+use crate::ruleset::{Counters, Layout, LocalTraffic, NodePorts, Settings};
+
+/// How the configuration has the rules laid out.
+#[must_use]
+pub const fn layout(config: &Config) -> Layout {
+    match config.ruleset_layout {
+        RulesetLayout::Maps => Layout::Maps,
+        RulesetLayout::Chains => Layout::Chains,
+    }
+}
 
 /// The settings of one family's table, which is owned if the kernel can do that and the operator wants it.
 pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, owned: bool) -> Settings {

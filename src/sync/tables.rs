@@ -9,14 +9,15 @@ use nft::decode::DecodeError;
 use nft::{Command, Element, Refusal, Set, TableDump, TableName};
 
 use crate::config::Config;
+use crate::diff::differences::{Difference, What};
 use crate::diff::{Changed, Collect, Entry, Objects, Record, Records};
 use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{Layout, NodeFacts, Settings};
-use crate::select::ServiceSelection;
+use crate::select::{PortSelection, ServiceSelection};
 use crate::sync::client_checks::ClientChecks;
 use crate::sync::other_proxy::OtherProxy;
-use crate::table::LearnedMap;
+use crate::table::{Fragment, LearnedMap};
 
 /// What a part of a table belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -474,6 +475,31 @@ impl Tables {
     /// The sets of each family's table as of the last commit, with their numbers of elements; without those that rules fill.
     pub(super) fn lens(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.iter().map(|table| (table.settings.family, table.records.lens()))
+    }
+
+    /// What of these tables, in order, is not as it should be; for each the number of its table.
+    pub(super) fn differences(&mut self, dumps: Vec<Option<TableDump>>) -> Vec<(usize, Difference<Owner>)> {
+        let of_table = |((number, table), dump): ((usize, &mut FamilyTable), _)| {
+            table.records.differences(dump).into_iter().map(move |difference| (number, difference)).collect::<Vec<_>>()
+        };
+        self.tables.iter_mut().enumerate().zip(dumps).flat_map(of_table).collect()
+    }
+
+    /// The owner of something in the table of this number.
+    pub(super) fn owners_of<'a>(&self, table: usize, whats: impl IntoIterator<Item = &'a What>) -> Vec<Option<Owner>> {
+        self.tables[table].records.owners_of(whats)
+    }
+
+    /// What each of these service ports has in the table of this number.
+    pub(super) fn fragments<'a>(&self, table: usize, selection: &'a ServiceSelection) -> Vec<(&'a Arc<str>, Fragment)> {
+        let settings = &self.tables[table].settings;
+        let ports = selection.ports.iter().filter(|port| port.family == settings.family);
+        let fragment = |port: &'a PortSelection| {
+            let alone =
+                ServiceSelection { ports: vec![port.clone()], cluster_ips: Vec::new(), health_checks: Vec::new() };
+            (&port.label, self.layout.service(settings, &alone))
+        };
+        ports.map(fragment).collect()
     }
 
     /// Everything the tables should hold, as nft text wants it.

@@ -15,7 +15,7 @@ const TABLE: usize = 2 * MAX_ENTRIES * 64;
 
 /// A change of a Service of its own, with so many endpoints added.
 fn change(n: u32, endpoints: u32) -> What {
-    let service = ObjectName::new(&format!("namespace-{}", n % 100), &format!("service-{n}"));
+    let service = ObjectName::new(format!("namespace-{}", n % 100), format!("service-{n}"));
     let mut change = Change {
         trigger: Trigger { kind: TriggerKind::Slice, object: Some(service.clone()) },
         service,

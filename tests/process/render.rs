@@ -160,6 +160,69 @@ fn a_problem_in_a_manifest_ends_render_with_1_after_the_rest() {
     }
 }
 
+#[test]
+fn strict_makes_an_error_of_whatever_is_not_used_as_it_was_written() {
+    let strict = |directory: &TempDir, more: &[&str]| outcome(render(directory).arg("--strict").args(more));
+    let manifests = directory(&cluster());
+    let good = strict(&manifests, &[]);
+    assert_eq!((good.status.code(), stderr(&good)), (Some(0), ""), "{good:?}");
+    // A field that no object has, an object that is too large, and two that claim one address.
+    let mut unknown = cluster();
+    unknown[1]["spec"]["shiny"] = json!(true);
+    let found = strict(&directory(&unknown), &[]);
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    assert!(stderr(&found).contains("spec.shiny: unknown field"), "{found:?}");
+    let left_out = ["--service-elements-limit=1"];
+    let lenient = outcome(render(&manifests).args(left_out));
+    assert_eq!(lenient.status.code(), Some(0), "{lenient:?}");
+    let found = strict(&manifests, &left_out);
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    assert!(stderr(&found).contains("Service shop/web: left out"), "{found:?}");
+    assert!(stderr(&found).contains("1 warning, and --strict allows none"), "{found:?}");
+    let mut claimed = cluster();
+    claimed.push(service("shop", "taker").cluster_ips(1).port("http", Proto::Tcp, 80).json());
+    let found = strict(&directory(&claimed), &[]);
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    assert!(stderr(&found).contains("both claim"), "{found:?}");
+    let config = TempDir::new().expect("a temporary directory can be made");
+    let file = config.path().join("config.yaml");
+    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\nshiny: 1\n";
+    fs::write(&file, text).expect("the configuration can be written");
+    let found = outcome(render(&manifests).arg("--config").arg(&file).arg("--strict"));
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    assert!(stderr(&found).contains("unknown field shiny"), "{found:?}");
+}
+
+#[test]
+fn diff_tells_what_other_manifests_change_by_service_and_as_commands() {
+    let before = directory(&cluster());
+    let diff = |after: &TempDir, more: &[&str]| outcome(render(&before).arg("--diff").arg(after.path()).args(more));
+    let same = diff(&directory(&cluster()), &[]);
+    assert_eq!((same.status.code(), stdout(&same), stderr(&same)), (Some(0), "no change\n", ""));
+    let mut objects = vec![node(), service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json()];
+    objects.extend(slices("shop", "web", &[0, 3], &[("http", Proto::Tcp, 8080)]));
+    let after = directory(&objects);
+    for layout in ["maps", "chains"] {
+        let layout = format!("--ruleset-layout={layout}");
+        let found = diff(&after, &[&layout]);
+        assert_eq!((found.status.code(), stderr(&found)), (Some(1), ""), "{found:?}");
+        let text = stdout(&found);
+        assert!(text.contains("shop/web:http gets the endpoint 10.244.2.11:8080"), "{text}");
+        assert!(text.contains("shop/web:http loses the front node port 30080/tcp"), "{text}");
+        assert!(text.contains("\n    delete element ip kube-proxy"), "{text}");
+        let json = diff(&after, &[&layout, "-o", "json"]);
+        let document: Value = serde_json::from_str(stdout(&json)).expect("JSON");
+        assert_eq!((json.status.code(), &document["equal"]), (Some(1), &json!(false)));
+        for difference in document["differences"].as_array().expect("a list") {
+            assert!(difference["service"].is_null() || difference["service"].is_string(), "{difference}");
+            assert!(difference["text"].is_string() && difference["command"].is_string(), "{difference}");
+        }
+    }
+    let nowhere = outcome(render(&before).args(["--diff", "/no/such/directory"]));
+    assert_eq!(nowhere.status.code(), Some(2), "{nowhere:?}");
+    assert!(stderr(&nowhere).contains("/no/such/directory"), "{nowhere:?}");
+}
+
 /// The command lines that print something, and the same to a file that is standard output.
 fn printing(manifests: &TempDir) -> Vec<Vec<String>> {
     let path = manifests.path().to_str().expect("a temporary path is text").to_owned();

@@ -132,7 +132,20 @@ const WALLS: &[Wall] = &[
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall {
         module: "inspect",
-        modules: &["inspect", "changes", "config", "conntrack", "kernel", "logging", "model", "ruleset"],
+        modules: &[
+            "inspect",
+            "changes",
+            "config",
+            "conntrack",
+            "diff",
+            "kernel",
+            "logging",
+            "model",
+            "ruleset",
+            "source",
+            "supervise",
+            "sync",
+        ],
         words: &[
             "nft::",
             "tokio",

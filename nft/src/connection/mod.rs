@@ -4,6 +4,7 @@
 //! Takes the name of a table, and gives its content.
 
 mod errors;
+mod hooks;
 mod look;
 mod outline;
 mod read;
@@ -21,6 +22,7 @@ use crate::table::{Family, Ownership, Table, TableName, TableState};
 use crate::wire::{Writer, flag, kind};
 
 pub use errors::{CommitError, ReadError, Refusal, refusal};
+pub use hooks::HookedChain;
 pub use outline::TableOutline;
 pub use read::TableDump;
 pub use walk::Item;

@@ -29,7 +29,10 @@ pub use heads::{ChainHead, HookHead, RuleHead, SetHead, TableHead, chain_head, r
 pub use messages::{Messages, dump_interrupted, sequence};
 pub(crate) use notice::is_about;
 pub use notice::{Notice, Process, notice};
-pub use outline::{ChainOutline, RuleOutline, chain_outline, named_object, rule_outline};
+pub use outline::{
+    ChainOutline, Effects, HookOutline, RuleEffects, RuleOutline, chain_outline, hook_outline, named_object,
+    rule_effects, rule_outline,
+};
 pub use trace::{Event, Headers, Traced, traced};
 
 /// The content of one message, from its `nlmsghdr` on.

@@ -90,7 +90,7 @@ fn chain_type(attr: Attr<'_>) -> Option<ChainType> {
 }
 
 /// The hook of an `NF_INET_*` number.
-const fn hook_of(number: u32) -> Option<Hook> {
+pub(super) const fn hook_of(number: u32) -> Option<Hook> {
     match number {
         0 => Some(Hook::Prerouting),
         1 => Some(Hook::Input),

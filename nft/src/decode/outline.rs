@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::messages::Header;
-use crate::object::{NamedObject, ObjectKind};
+use crate::object::{Hook, NamedObject, ObjectKind};
 use crate::table::{Family, TableName};
 use crate::wire::{Attr, Attrs, SUBSYSTEM, kind};
 
@@ -16,6 +16,10 @@ mod number {
     pub(super) const CHAIN_TABLE: u16 = 1;
     pub(super) const CHAIN_NAME: u16 = 3;
     pub(super) const CHAIN_HOOK: u16 = 4;
+    pub(super) const CHAIN_POLICY: u16 = 5;
+    pub(super) const CHAIN_TYPE: u16 = 7;
+    pub(super) const HOOK_NUMBER: u16 = 1;
+    pub(super) const HOOK_PRIORITY: u16 = 2;
 
     pub(super) const RULE_TABLE: u16 = 1;
     pub(super) const RULE_CHAIN: u16 = 2;
@@ -35,7 +39,16 @@ mod number {
     pub(super) const EXPRESSION_DATA: u16 = 2;
     pub(super) const IMMEDIATE_DATA: u16 = 2;
     pub(super) const DATA_VERDICT: u16 = 2;
+    pub(super) const VERDICT_CODE: u16 = 1;
     pub(super) const VERDICT_CHAIN: u16 = 2;
+    pub(super) const LOOKUP_DREG: u16 = 3;
+    pub(super) const NAT_TYPE: u16 = 1;
+    pub(super) const TARGET_NAME: u16 = 1;
+
+    pub(super) const DROP: u32 = 0;
+    pub(super) const DNAT: u32 = 1;
+    /// The register of verdicts.
+    pub(super) const VERDICT_REGISTER: u32 = 0;
 }
 
 /// A chain without its rules.
@@ -60,6 +73,114 @@ pub struct RuleOutline {
     pub handle: u64,
     /// The chain that it jumps or goes to by a verdict of its own, not through a map.
     pub target: Option<Arc<str>>,
+}
+
+/// A base chain of any program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookOutline {
+    /// Its table.
+    pub table: TableName,
+    /// Its name.
+    pub chain: Arc<str>,
+    /// Its type: `filter`, `nat` or `route`.
+    pub kind: Arc<str>,
+    /// Where the kernel calls it.
+    pub hook: Hook,
+    /// The order among the chains of the same hook: smaller numbers first.
+    pub priority: i32,
+    /// Whether it drops the packets that no rule of it decides about.
+    pub drops: bool,
+}
+
+/// What rules may do to a packet, besides letting it pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Drop or reject it.
+    pub drops: bool,
+    /// Change its destination.
+    pub translates: bool,
+    /// Keep it out of connection tracking, so that nothing translates it.
+    pub untracks: bool,
+}
+
+impl Effects {
+    /// What the rules of both may do.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            drops: self.drops | other.drops,
+            translates: self.translates | other.translates,
+            untracks: self.untracks | other.untracks,
+        }
+    }
+}
+
+/// A rule by what it may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleEffects {
+    /// Its chain's name.
+    pub chain: Arc<str>,
+    /// What it does itself.
+    pub effects: Effects,
+    /// The chains that it jumps or goes to.
+    pub targets: Vec<Arc<str>>,
+    /// Whether it obeys a map of verdicts, which may lead to any chain.
+    pub obeys_map: bool,
+}
+
+/// The base chain in a message, which starts with its `nlmsghdr`.
+#[must_use]
+pub fn hook_outline(bytes: &[u8]) -> Option<HookOutline> {
+    let (family, attrs) = object(bytes, kind::NEW_CHAIN)?;
+    let hook = attrs.find(number::CHAIN_HOOK)?.nested();
+    Some(HookOutline {
+        table: TableName::new(family, attrs.find(number::CHAIN_TABLE)?.str()?),
+        chain: attrs.find(number::CHAIN_NAME)?.str()?.into(),
+        kind: attrs.find(number::CHAIN_TYPE)?.str()?.into(),
+        hook: super::objects::hook_of(hook.find(number::HOOK_NUMBER)?.u32()?)?,
+        priority: hook.find(number::HOOK_PRIORITY)?.u32()?.cast_signed(),
+        drops: attrs.find(number::CHAIN_POLICY).and_then(|policy| policy.u32()) == Some(number::DROP),
+    })
+}
+
+/// What the rule in a message may do; the message starts with its `nlmsghdr`.
+#[must_use]
+pub fn rule_effects(bytes: &[u8]) -> Option<RuleEffects> {
+    let (_, attrs) = object(bytes, kind::NEW_RULE)?;
+    let chain = attrs.find(number::RULE_CHAIN)?.str()?.into();
+    let mut rule = RuleEffects { chain, effects: Effects::default(), targets: Vec::new(), obeys_map: false };
+    let expressions = attrs.find(number::RULE_EXPRESSIONS);
+    for expression in expressions.into_iter().flat_map(|list| list.nested()) {
+        rule.targets.extend(target(expression).map(Arc::from));
+        let expression = expression.nested();
+        let name = expression.find(number::EXPRESSION_NAME).and_then(|name| name.str()).unwrap_or_default();
+        let data = expression.find(number::EXPRESSION_DATA);
+        let attr = |wanted: u16| data.and_then(|data| data.nested().find(wanted));
+        let number = |wanted: u16| attr(wanted).and_then(|attr| attr.u32());
+        let effects = &mut rule.effects;
+        match name {
+            "immediate" => effects.drops |= attr(number::IMMEDIATE_DATA).and_then(verdict_code) == Some(number::DROP),
+            "reject" => effects.drops = true,
+            "redir" | "tproxy" => effects.translates = true,
+            "nat" => effects.translates |= number(number::NAT_TYPE) == Some(number::DNAT),
+            "notrack" => effects.untracks = true,
+            "lookup" => rule.obeys_map |= number(number::LOOKUP_DREG) == Some(number::VERDICT_REGISTER),
+            // A target of iptables.
+            "target" => match attr(number::TARGET_NAME).and_then(|name| name.str()) {
+                Some("DNAT" | "REDIRECT" | "TPROXY" | "NETMAP") => effects.translates = true,
+                Some("REJECT" | "DROP") => effects.drops = true,
+                Some("NOTRACK") => effects.untracks = true,
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    Some(rule)
+}
+
+/// The number of the verdict in an expression's data.
+fn verdict_code(data: Attr<'_>) -> Option<u32> {
+    data.nested().find(number::DATA_VERDICT)?.nested().find(number::VERDICT_CODE)?.u32()
 }
 
 /// The chain in a message, which starts with its `nlmsghdr`.
@@ -176,6 +297,65 @@ mod tests {
         assert_eq!((chain.table, &*chain.name, chain.is_base), (TableName::new(Family::Ip6, "nat"), "OUTPUT", true));
         assert!(!chain_outline(&message(false)).unwrap().is_base);
         assert_eq!(rule_outline(&message(false)), None, "another kind of object");
+    }
+
+    #[test]
+    fn a_base_chain_has_its_place_and_its_policy() {
+        let message = |policy: u32| {
+            let mut attrs = Writer::default();
+            attrs.str(number::CHAIN_TABLE, "filter");
+            attrs.str(number::CHAIN_NAME, "FORWARD");
+            let hook = attrs.open(number::CHAIN_HOOK);
+            attrs.u32(number::HOOK_NUMBER, 2);
+            attrs.u32(number::HOOK_PRIORITY, (-150_i32).cast_unsigned());
+            attrs.close(hook);
+            attrs.u32(number::CHAIN_POLICY, policy);
+            attrs.str(number::CHAIN_TYPE, "filter");
+            framed(kind::NEW_CHAIN, 2, attrs.bytes())
+        };
+        let chain = hook_outline(&message(0)).unwrap();
+        assert_eq!((&*chain.chain, &*chain.kind, chain.hook), ("FORWARD", "filter", Hook::Forward));
+        assert_eq!((chain.priority, chain.drops), (-150, true));
+        assert!(!hook_outline(&message(1)).unwrap().drops);
+        assert_eq!(hook_outline(&rule_message("immediate")), None, "another kind of object");
+    }
+
+    /// The effects of a rule with one expression.
+    fn effects_of(name: &str, write: impl FnOnce(&mut Writer)) -> RuleEffects {
+        let mut attrs = Writer::default();
+        attrs.str(number::RULE_TABLE, "filter");
+        attrs.str(number::RULE_CHAIN, "INPUT");
+        let list = attrs.open(number::RULE_EXPRESSIONS);
+        let element = attrs.open(1);
+        attrs.str(number::EXPRESSION_NAME, name);
+        let data = attrs.open(number::EXPRESSION_DATA);
+        write(&mut attrs);
+        for nest in [data, element, list] {
+            attrs.close(nest);
+        }
+        rule_effects(&framed(kind::NEW_RULE, 2, attrs.bytes())).unwrap()
+    }
+
+    #[test]
+    fn rules_that_drop_translate_or_untrack_are_known() {
+        let nothing = |_: &mut Writer| {};
+        let named = |name: &'static str| move |attrs: &mut Writer| attrs.str(number::TARGET_NAME, name);
+        let drops = Effects { drops: true, ..Effects::default() };
+        let translates = Effects { translates: true, ..Effects::default() };
+        let untracks = Effects { untracks: true, ..Effects::default() };
+        let of = |rule: RuleEffects| rule.effects;
+        assert_eq!(of(effects_of("reject", nothing)), drops);
+        assert_eq!(of(effects_of("redir", nothing)), translates);
+        assert_eq!(of(effects_of("notrack", nothing)), untracks);
+        assert_eq!(of(effects_of("nat", |attrs| attrs.u32(number::NAT_TYPE, 1))), translates);
+        assert_eq!(of(effects_of("nat", |attrs| attrs.u32(number::NAT_TYPE, 0))), Effects::default(), "a source");
+        assert_eq!(of(effects_of("target", named("DNAT"))), translates);
+        assert_eq!(of(effects_of("target", named("REJECT"))), drops);
+        assert_eq!(of(effects_of("target", named("MASQUERADE"))), Effects::default());
+        assert!(effects_of("lookup", |attrs| attrs.u32(number::LOOKUP_DREG, 0)).obeys_map);
+        assert!(!effects_of("lookup", |attrs| attrs.u32(number::LOOKUP_DREG, 1)).obeys_map);
+        let jump = rule_effects(&rule_message("immediate")).unwrap();
+        assert_eq!((jump.effects, &*jump.targets), (Effects::default(), &["KUBE-SERVICES".into()][..]));
     }
 
     #[test]

@@ -11,8 +11,9 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 
 use super::KUBERNETES_MINOR;
 use super::file::KubeProxyConfiguration;
@@ -80,6 +81,46 @@ pub(super) struct Flags {
     version: Option<String>,
 }
 
+/// The flags of the proxy as arguments of another command, which so sees the configuration that a proxy with these flags has.
+#[derive(Debug)]
+pub(crate) struct ProxyArgs(pub(super) Flags);
+
+impl clap::Args for ProxyArgs {
+    fn augment_args(command: Command) -> Command {
+        with_flags(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        with_flags(command)
+    }
+}
+
+impl FromArgMatches for ProxyArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let flags = Flags::read(matches);
+        flags.map(Self).map_err(|text| clap::Error::raw(clap::error::ErrorKind::ValueValidation, text))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        Self::from_arg_matches(matches).map(|new| *self = new)
+    }
+}
+
+/// The arguments of `render` besides the flags of the proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct RenderArgs {
+    /// Exit with 1 and name the reason when anything is not used as it was written: an unknown field, a broken object, a Service that
+    /// is left out or loses an address
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Print what would change on a node if the manifests became those of this directory; exit with 1 if anything would
+    #[arg(long, value_name = "DIR")]
+    pub(crate) diff: Option<PathBuf>,
+    /// With --diff: print JSON
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_parser = ["json"], requires = "diff")]
+    pub(crate) output: Option<String>,
+}
+
 /// Adds commands to the command line.
 pub(super) type Commands = fn(Command) -> Command;
 
@@ -104,7 +145,7 @@ pub(super) enum Request {
     /// Run the proxy, or what the flags ask for instead.
     Run(Flags),
     /// Print the ruleset.
-    Render(Flags),
+    Render(Flags, RenderArgs),
     /// One of the caller's commands, as its matches are those of a subcommand.
     Command(ArgMatches),
     /// Print this text: help or version.
@@ -131,7 +172,10 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands
     };
     match (version, matches.subcommand()) {
         (VersionFlag::Print(text), _) => Ok(Request::Print(text)),
-        (_, Some((RENDER, render))) => Ok(Request::Render(Flags::read(render)?)),
+        (_, Some((RENDER, render))) => {
+            let args = RenderArgs::from_arg_matches(render).map_err(|error| error.to_string())?;
+            Ok(Request::Render(Flags::read(render)?, args))
+        }
         (_, Some((documents::COMPLETION, shell))) => {
             Ok(Request::Print(documents::completion(command_line(commands), shell)?))
         }
@@ -191,7 +235,7 @@ pub(super) fn command_line(commands: Commands) -> Command {
         .arg(version)
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
-        .subcommand(with_flags(render));
+        .subcommand(with_flags(RenderArgs::augment_args(render)));
     // Behind the commands, whose own description would take its place.
     documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink")
 }
@@ -306,6 +350,30 @@ impl Flags {
                 address.clear();
             }
         }
+    }
+
+    /// The flags that were given and have no effect, because there is a configuration file.
+    pub(super) fn ignored(&self) -> Vec<&'static str> {
+        if self.config_file().is_none() {
+            return Vec::new();
+        }
+        let of_file = FLAGS.iter().filter(|flag| !flag.with_file).map(|flag| flag.name);
+        let names = of_file.chain(["healthz-port", "metrics-port"]);
+        names.filter(|name| !self.values(name).is_empty()).collect()
+    }
+
+    /// The flags that were given and never have an effect.
+    pub(super) fn unused(&self) -> Vec<&'static str> {
+        let unused = FLAGS.iter().filter(|flag| flag.group == table::UNUSED || flag.help.starts_with("Without effect"));
+        let options = OPTIONS.iter().filter(|option| option.help.starts_with("Without effect"));
+        let names = unused.map(|flag| flag.name).chain(options.map(|option| option.name));
+        names.filter(|name| !self.values(name).is_empty()).collect()
+    }
+
+    /// The flags that were given and that upstream calls deprecated.
+    pub(super) fn deprecated(&self) -> Vec<&'static str> {
+        let deprecated = OPTIONS.iter().filter(|option| option.help.starts_with("Deprecated"));
+        deprecated.map(|option| option.name).filter(|name| !self.values(name).is_empty()).collect()
     }
 
     /// The version to report.

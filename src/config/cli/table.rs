@@ -34,7 +34,7 @@ const CLIENT: &str = "API server";
 const CONNTRACK: &str = "Connection tracking";
 const LOGS: &str = "Logging";
 const OTHER: &str = "Other";
-const UNUSED: &str = "Accepted because upstream has them, without effect";
+pub(super) const UNUSED: &str = "Accepted because upstream has them, without effect";
 
 /// All of them, in the order of the help text.
 #[rustfmt::skip] // a table: one flag a line

@@ -204,10 +204,12 @@ fn what_is_unknown_is_refused() {
 
 #[test]
 fn render_takes_the_same_flags() {
-    let Ok(Request::Render(flags)) = request(&["render", "--manifests=dir", "--hostname_override", "n1", "--config=f"])
+    let Ok(Request::Render(flags, args)) =
+        request(&["render", "--manifests=dir", "--strict", "--hostname_override", "n1", "--config=f"])
     else {
         panic!()
     };
+    assert_eq!(args, RenderArgs { strict: true, ..RenderArgs::default() });
     assert_eq!((flags.option("manifests"), flags.config_file()), (Some("dir"), Some("f")));
     assert_eq!(flags.values("hostname-override"), ["n1"]);
 }
@@ -230,6 +232,26 @@ fn commands_of_the_caller_get_their_arguments_and_their_own_errors() {
     assert!(text.contains("--far"), "the near option is not named: {text}");
     let Err(ParseError::OfProxy(text)) = request_with_look(&["lok"]) else { panic!() };
     assert!(text.contains("'look'"), "the near command is not named: {text}");
+}
+
+#[test]
+fn flags_that_do_nothing_are_named() {
+    let given = [
+        "--config=f",
+        "--cluster-cidr=10.0.0.0/8",
+        "--hostname-override=n1",
+        "--healthz-port=1",
+        "--ipvs-scheduler=rr",
+        "--boot-id-file=x",
+        "--v=2",
+    ];
+    let beside_a_file = flags(&given);
+    assert_eq!(beside_a_file.ignored(), ["cluster-cidr", "ipvs-scheduler", "healthz-port"]);
+    assert_eq!(beside_a_file.unused(), ["ipvs-scheduler", "boot-id-file"]);
+    assert_eq!(beside_a_file.deprecated(), ["healthz-port"]);
+    let alone = flags(&given[1..]);
+    assert_eq!(alone.ignored(), [""; 0]);
+    assert_eq!(flags(&["--config=f"]).unused(), [""; 0]);
 }
 
 #[test]

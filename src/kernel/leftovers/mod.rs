@@ -116,6 +116,32 @@ impl CleanUp {
     }
 }
 
+/// What modes iptables and ipvs left in the calling thread's network namespace; changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Chains that a start of this program removes, in words.
+    pub(crate) removable: Vec<String>,
+    /// Rules that it cannot remove, and what to do about them.
+    pub(crate) out_of_reach: Vec<String>,
+}
+
+/// Looks for the rules of other modes.
+///
+/// # Errors
+/// When a table cannot be read.
+pub(crate) fn look() -> Result<Left, ReadError> {
+    let mut connection = Connection::open()?;
+    let mut left = Left { out_of_reach: out_of_reach(Path::new("/proc")), ..Left::default() };
+    for part in CleanUp::of_other_modes(false).left {
+        let Part::Chains(table) = part else { continue };
+        let chains = connection.outline(&table)?.map_or(0, |outline| plan::plan(&table, &outline).chains.len());
+        if chains > 0 {
+            left.removable.push(format!("{chains} {} of table {table}", if chains == 1 { "chain" } else { "chains" }));
+        }
+    }
+    Ok(left)
+}
+
 /// Removes the rules of all modes, in the calling thread's network namespace: `--cleanup` (O1).
 #[must_use]
 pub fn remove_all() -> Report {

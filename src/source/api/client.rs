@@ -165,7 +165,7 @@ pub(super) fn without_secrets(url: &str) -> String {
 ///
 /// # Errors
 /// As for [`client`].
-async fn configuration(options: &ClientOptions) -> Result<Config> {
+pub(super) async fn configuration(options: &ClientOptions) -> Result<Config> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
     let url = master.map(|url| {
         // A URL without a scheme means http, as for kubectl.
@@ -262,7 +262,7 @@ async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-fn host_and_port(config: &Config) -> Option<(&str, u16)> {
+pub(super) fn host_and_port(config: &Config) -> Option<(&str, u16)> {
     let url = &config.cluster_url;
     let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
     // An IPv6 address stands in brackets.

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use http_body_util::BodyExt as _;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use kube::api::{ListParams, WatchParams};
+use kube::api::{ListParams, PostParams, WatchParams};
 use kube::client::Body;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -38,6 +38,8 @@ pub(super) enum Request {
     List(ListParams),
     /// A watch, from this version; from the empty one for a streaming list.
     Watch(WatchParams, String),
+    /// A new object, as JSON.
+    Create(Vec<u8>),
 }
 
 /// The connection to one API server. Clones share the client, and each serves one kind.
@@ -139,12 +141,13 @@ impl Connection {
     /// Sends a request and waits for the start of the response.
     ///
     /// # Errors
-    /// No credentials, no connection, no response in time, or one with another status than 200.
+    /// No credentials, no connection, no response in time, or one with another status than 200 and 201.
     pub(super) async fn send(&mut self, path: &str, request: &Request, patience: Duration) -> Result<Response, Error> {
         let builder = kube::core::Request::new(path);
         let request = match request {
             Request::List(params) => builder.list(params),
             Request::Watch(params, version) => builder.watch(params, version),
+            Request::Create(object) => builder.create(&PostParams::default(), object.clone()),
         };
         let request = request.map_err(|error| Error::Malformed(error.to_string()))?;
         let client = self.client().await?;
@@ -154,7 +157,7 @@ impl Connection {
         let code = response.status().as_u16();
         let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
         let mut response = Response(response.into_body());
-        if code == 200 {
+        if matches!(code, 200 | 201) {
             return Ok(response);
         }
         let body = response.read_all(MAX_FAILURE_BODY, FAILURE_BODY, FAILURE_BODY).await.unwrap_or_default();

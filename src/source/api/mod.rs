@@ -11,12 +11,14 @@
 //! Invariants: a broken object loses only itself; a list deletes only objects that it lacks, and only once it is complete; memory is
 //! bounded by one page or line plus the names of the objects; all times are monotonic.
 
+mod certificate;
 mod client;
 mod connection;
 mod decode;
 mod error;
 mod known;
 mod list_watch;
+mod look;
 mod plugin;
 mod reflector;
 mod resource;
@@ -47,6 +49,9 @@ use startup::Progress;
 pub(crate) use client::{ClientOptions, check, client, runs_programs};
 #[doc(hidden)]
 pub use decode::{list_bytes, watch_bytes};
+#[cfg(test)]
+pub(crate) use look::Reached;
+pub(crate) use look::{Access, Allowed, Look, look};
 
 /// How long to wait before the next attempt to send while the receiver's queue is full.
 const QUEUE_FULL: Duration = Duration::from_millis(1);

@@ -1,6 +1,7 @@
 //! One sync: events have changed the state; [`Engine::sync`] selects the endpoints of the Services that became dirty, puts their records
 //! into the tables, reads what the kernel holds unless that is known, has it carry out the difference, and takes over what was committed.
 
+mod differences;
 mod isolation;
 mod stale_clients;
 
@@ -9,6 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+pub use differences::{Subject, TableDifference};
 use foldhash::HashSet;
 use nft::monitor::Process;
 use nft::{Command, CommitError, Committed, ReadError, Refusal};

@@ -32,6 +32,8 @@ pub(crate) enum Ask {
     Get(String),
     /// A new Event, or a change of one.
     Event,
+    /// Whether the client may do something; open to everybody.
+    Review,
     /// Nothing that the role `system:node-proxier` allows.
     Forbidden,
 }
@@ -88,6 +90,9 @@ impl Resource {
 pub(crate) fn ask(method: &Method, path: &str, query: &Query) -> Ask {
     if path == "/version" && *method == Method::GET {
         return Ask::Version;
+    }
+    if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" && *method == Method::POST {
+        return Ask::Review;
     }
     if let Some(resource) = Resource::ALL.into_iter().find(|resource| resource.path() == path) {
         return match *method {

@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) missing: BTreeSet<Resource>,
     /// Kinds the role does not cover.
     pub(crate) forbidden: BTreeSet<Resource>,
+    /// Whether the role does not cover the creation of Events, as a review says.
+    pub(crate) events_forbidden: bool,
     /// Bearer tokens that are let in; with `None` every client is let in.
     pub(crate) tokens: Option<BTreeSet<String>>,
     pub(crate) requests: Vec<Record>,
@@ -86,6 +88,7 @@ impl Shared {
             plans: Vec::new(),
             missing: BTreeSet::new(),
             forbidden: BTreeSet::new(),
+            events_forbidden: false,
             tokens: None,
             requests: Vec::new(),
             events: Vec::new(),

@@ -1,0 +1,116 @@
+//! The base chains of all programs, and what their rules may do to packets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Connection, ReadError};
+use crate::decode::{self, Effects, HookOutline, RuleEffects};
+use crate::table::{Family, TableName};
+use crate::wire::kind;
+
+/// A base chain of any program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookedChain {
+    /// The chain.
+    pub outline: HookOutline,
+    /// What its rules, and those of the chains that they lead to, may do to a packet; its policy is no part of this.
+    pub effects: Effects,
+}
+
+/// What is known of a chain.
+#[derive(Default)]
+struct OfChain {
+    effects: Effects,
+    targets: BTreeSet<Arc<str>>,
+    obeys_map: bool,
+}
+
+impl Connection {
+    /// The base chains of every table of these families, in the order of tables, with what their rules may do. Another program may change
+    /// its rules meanwhile: then the result has some of both.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn hooked_chains(&mut self, families: &[Family]) -> Result<Vec<HookedChain>, ReadError> {
+        let mut outlines: Vec<HookOutline> = Vec::new();
+        for family in families {
+            self.dump_messages(kind::GET_CHAIN, &TableName::new(*family, ""), &[], |message| {
+                let known = decode::hook_outline(message).filter(|chain| chain.table.family == *family);
+                outlines.extend(known.filter(|chain| !outlines.contains(chain)));
+            })?;
+        }
+        outlines.sort_by(|a, b| (&a.table, &a.chain).cmp(&(&b.table, &b.chain)));
+        let mut found = Vec::new();
+        for of_table in outlines.chunk_by(|a, b| a.table == b.table) {
+            let chains = self.effects_of_chains(&of_table[0].table)?;
+            let with_effects = |outline: &HookOutline| HookedChain {
+                effects: reachable(&chains, &outline.chain),
+                outline: outline.clone(),
+            };
+            found.extend(of_table.iter().map(with_effects));
+        }
+        Ok(found)
+    }
+
+    /// What the rules of each chain of a table do; nothing when the table is gone.
+    fn effects_of_chains(&mut self, table: &TableName) -> Result<BTreeMap<Arc<str>, OfChain>, ReadError> {
+        let mut chains: BTreeMap<Arc<str>, OfChain> = BTreeMap::new();
+        let outcome = self.dump_messages(kind::GET_RULE, table, &[&table.name], |message| {
+            let Some(RuleEffects { chain, effects, targets, obeys_map }) = decode::rule_effects(message) else {
+                return;
+            };
+            let known = chains.entry(chain).or_default();
+            known.effects = known.effects.and(effects);
+            known.targets.extend(targets);
+            known.obeys_map |= obeys_map;
+        });
+        match outcome {
+            Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(BTreeMap::new()),
+            outcome => outcome.map(|()| chains),
+        }
+    }
+}
+
+/// What the rules of a chain do, and those of all chains that they lead to.
+fn reachable(chains: &BTreeMap<Arc<str>, OfChain>, start: &Arc<str>) -> Effects {
+    let (mut effects, mut seen, mut open) = (Effects::default(), BTreeSet::new(), vec![start]);
+    while let Some(name) = open.pop() {
+        let Some(chain) = chains.get(name).filter(|_| seen.insert(name)) else { continue };
+        effects = effects.and(chain.effects);
+        open.extend(&chain.targets);
+        if chain.obeys_map {
+            open.extend(chains.keys());
+        }
+    }
+    effects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effects_are_those_of_all_chains_that_rules_lead_to() {
+        let drops = Effects { drops: true, ..Effects::default() };
+        let translates = Effects { translates: true, ..Effects::default() };
+        let chain = |effects, targets: &[&str], obeys_map| OfChain {
+            effects,
+            targets: targets.iter().map(|name| Arc::from(*name)).collect(),
+            obeys_map,
+        };
+        let none = Effects::default();
+        let mut chains: BTreeMap<Arc<str>, OfChain> = [
+            ("base", chain(none, &["a"], false)),
+            ("a", chain(none, &["b", "base"], false)),
+            ("b", chain(drops, &[], false)),
+            ("elsewhere", chain(translates, &[], false)),
+        ]
+        .into_iter()
+        .map(|(name, chain)| (Arc::from(name), chain))
+        .collect();
+        assert_eq!(reachable(&chains, &"base".into()), drops);
+        chains.insert("b".into(), chain(drops, &[], true));
+        assert_eq!(reachable(&chains, &"base".into()), drops.and(translates), "a map may lead anywhere");
+        assert_eq!(reachable(&chains, &"gone".into()), none);
+    }
+}

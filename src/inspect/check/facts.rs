@@ -1,0 +1,276 @@
+//! What a check looks at, as plain values.
+//!
+//! Each look may fail by itself, and says why. Nothing here judges, and nothing is written.
+
+use std::env;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nft::{Connection, HookedChain};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::is_about_rights;
+use crate::config::{Config, FlagNotes, ProxyArgs};
+use crate::inspect::source::{client, options};
+use crate::kernel::leftovers::{self, Left};
+use crate::kernel::probe::{ProbeError, probe};
+use crate::kernel::process::{self, SKIP_VERSION_CHECK};
+use crate::kernel::sysctl::{self, Setting};
+use crate::kernel::{Lock, families};
+use crate::model::Family;
+use crate::source::{api, manifests};
+
+/// Why something could not be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoLook {
+    /// A privilege is missing.
+    NotPermitted,
+    /// Something else.
+    Failed(String),
+}
+
+impl From<nft::ReadError> for NoLook {
+    fn from(error: nft::ReadError) -> Self {
+        if is_about_rights(&error) { Self::NotPermitted } else { Self::Failed(error.to_string()) }
+    }
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) flags: FlagNotes,
+    pub(super) file: Option<String>,
+    /// The configuration, or what is wrong with it. Without one, what depends on it is not looked at.
+    pub(super) config: Result<OfConfig, String>,
+    pub(super) kernel: Kernel,
+    pub(super) privileges: Privileges,
+    pub(super) programs: Programs,
+}
+
+/// What depends on the configuration.
+#[derive(Clone, Debug)]
+pub(super) struct OfConfig {
+    pub(super) node_name: String,
+    pub(super) layout: String,
+    pub(super) warnings: Vec<String>,
+    pub(super) sysctls: Vec<Setting>,
+    pub(super) source: Source,
+    /// The servers that a proxy starts, and whether a program listens on their ports already.
+    pub(super) ports: Vec<(&'static str, SocketAddr, bool)>,
+}
+
+/// Where the objects come from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// A directory: the problems of its manifests, or why it cannot be read.
+    Manifests(PathBuf, Result<Vec<String>, String>),
+    /// An API server, or why it cannot be asked.
+    Api(Result<api::Look, String>),
+}
+
+/// The kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Kernel {
+    pub(super) release: String,
+    /// Why its version is too old.
+    pub(super) too_old: Option<String>,
+    /// For each family, whether it takes our rules.
+    pub(super) families: Vec<(Family, Result<(), NoLook>)>,
+    /// Values of `/proc/sys/net`, by their names there; those that do not exist are left out.
+    pub(super) values: Vec<(&'static str, String)>,
+    /// Whether the node has a bridge.
+    pub(super) has_bridge: bool,
+}
+
+/// What this process may do; `None` if the kernel does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Privileges {
+    pub(super) net_admin: Option<bool>,
+    pub(super) net_bind_service: Option<bool>,
+}
+
+/// Other programs.
+#[derive(Clone, Debug)]
+pub(super) struct Programs {
+    /// The kube-proxy of this program that runs, if one does.
+    pub(super) proxy: Result<Option<String>, NoLook>,
+    pub(super) left: Result<Left, NoLook>,
+    /// The base chains of all programs.
+    pub(super) chains: Result<Vec<HookedChain>, NoLook>,
+    /// What `nft --version` prints, if there is such a program.
+    pub(super) nft: Option<String>,
+}
+
+/// Values that rules depend on, below `/proc/sys/net`.
+const VALUES: [&str; 6] = [
+    "ipv4/ip_forward",
+    "ipv6/conf/all/forwarding",
+    "bridge/bridge-nf-call-iptables",
+    "bridge/bridge-nf-call-ip6tables",
+    "netfilter/nf_conntrack_count",
+    "netfilter/nf_conntrack_max",
+];
+
+impl Facts {
+    /// Looks at everything.
+    pub(super) fn gather(args: &ProxyArgs) -> Self {
+        let proc = Path::new("/proc");
+        Self {
+            flags: args.notes(),
+            file: args.file().map(str::to_owned),
+            config: args.config().map(|config| OfConfig::of(&config, proc)).map_err(|error| chain(&error.into())),
+            kernel: Kernel::look(proc),
+            privileges: Privileges::look(),
+            programs: Programs::look(),
+        }
+    }
+}
+
+/// An error with its causes in one line.
+fn chain(error: &anyhow::Error) -> String {
+    format!("{error:#}").trim_end().to_owned()
+}
+
+impl OfConfig {
+    fn of(config: &Config, proc: &Path) -> Self {
+        let listening = listening(proc);
+        let port = |name, address: SocketAddr| (name, address, listening.contains(&address.port()));
+        let healthz = config.healthz_bind_address.map(|address| port("healthz", address));
+        Self {
+            node_name: config.node_name.clone(),
+            layout: config.ruleset_layout.to_string(),
+            warnings: config.warnings.clone(),
+            sysctls: sysctl::look(&config.conntrack),
+            source: Source::look(config),
+            ports: healthz.into_iter().chain([port("metrics", config.metrics_bind_address)]).collect(),
+        }
+    }
+}
+
+impl Source {
+    fn look(config: &Config) -> Self {
+        match &config.manifests {
+            Some(dir) => {
+                let problems = manifests::read_once(dir, options(config));
+                let texts = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect();
+                Self::Manifests(
+                    dir.clone(),
+                    problems
+                        .map(|(_, problems): (_, Vec<manifests::ManifestProblem>)| texts(problems))
+                        .map_err(|error| chain(&error)),
+                )
+            }
+            None => Self::Api(api::look(&client(config), &config.node_name).map_err(|error| chain(&error))),
+        }
+    }
+}
+
+impl Kernel {
+    fn look(proc: &Path) -> Self {
+        let tried = |family| {
+            let outcome = probe(family).map_err(|error| match error {
+                ProbeError::NotPermitted => NoLook::NotPermitted,
+                error => NoLook::Failed(chain(&error.into())),
+            });
+            (family, outcome)
+        };
+        let value = |name: &'static str| {
+            let text = fs::read_to_string(proc.join("sys/net").join(name)).ok()?;
+            Some((name, text.trim().to_owned()))
+        };
+        let skip = env::var_os(SKIP_VERSION_CHECK);
+        Self {
+            release: process::release(),
+            too_old: process::check_kernel(skip.as_deref()).err().map(|error| error.to_string()),
+            families: families::supported().into_iter().map(tried).collect(),
+            values: VALUES.into_iter().filter_map(value).collect(),
+            has_bridge: has_bridge(Path::new("/sys/class/net")),
+        }
+    }
+}
+
+fn has_bridge(interfaces: &Path) -> bool {
+    let entries = fs::read_dir(interfaces).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.path().join("bridge").is_dir())
+}
+
+impl Privileges {
+    fn look() -> Self {
+        let effective = capabilities(None).ok().map(|sets| sets.effective);
+        let has = |capability| effective.map(|effective| effective.contains(capability));
+        Self { net_admin: has(CapabilitySet::NET_ADMIN), net_bind_service: has(CapabilitySet::NET_BIND_SERVICE) }
+    }
+}
+
+impl Programs {
+    fn look() -> Self {
+        let holder = Lock::new(0, &[]).holder();
+        Self {
+            proxy: holder.map(|holder| holder.map(|holder| holder.to_string())).map_err(|error| match error {
+                crate::kernel::LockError::Read(error) => error.into(),
+                error @ crate::kernel::LockError::Commit(_) => NoLook::Failed(error.to_string()),
+            }),
+            left: leftovers::look().map_err(NoLook::from),
+            chains: chains().map_err(NoLook::from),
+            nft: nft_version(),
+        }
+    }
+}
+
+fn chains() -> Result<Vec<HookedChain>, nft::ReadError> {
+    Connection::open()?.hooked_chains(&[nft::Family::Ip, nft::Family::Ip6, nft::Family::Inet])
+}
+
+/// The first line of `nft --version`.
+fn nft_version() -> Option<String> {
+    let output = Command::new("nft").arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().next().map(str::to_owned).filter(|_| output.status.success())
+}
+
+/// The TCP ports on which programs of this network namespace listen.
+fn listening(proc: &Path) -> Vec<u16> {
+    const LISTEN: &str = "0A";
+    let files =
+        ["tcp", "tcp6"].map(|name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default());
+    let port = |line: &str| {
+        // "0: 0100007F:2809 00000000:0000 0A ...": number, own address and port, the other's, state.
+        let mut words = line.split_whitespace().skip(1);
+        let (own, state) = (words.next()?, words.nth(1)?);
+        let (_, port) = own.rsplit_once(':').filter(|_| state == LISTEN)?;
+        u16::from_str_radix(port, 16).ok()
+    };
+    files.iter().flat_map(|text| text.lines()).filter_map(port).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_that_are_listened_on_are_read_in_both_families() {
+        let proc = tempfile::tempdir().unwrap();
+        let net = proc.path().join("thread-self/net");
+        fs::create_dir_all(&net).unwrap();
+        let v4 = "  sl  local_address rem_address   st\n   0: 0100007F:2809 00000000:0000 0A 0\n   1: 0100007F:1F90 0100007F:0050 01 0\n";
+        fs::write(net.join("tcp"), v4).unwrap();
+        fs::write(
+            net.join("tcp6"),
+            "h\n 0: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A\n",
+        )
+        .unwrap();
+        assert_eq!(listening(proc.path()), [10249, 10256]);
+        assert_eq!(listening(Path::new("/nowhere")), [0_u16; 0]);
+    }
+
+    #[test]
+    fn a_bridge_is_an_interface_with_its_folder() {
+        let class = tempfile::tempdir().unwrap();
+        fs::create_dir_all(class.path().join("eth0")).unwrap();
+        assert!(!has_bridge(class.path()));
+        fs::create_dir_all(class.path().join("cbr0/bridge")).unwrap();
+        assert!(has_bridge(class.path()));
+    }
+}

@@ -1,0 +1,457 @@
+//! Facts into lines: what is fine, what is not, and what to do about it. Pure but for the time, which is handed in with the facts' use.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use nft::{ChainType, Hook, HookedChain};
+
+use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
+use super::{Line, Verdict};
+use crate::kernel::leftovers::{FAST_PATH, Left};
+use crate::kernel::{LOCK, sysctl};
+use crate::model::Family;
+use crate::source::api::{Access, Allowed, Look};
+
+/// A certificate that ends sooner gives a warning.
+const SOON: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// An answer that takes longer gives a warning.
+const SLOW: Duration = Duration::from_secs(2);
+/// The oldest nft with which the commands of the pages work.
+const OLDEST_NFT: [u32; 3] = [1, 0, 6];
+
+const RIGHTS: &str =
+    "run this as root of the node, in its network namespace (for pods: hostNetwork: true and capability NET_ADMIN)";
+
+/// The lines about all facts, area by area.
+pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+    lines_at(facts, Timestamp::now())
+}
+
+/// The same at this time.
+pub(super) fn lines_at(facts: &Facts, now: Timestamp) -> Vec<Line> {
+    let config = facts.config.as_ref().ok();
+    let mut lines = configuration(facts);
+    lines.extend(kernel(&facts.kernel));
+    lines.extend(privileges(facts.privileges));
+    lines.extend(sysctls(config, &facts.kernel, facts.programs.proxy.as_ref().is_ok_and(Option::is_some)));
+    match config {
+        Some(config) => lines.extend(source(config, now)),
+        None => lines.push(unknown(
+            "api-server",
+            "without a valid configuration it is not known which API server to ask",
+            None,
+        )),
+    }
+    lines.extend(programs(&facts.programs, config));
+    lines
+}
+
+fn line(check: &'static str, result: Verdict, text: impl Display, remedy: Option<&str>) -> Line {
+    Line { check, result, text: text.to_string(), remedy: remedy.map(str::to_owned) }
+}
+
+fn ok(check: &'static str, text: impl Display) -> Line {
+    line(check, Verdict::Ok, text, None)
+}
+
+fn warning(check: &'static str, text: impl Display, remedy: &str) -> Line {
+    line(check, Verdict::Warning, text, Some(remedy))
+}
+
+fn failure(check: &'static str, text: impl Display, remedy: &str) -> Line {
+    line(check, Verdict::Failure, text, Some(remedy))
+}
+
+fn unknown(check: &'static str, text: impl Display, remedy: Option<&str>) -> Line {
+    line(check, Verdict::Unknown, text, remedy)
+}
+
+/// A line about something that could not be looked at.
+fn no_look(check: &'static str, what: &str, why: &NoLook) -> Line {
+    match why {
+        NoLook::NotPermitted => {
+            unknown(check, format_args!("{what}: not looked at, this needs CAP_NET_ADMIN"), Some(RIGHTS))
+        }
+        NoLook::Failed(error) => unknown(check, format_args!("{what}: {error}"), None),
+    }
+}
+
+fn configuration(facts: &Facts) -> Vec<Line> {
+    const AREA: &str = "configuration";
+    let place = facts.file.as_ref().map_or_else(|| "the flags".to_owned(), |file| file.clone());
+    let mut lines = match &facts.config {
+        Ok(config) => {
+            vec![ok(AREA, format_args!("{place}: valid; node {}, layout {}", config.node_name, config.layout))]
+        }
+        Err(error) => {
+            let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+            vec![failure(
+                AREA,
+                format_args!("{place}: {error}"),
+                "a kube-proxy does not start with it; change what is named",
+            )]
+        }
+    };
+    for name in &facts.flags.ignored {
+        lines.push(warning(
+            AREA,
+            format_args!("--{name} is ignored beside --config"),
+            "set the field in the configuration file, or take the flag away",
+        ));
+    }
+    for name in facts.flags.unused.iter().filter(|name| !facts.flags.ignored.contains(name)) {
+        lines.push(warning(AREA, format_args!("--{name} has no effect in this program"), "take the flag away"));
+    }
+    for name in facts.flags.deprecated.iter().filter(|name| !facts.flags.ignored.contains(name)) {
+        let remedy = format!("use --{} with the port", name.replace("port", "bind-address"));
+        lines.push(warning(AREA, format_args!("--{name} is deprecated"), &remedy));
+    }
+    let warnings = facts.config.iter().flat_map(|config| &config.warnings);
+    lines.extend(warnings.map(|text| line(AREA, Verdict::Warning, text, None)));
+    lines
+}
+
+fn kernel(kernel: &Kernel) -> Vec<Line> {
+    const AREA: &str = "kernel";
+    let mut lines = vec![match &kernel.too_old {
+        None => ok(AREA, format_args!("Linux {}", kernel.release)),
+        Some(error) => failure(AREA, error, "use a newer kernel"),
+    }];
+    for (family, outcome) in &kernel.families {
+        lines.push(match outcome {
+            Ok(()) => ok(AREA, format_args!("nf_tables has what the rules for {family} need")),
+            Err(NoLook::Failed(error)) => {
+                failure(AREA, error, "load the kernel module that is named, or use a kernel that has it")
+            }
+            Err(why) => no_look(AREA, &format!("features for {family}"), why),
+        });
+    }
+    if !kernel.families.iter().any(|(family, _)| *family == Family::V6) {
+        lines.push(ok(AREA, "IPv6 is switched off: IPv4 is served only"));
+    }
+    lines
+}
+
+fn privileges(privileges: Privileges) -> Vec<Line> {
+    const AREA: &str = "privileges";
+    let net_admin = match privileges.net_admin {
+        Some(true) => ok(AREA, "CAP_NET_ADMIN is there"),
+        Some(false) => unknown(
+            AREA,
+            "CAP_NET_ADMIN is missing: a kube-proxy with the privileges of this process does not start",
+            Some(RIGHTS),
+        ),
+        None => unknown(AREA, "the kernel does not say which capabilities this process has", None),
+    };
+    let bind = (privileges.net_bind_service == Some(false)).then(|| {
+        let text = "CAP_NET_BIND_SERVICE is missing: health-check node ports below 1024 cannot be served";
+        warning(AREA, text, "add the capability NET_BIND_SERVICE, or ignore this if there are no such ports")
+    });
+    [net_admin].into_iter().chain(bind).collect()
+}
+
+fn sysctls(config: Option<&OfConfig>, kernel: &Kernel, runs: bool) -> Vec<Line> {
+    const AREA: &str = "sysctls";
+    let settings = config.map_or(&[][..], |config| &config.sysctls);
+    let mut lines: Vec<Line> = settings.iter().map(|setting| sysctl_line(setting, runs)).collect();
+    if config.is_none() {
+        lines.push(unknown(AREA, "without a valid configuration it is not known what they should be", None));
+    }
+    let value = |name: &str| kernel.values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+    for (name, family) in [("ipv4/ip_forward", Family::V4), ("ipv6/conf/all/forwarding", Family::V6)] {
+        let is_served = kernel.families.iter().any(|(served, _)| *served == family);
+        let shown = name.replace('/', ".");
+        match value(name).filter(|_| is_served) {
+            Some("0") => lines.push(warning(
+                AREA,
+                format_args!(
+                    "net.{shown} is 0: this node forwards no {family} packets, so pods reach no endpoint elsewhere"
+                ),
+                &format!("sysctl -w net.{shown}=1, and keep it in /etc/sysctl.d"),
+            )),
+            Some(value) => lines.push(ok(AREA, format_args!("net.{shown} is {value}"))),
+            None => {}
+        }
+    }
+    for name in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
+        if kernel.has_bridge && value(name) != Some("1") {
+            let (shown, now) = (name.replace('/', "."), value(name).unwrap_or("not there"));
+            lines.push(warning(
+                AREA,
+                format_args!("net.{shown} is {now}: between two pods of one bridge, answers do not come back through the translation"),
+                &format!("if pods are attached to a bridge: modprobe br_netfilter, sysctl -w net.{shown}=1"),
+            ));
+        }
+    }
+    lines.extend(conntrack_room(value("netfilter/nf_conntrack_count"), value("netfilter/nf_conntrack_max")));
+    lines
+}
+
+fn conntrack_room(count: Option<&str>, max: Option<&str>) -> Option<Line> {
+    let (count, max): (u64, u64) = (count?.parse().ok()?, max?.parse().ok()?);
+    let text = format!("{count} of {max} tracked connections are in use");
+    if count.saturating_mul(10) < max.saturating_mul(9) {
+        return Some(ok("sysctls", text));
+    }
+    Some(warning(
+        "sysctls",
+        text,
+        "raise conntrack.maxPerCore or conntrack.min: when all are in use, new connections are dropped",
+    ))
+}
+
+fn sysctl_line(setting: &sysctl::Setting, runs: bool) -> Line {
+    const AREA: &str = "sysctls";
+    let sysctl::Setting { path, wanted, present, writable, .. } = setting;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let present = match present {
+        Err(error) => {
+            return failure(
+                AREA,
+                error,
+                "load kernel module nf_conntrack, or set the conntrack value in the configuration to 0",
+            );
+        }
+        Ok(present) if setting.is_right() => return ok(AREA, format_args!("{name} is {present}")),
+        Ok(present) => present,
+    };
+    let text = format!("{name} is {present}, and the configuration wants {wanted}");
+    match writable {
+        sysctl::Writable::Yes if runs => warning(
+            AREA,
+            format_args!("{text}: it was changed after the kube-proxy that runs had set it"),
+            "find the program that changes it; a restart sets it again",
+        ),
+        sysctl::Writable::Yes => ok(AREA, format_args!("{text}: a start sets it")),
+        sysctl::Writable::Never => warning(
+            AREA,
+            format_args!("{text}: it belongs to the machine, not to this network namespace"),
+            "set it on the machine",
+        ),
+        sysctl::Writable::No => failure(
+            AREA,
+            format_args!("{text}: this process cannot write it"),
+            "let a privileged init container run `kube-proxy --init-only` with the same configuration, or set the conntrack value in the \
+             configuration to 0 to leave the kernel's as it is",
+        ),
+    }
+}
+
+fn source(config: &OfConfig, now: Timestamp) -> Vec<Line> {
+    const AREA: &str = "api-server";
+    match &config.source {
+        Source::Manifests(dir, Ok(problems)) if problems.is_empty() => {
+            vec![ok(AREA, format_args!("none is used: the manifests of {} have no problem", dir.display()))]
+        }
+        Source::Manifests(_, Ok(problems)) => {
+            problems.iter().map(|problem| line(AREA, Verdict::Warning, problem, None)).collect()
+        }
+        Source::Manifests(_, Err(error)) => vec![failure(AREA, error, "give --manifests a directory that can be read")],
+        Source::Api(Err(error)) => vec![failure(AREA, error, "correct the kubeconfig or the files that it names")],
+        Source::Api(Ok(look)) => [api_server(look, now), permissions(look, &config.node_name)].concat(),
+    }
+}
+
+fn api_server(look: &Look, now: Timestamp) -> Vec<Line> {
+    const AREA: &str = "api-server";
+    let url = &look.url;
+    let reached = match &look.reached {
+        Ok(reached) => reached,
+        Err(error) => {
+            return vec![failure(
+                AREA,
+                format_args!("{url}: {error}"),
+                "the permissions were not looked at; repeat this once it answers",
+            )];
+        }
+    };
+    let text = format!("{url} answers in {} ms{}", reached.took.as_millis(), prefixed(", version ", &reached.version));
+    let answer = if reached.took > SLOW {
+        warning(AREA, text, "look at the network between this node and the API server, and at the load of the server")
+    } else {
+        ok(AREA, text)
+    };
+    let server = reached.certificate_end.map(|end| certificate("the server's certificate", end, now));
+    let client = look.client_certificate_end.map(|end| certificate("the client's certificate", end, now));
+    [answer].into_iter().chain(server).chain(client).collect()
+}
+
+fn prefixed(prefix: &str, text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("{prefix}{text}") }
+}
+
+fn certificate(what: &str, end: Timestamp, now: Timestamp) -> Line {
+    const AREA: &str = "api-server";
+    let left = end.duration_since(now);
+    let days = left.as_hours() / 24;
+    if left.is_negative() {
+        return failure(
+            AREA,
+            format_args!("{what} ended at {end}"),
+            "renew it (kubeadm certs renew), if this node's clock is right",
+        );
+    }
+    let text = format!("{what} ends at {end}, in {days} days");
+    if left < SOON { warning(AREA, text, "renew it (kubeadm certs renew)") } else { ok(AREA, text) }
+}
+
+fn permissions(look: &Look, node_name: &str) -> Vec<Line> {
+    const AREA: &str = "permissions";
+    let mut lines: Vec<Line> = look.access.iter().map(permission).collect();
+    if look.has_node == Some(false) {
+        lines.push(warning(
+            AREA,
+            format_args!(
+                "there is no Node {node_name}: node ports listen nowhere by default, and no endpoint is local"
+            ),
+            "give the name of this node with --hostname-override or hostnameOverride",
+        ));
+    }
+    lines
+}
+
+fn permission(access: &Access) -> Line {
+    const AREA: &str = "permissions";
+    const ROLE: &str = "apply deploy/base/rbac.yaml, or bind the ClusterRole system:node-proxier to this user";
+    let Access { verb, resource, is_optional, outcome } = access;
+    match outcome {
+        Allowed::Yes => ok(AREA, format_args!("{verb} {resource}: allowed")),
+        Allowed::NoSuchKind if *is_optional => {
+            ok(AREA, format_args!("{verb} {resource}: this cluster has none, and a proxy does without"))
+        }
+        Allowed::NoSuchKind => failure(
+            AREA,
+            format_args!("{verb} {resource}: the server has no such kind"),
+            "is this the URL of an API server?",
+        ),
+        Allowed::No(reason) if *is_optional => {
+            let text = format!("{verb} {resource}: {reason}; a proxy does without");
+            warning(AREA, text, ROLE)
+        }
+        Allowed::No(reason) => failure(AREA, format_args!("{verb} {resource}: {reason}"), ROLE),
+        Allowed::Unknown(reason) => unknown(AREA, format_args!("{verb} {resource}: {reason}"), None),
+    }
+}
+
+fn programs(programs: &Programs, config: Option<&OfConfig>) -> Vec<Line> {
+    const AREA: &str = "other-programs";
+    let mut lines = vec![match &programs.proxy {
+        Ok(Some(holder)) => ok(AREA, format_args!("a kube-proxy of this program runs: {holder}")),
+        Ok(None) => ok(AREA, "no kube-proxy of this program runs"),
+        Err(why) => no_look(AREA, "whether a kube-proxy runs", why),
+    }];
+    if programs.proxy == Ok(None) {
+        let used = config.iter().flat_map(|config| &config.ports).filter(|(_, _, is_used)| *is_used);
+        lines.extend(used.map(|(name, address, _)| {
+            let text = format!("another program listens on port {}, which the {name} server needs", address.port());
+            warning(AREA, text, "it may be another kube-proxy: find it with `ss -ltnp`, and end one of the two")
+        }));
+    }
+    match &programs.left {
+        Ok(left) => lines.extend(leftovers(left)),
+        Err(why) => lines.push(no_look(AREA, "rules of other modes of kube-proxy", why)),
+    }
+    lines.push(nft_program(programs.nft.as_deref()));
+    match &programs.chains {
+        Ok(chains) => lines.extend(hooks(chains)),
+        Err(why) => lines.push(no_look(AREA, "rules of other programs", why)),
+    }
+    lines
+}
+
+fn leftovers(left: &Left) -> Vec<Line> {
+    const AREA: &str = "other-programs";
+    if *left == Left::default() {
+        return vec![ok(AREA, "no rules of kube-proxy's modes iptables and ipvs are left")];
+    }
+    let removable = left.removable.iter().map(|what| {
+        let text = format!("{what} are from kube-proxy in another mode");
+        warning(AREA, text, "a start removes them after its first sync; `kube-proxy --cleanup` does when none runs")
+    });
+    let out_of_reach = left.out_of_reach.iter().map(|text| line(AREA, Verdict::Warning, text, None));
+    removable.chain(out_of_reach).collect()
+}
+
+fn nft_program(version: Option<&str>) -> Line {
+    const AREA: &str = "other-programs";
+    let Some(text) = version else { return ok(AREA, "there is no nft program, and none is needed") };
+    let word = text.split_whitespace().find_map(|word| word.strip_prefix('v'));
+    let numbers: Vec<u32> =
+        word.into_iter().flat_map(|word| word.split('.')).map_while(|part| part.parse().ok()).collect();
+    if !numbers.is_empty() && numbers[..] < OLDEST_NFT[..] {
+        let remedy = "this program does not need it; the commands of nft/README.md want 1.0.6 or newer";
+        return warning(AREA, format_args!("{text} is old: it may not list these tables"), remedy);
+    }
+    ok(AREA, text)
+}
+
+/// The base chains of others that may keep packets from our rules, or change what our rules see.
+fn hooks(chains: &[HookedChain]) -> Vec<Line> {
+    const AREA: &str = "other-programs";
+    let is_ours = |chain: &&HookedChain| {
+        let name = &*chain.outline.table.name;
+        name == "kube-proxy" || name == LOCK || name == FAST_PATH
+    };
+    let others: Vec<&HookedChain> = chains.iter().filter(|chain| !is_ours(chain)).collect();
+    let mut lines: Vec<Line> = others.iter().flat_map(|chain| hook(chain)).collect();
+    if lines.is_empty() {
+        let text = match others.len() {
+            0 => "no other program has rules at the hooks of ours".to_owned(),
+            1 => "1 base chain of another program: it neither drops nor translates before our rules".to_owned(),
+            count => format!("{count} base chains of other programs: none drops or translates before our rules"),
+        };
+        lines.push(ok(AREA, text));
+    }
+    lines
+}
+
+/// Where our rules translate destinations.
+const DSTNAT: i32 = -100;
+
+fn hook(chain: &HookedChain) -> Vec<Line> {
+    const AREA: &str = "other-programs";
+    let HookedChain { outline, effects } = chain;
+    let hook = format!("{:?}", outline.hook).to_lowercase();
+    let place = format!("chain {} of table {} ({hook}, priority {})", outline.chain, outline.table, outline.priority);
+    let (before, is_nat) = (outline.priority < DSTNAT, *outline.kind == *ChainType::Nat.name());
+    let mut lines = Vec::new();
+    match outline.hook {
+        Hook::Prerouting | Hook::Output => {
+            // Of two chains at the same priority either may come first.
+            if effects.translates && (before || is_nat && outline.priority <= DSTNAT) {
+                lines.push(warning(
+                    AREA,
+                    format_args!("{place} may translate destinations before our rules see them"),
+                    "give it a priority above -100 (dstnat), or see that it leaves the addresses of Services alone",
+                ));
+            }
+            if effects.untracks && before {
+                lines.push(warning(
+                    AREA,
+                    format_args!("{place} may keep packets out of connection tracking, so that no Service serves them"),
+                    "see that its notrack rules leave the addresses of Services and of endpoints alone",
+                ));
+            }
+            if (effects.drops || outline.drops) && before {
+                lines.push(warning(
+                    AREA,
+                    format_args!("{place} may drop packets while they still have the address of a Service"),
+                    "see that it lets traffic to Services pass",
+                ));
+            }
+        }
+        Hook::Input | Hook::Forward => {
+            if outline.drops {
+                let what = if outline.hook == Hook::Input { "to this host" } else { "to endpoints elsewhere" };
+                lines.push(warning(
+                    AREA,
+                    format_args!("{place} drops what its rules do not accept"),
+                    &format!("see that they accept traffic {what}, which has the address of an endpoint by then"),
+                ));
+            }
+        }
+        Hook::Postrouting => {}
+    }
+    lines
+}

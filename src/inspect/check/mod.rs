@@ -1,0 +1,121 @@
+//! `kube-proxy check`: whether a proxy with these flags can do its work on this node, and what may be in its way.
+//!
+//! Takes the proxy's own flags, gives a line for each thing that a proxy needs: fine, a warning or a failure with the remedy, or that it
+//! could not be looked at. [`facts`] looks, [`judge`] makes lines of the facts, without I/O. Writes nothing: takes no lock, sets no
+//! sysctl, creates no object; the trial of the kernel's features is refused by intent (`kernel::probe`).
+
+mod facts;
+mod judge;
+
+use anyhow::{Result, bail};
+use nft::ReadError;
+use serde::Serialize;
+
+use self::facts::Facts;
+use super::Outcome;
+use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
+use crate::config::ProxyArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  kube-proxy check --config /var/lib/kube-proxy/config.conf --hostname-override=node-1
+  kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy check --config /var/lib/kube-proxy/config.conf
+  kube-proxy check --kubeconfig /etc/kubernetes/kube-proxy.conf --proxy-mode=nftables -o json
+
+Give it the arguments of the proxy itself. Exit codes: 0 no failure (there may be warnings), 1 a failure, 2 no failure, but
+something could not be looked at.";
+
+/// Check configuration, kernel, privileges, sysctls, API server and its permissions, and other programs on this node
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
+    proxy: ProxyArgs,
+}
+
+/// How it stands with a thing. The order is that of importance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// As it should be.
+    Ok,
+    /// A proxy works, but perhaps not as its operator wants.
+    Warning,
+    /// It could not be looked at.
+    Unknown,
+    /// A proxy does not start, or does not do its work.
+    Failure,
+}
+
+/// A line of the result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Line {
+    /// The area: `configuration`, `kernel`, `privileges`, `sysctls`, `api-server`, `permissions` or `other-programs`.
+    check: &'static str,
+    result: Verdict,
+    /// What was found.
+    text: String,
+    /// What to do.
+    remedy: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    ok: bool,
+    checks: &'a [Line],
+}
+
+/// Looks, and prints what it found.
+///
+/// # Errors
+/// When the output cannot be written, or when there is no failure and something could not be looked at.
+pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+    let lines = judge::lines(&Facts::gather(&args.proxy));
+    print(&lines, args.format.format, out)?;
+    out.flush()?;
+    let count = |verdict| lines.iter().filter(|line| line.result == verdict).count();
+    match (count(Verdict::Failure), count(Verdict::Unknown)) {
+        (0, 0) => Ok(Outcome::Fine),
+        (0, 1) => bail!("1 thing could not be looked at"),
+        (0, several) => bail!("{several} things could not be looked at"),
+        _ => Ok(Outcome::Found),
+    }
+}
+
+fn print(lines: &[Line], format: Format, out: &mut Output<'_>) -> Result<()> {
+    if matches!(format, Format::Json | Format::Yaml) {
+        let ok = lines.iter().all(|line| line.result < Verdict::Unknown);
+        return out.value(format, &Report { ok, checks: lines });
+    }
+    let mut table = Table::new([Column::text("RESULT"), Column::text("CHECK"), Column::text("FOUND")]);
+    for Line { check, result, text, remedy } in lines {
+        let (word, tone) = match result {
+            Verdict::Ok => ("ok", Tone::Good),
+            Verdict::Warning => ("warning", Tone::Warning),
+            Verdict::Unknown => ("unknown", Tone::Warning),
+            Verdict::Failure => ("failure", Tone::Bad),
+        };
+        table.row([Cell::new(tone, word), Cell::from(check), Cell::from(text)]);
+        if let Some(remedy) = remedy {
+            table.row([Cell::from(""), Cell::from(""), Cell::new(Tone::Faint, format_args!("-> {remedy}"))]);
+        }
+    }
+    out.table(&table)
+}
+
+/// Says what is missing when the kernel does not let this process read nf_tables.
+pub(super) fn explain_rights(error: anyhow::Error) -> anyhow::Error {
+    if error.chain().any(|cause| cause.downcast_ref::<ReadError>().is_some_and(is_about_rights)) {
+        return error.context("not allowed to read nf_tables: this needs capability CAP_NET_ADMIN in this network namespace; run it as root");
+    }
+    error
+}
+
+fn is_about_rights(error: &ReadError) -> bool {
+    matches!(error, ReadError::Socket(error) if error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! Facts as values, and the lines that they give.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use nft::decode::{Effects, HookOutline};
+use nft::{Hook, HookedChain, TableName};
+
+use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
+use super::judge::lines_at;
+use super::*;
+use crate::config::FlagNotes;
+use crate::inspect::output::Output;
+use crate::kernel::leftovers::Left;
+use crate::kernel::sysctl::{Setting, Writable};
+use crate::model::Family;
+use crate::source::api::{Access, Allowed, Look, Reached};
+
+const GOLDEN: &str = include_str!("../../../tests/data/inspect/check.txt");
+
+fn time(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn access(verb: &'static str, resource: &str, outcome: Allowed) -> Access {
+    Access { verb, resource: resource.to_owned(), is_optional: resource == "servicecidrs", outcome }
+}
+
+fn look() -> Look {
+    Look {
+        url: "https://10.0.0.1:6443".to_owned(),
+        reached: Ok(Reached {
+            took: Duration::from_millis(12),
+            version: "v1.36.2".to_owned(),
+            certificate_end: Some(time("2027-11-22T00:00:00Z")),
+        }),
+        client_certificate_end: None,
+        access: vec![access("list", "services", Allowed::Yes), access("watch", "services", Allowed::Yes)],
+        has_node: Some(true),
+    }
+}
+
+/// A node on which all is well.
+fn good() -> Facts {
+    let config = OfConfig {
+        node_name: "node-1".to_owned(),
+        layout: "maps".to_owned(),
+        warnings: Vec::new(),
+        sysctls: vec![setting("nf_conntrack_max", 262_144, Ok(262_144), Writable::Yes)],
+        source: Source::Api(Ok(look())),
+        ports: vec![("metrics", "127.0.0.1:10249".parse().unwrap(), true)],
+    };
+    Facts {
+        flags: FlagNotes::default(),
+        file: Some("/var/lib/kube-proxy/config.conf".to_owned()),
+        config: Ok(config),
+        kernel: Kernel {
+            release: "6.8.0".to_owned(),
+            too_old: None,
+            families: Family::BOTH.map(|family| (family, Ok(()))).to_vec(),
+            values: vec![("ipv4/ip_forward", "1".to_owned()), ("ipv6/conf/all/forwarding", "1".to_owned())],
+            has_bridge: false,
+        },
+        privileges: Privileges { net_admin: Some(true), net_bind_service: Some(true) },
+        programs: Programs {
+            proxy: Ok(Some("pid 4711: kube-proxy --config=/var/lib/kube-proxy/config.conf".to_owned())),
+            left: Ok(Left::default()),
+            chains: Ok(vec![chain("ip", "kube-proxy", Hook::Prerouting, "nat", -100)]),
+            nft: Some("nftables v1.0.9 (Old Doc Yak #3)".to_owned()),
+        },
+    }
+}
+
+fn setting(name: &str, wanted: u64, present: Result<u64, String>, writable: Writable) -> Setting {
+    Setting { path: PathBuf::from("/proc/sys/net/netfilter").join(name), wanted, at_least: false, present, writable }
+}
+
+fn chain(family: &str, table: &str, hook: Hook, kind: &str, priority: i32) -> HookedChain {
+    let family = if family == "ip" { nft::Family::Ip } else { nft::Family::Inet };
+    let outline = HookOutline {
+        table: TableName::new(family, table),
+        chain: "c".into(),
+        kind: kind.into(),
+        hook,
+        priority,
+        drops: false,
+    };
+    HookedChain { outline, effects: Effects::default() }
+}
+
+fn lines(facts: &Facts) -> Vec<Line> {
+    lines_at(facts, time("2026-11-22T00:00:00Z"))
+}
+
+/// The lines that are not fine.
+fn troubles(change: impl FnOnce(&mut Facts)) -> Vec<(Verdict, String)> {
+    let mut facts = good();
+    change(&mut facts);
+    let troubles = lines(&facts).into_iter().filter(|line| line.result != Verdict::Ok);
+    troubles.map(|line| (line.result, line.text)).collect()
+}
+
+fn config(facts: &mut Facts) -> &mut OfConfig {
+    facts.config.as_mut().unwrap()
+}
+
+fn api(facts: &mut Facts) -> &mut Look {
+    match &mut config(facts).source {
+        Source::Api(Ok(look)) => look,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_good_node_has_no_trouble() {
+    assert_eq!(troubles(|_| {}), []);
+}
+
+#[test]
+fn what_people_see_is_as_recorded() {
+    let mut facts = good();
+    facts.flags = FlagNotes { ignored: vec!["cluster-cidr"], unused: Vec::new(), deprecated: Vec::new() };
+    config(&mut facts).sysctls[0].present = Ok(65_536);
+    api(&mut facts).access[1].outcome = Allowed::No("the server answered 403: Forbidden".to_owned());
+    facts.programs.proxy = Err(NoLook::NotPermitted);
+    let mut bytes = Vec::new();
+    print(&lines(&facts), Format::Table, &mut Output::to(&mut bytes, false)).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    assert_eq!(text, GOLDEN, "as it is now:\n{text}");
+}
+
+#[test]
+fn json_has_a_verdict_a_text_and_a_remedy_for_each_line() {
+    let mut facts = good();
+    facts.privileges.net_bind_service = Some(false);
+    let mut bytes = Vec::new();
+    print(&lines(&facts), Format::Json, &mut Output::to(&mut bytes, false)).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(report["ok"], true);
+    let checks = report["checks"].as_array().unwrap();
+    let words = ["ok", "warning", "failure", "unknown"];
+    for check in checks {
+        assert!(check["check"].is_string() && check["text"].is_string(), "{check}");
+        assert!(words.contains(&check["result"].as_str().unwrap()), "{check}");
+        assert!(check["remedy"].is_null() || check["remedy"].is_string(), "{check}");
+    }
+    assert_eq!(checks.iter().filter(|check| check["result"] == "warning").count(), 1, "{report}");
+}
+
+#[test]
+fn a_configuration_that_is_not_valid_is_a_failure_and_the_rest_is_looked_at() {
+    let found = troubles(|facts| facts.config = Err("oomScoreAdj: must be\n  between".to_owned()));
+    assert_eq!(found[0].0, Verdict::Failure);
+    assert!(found[0].1.contains("oomScoreAdj: must be between"), "{found:?}");
+    assert!(found[1..].iter().all(|(result, _)| *result == Verdict::Unknown), "{found:?}");
+    assert!(lines(&good()).iter().any(|line| line.check == "other-programs"));
+}
+
+#[test]
+fn flags_and_fields_without_effect_are_warnings_with_their_names() {
+    let found = troubles(|facts| {
+        facts.flags = FlagNotes {
+            ignored: vec!["healthz-port"],
+            unused: vec!["ipvs-scheduler"],
+            deprecated: vec!["metrics-port", "healthz-port"],
+        };
+        config(facts).warnings = vec!["unknown field shiny in the configuration file is ignored".to_owned()];
+    });
+    let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+    let expected = [
+        "--healthz-port is ignored beside --config",
+        "--ipvs-scheduler has no effect in this program",
+        "--metrics-port is deprecated",
+        "unknown field shiny in the configuration file is ignored",
+    ];
+    assert_eq!(texts, expected);
+    assert!(found.iter().all(|(result, _)| *result == Verdict::Warning));
+}
+
+#[test]
+fn without_privileges_it_says_what_was_not_looked_at() {
+    let found = troubles(|facts| {
+        facts.privileges = Privileges { net_admin: Some(false), net_bind_service: Some(true) };
+        facts.kernel.families[0].1 = Err(NoLook::NotPermitted);
+        facts.programs.proxy = Err(NoLook::NotPermitted);
+        facts.programs.left = Err(NoLook::NotPermitted);
+        facts.programs.chains = Err(NoLook::NotPermitted);
+    });
+    assert!(found.iter().all(|(result, _)| *result == Verdict::Unknown), "{found:?}");
+    assert_eq!(found.iter().filter(|(_, text)| text.contains("this needs CAP_NET_ADMIN")).count(), 4, "{found:?}");
+}
+
+#[test]
+fn a_sysctl_that_differs_is_judged_by_who_can_set_it() {
+    let of = |writable, runs: bool| {
+        let found = troubles(|facts| {
+            config(facts).sysctls = vec![setting("nf_conntrack_max", 262_144, Ok(7), writable)];
+            if !runs {
+                facts.programs.proxy = Ok(None);
+                config(facts).ports.clear();
+            }
+        });
+        found.first().map(|(result, _)| *result)
+    };
+    assert_eq!(of(Writable::Yes, false), None, "a start sets it");
+    assert_eq!(of(Writable::Yes, true), Some(Verdict::Warning), "another program changed it");
+    assert_eq!(of(Writable::Never, false), Some(Verdict::Warning));
+    assert_eq!(of(Writable::No, false), Some(Verdict::Failure));
+    let missing = troubles(|facts| config(facts).sysctls[0].present = Err("it does not exist".to_owned()));
+    assert_eq!(missing, [(Verdict::Failure, "it does not exist".to_owned())]);
+}
+
+#[test]
+fn forwarding_bridges_and_a_full_table_are_warnings() {
+    let found = troubles(|facts| {
+        facts.kernel.has_bridge = true;
+        facts.kernel.values = vec![
+            ("ipv4/ip_forward", "0".to_owned()),
+            ("bridge/bridge-nf-call-iptables", "0".to_owned()),
+            ("netfilter/nf_conntrack_count", "95".to_owned()),
+            ("netfilter/nf_conntrack_max", "100".to_owned()),
+        ];
+    });
+    let words = [
+        "net.ipv4.ip_forward is 0",
+        "bridge-nf-call-iptables is 0",
+        "bridge-nf-call-ip6tables is not there",
+        "95 of 100",
+    ];
+    assert_eq!(found.len(), words.len(), "{found:?}");
+    for (word, (result, text)) in words.iter().zip(&found) {
+        assert!(text.contains(word) && *result == Verdict::Warning, "{word}: {text}");
+    }
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_or_refuses_is_a_failure() {
+    let silent = troubles(|facts| api(facts).reached = Err("nothing listens there".to_owned()));
+    assert_eq!(silent, [(Verdict::Failure, "https://10.0.0.1:6443: nothing listens there".to_owned())][..]);
+    let refused = troubles(|facts| {
+        api(facts).access = vec![
+            access("list", "services", Allowed::No("403".to_owned())),
+            access("list", "servicecidrs", Allowed::No("403".to_owned())),
+            access("watch", "servicecidrs", Allowed::NoSuchKind),
+            access("list", "nodes", Allowed::NoSuchKind),
+            access("create", "events", Allowed::Unknown("404".to_owned())),
+        ];
+    });
+    let results: Vec<Verdict> = refused.iter().map(|(result, _)| *result).collect();
+    assert_eq!(results, [Verdict::Failure, Verdict::Warning, Verdict::Failure, Verdict::Unknown], "{refused:?}");
+    let nobody = troubles(|facts| api(facts).has_node = Some(false));
+    assert!(nobody[0].1.starts_with("there is no Node node-1"), "{nobody:?}");
+}
+
+#[test]
+fn certificates_are_warned_about_before_they_end() {
+    let ending = |end: &str| {
+        let end = time(end);
+        troubles(|facts| api(facts).client_certificate_end = Some(end)).first().map(|(result, _)| *result)
+    };
+    assert_eq!(ending("2027-06-01T00:00:00Z"), None);
+    assert_eq!(ending("2026-12-10T00:00:00Z"), Some(Verdict::Warning));
+    assert_eq!(ending("2026-11-21T23:59:59Z"), Some(Verdict::Failure));
+}
+
+#[test]
+fn manifests_in_place_of_an_api_server_are_read() {
+    let of = |outcome| troubles(|facts| config(facts).source = Source::Manifests("/m".into(), outcome));
+    assert_eq!(of(Ok(Vec::new())), []);
+    assert_eq!(of(Ok(vec!["a.yaml: spec.x: unknown field".to_owned()]))[0].0, Verdict::Warning);
+    assert_eq!(of(Err("cannot be read".to_owned()))[0].0, Verdict::Failure);
+}
+
+#[test]
+fn a_busy_port_is_another_proxy_only_while_none_of_ours_runs() {
+    let found = troubles(|facts| facts.programs.proxy = Ok(None));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].1.contains("port 10249"), "{found:?}");
+}
+
+#[test]
+fn rules_of_other_modes_and_an_old_nft_are_named() {
+    let found = troubles(|facts| {
+        facts.programs.left =
+            Ok(Left { removable: vec!["3 chains of table ip nat".to_owned()], out_of_reach: vec!["ipvs".to_owned()] });
+        facts.programs.nft = Some("nftables v0.9.8 (E.D.S.)".to_owned());
+    });
+    let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+    assert_eq!(texts[..2], ["3 chains of table ip nat are from kube-proxy in another mode", "ipvs"]);
+    assert!(texts[2].contains("v0.9.8") && texts.len() == 3, "{texts:?}");
+}
+
+#[test]
+fn chains_of_others_count_where_they_come_before_ours() {
+    let of = |chain: HookedChain| troubles(|facts| facts.programs.chains = Ok(vec![chain]));
+    let with = |chain: HookedChain, effects: Effects| HookedChain { effects, ..chain };
+    let translates = Effects { translates: true, ..Effects::default() };
+    let drops = Effects { drops: true, ..Effects::default() };
+    let untracks = Effects { untracks: true, ..Effects::default() };
+    let nat = |priority| chain("ip", "nat", Hook::Prerouting, "nat", priority);
+    let filter = |hook, priority| chain("inet", "fw", hook, "filter", priority);
+    assert!(of(with(nat(-100), translates))[0].1.contains("may translate destinations before our rules"));
+    assert_eq!(of(with(nat(-90), translates)), []);
+    assert!(of(with(filter(Hook::Prerouting, -300), drops))[0].1.contains("may drop packets"));
+    assert!(of(with(filter(Hook::Output, -300), untracks))[0].1.contains("connection tracking"));
+    assert_eq!(of(with(filter(Hook::Forward, 0), drops)), [], "a firewall drops something");
+    let mut closed = filter(Hook::Forward, 0);
+    closed.outline.drops = true;
+    assert!(of(closed)[0].1.contains("drops what its rules do not accept"));
+    assert_eq!(of(with(chain("inet", "kube-proxy-flowtable", Hook::Forward, "filter", -5), drops)), []);
+}
