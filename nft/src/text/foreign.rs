@@ -26,7 +26,9 @@ pub(super) fn words(exprs: &[Expr]) -> Option<(String, usize)> {
                 2 => "th dport",
                 _ => return None,
             };
-            ports(compare).map(|ports| (format!("{field} {ports}"), 2))
+            let range = exprs.get(2).and_then(|last| between(compare, last)).map(|range| (range, 3));
+            let (ports, len) = range.or_else(|| ports(compare).map(|ports| (ports, 2)))?;
+            Some((format!("{field} {ports}"), len))
         }
         _ => None,
     }
@@ -67,6 +69,21 @@ fn states(mask: &Data) -> Option<String> {
         }
     }
     (bits == 0 && !names.is_empty()).then(|| names.join(","))
+}
+
+/// A range of ports, which nft writes as two comparisons.
+fn between(first: &Expr, last: &Expr) -> Option<String> {
+    let (Expr::Foreign(first), Expr::Foreign(last)) = (first, last) else { return None };
+    match (&**first, &**last) {
+        (
+            Foreign::Compare { order: Order::AtLeast, sreg, data: first },
+            Foreign::Compare { order: Order::AtMost, sreg: same, data: last },
+        ) if sreg == same => {
+            let port = |data: &Data| DataType::InetService.format(data.as_slice());
+            Some(format!("{}-{}", port(first), port(last)))
+        }
+        _ => None,
+    }
 }
 
 /// The right side of a comparison of ports.

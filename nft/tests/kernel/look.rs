@@ -33,8 +33,14 @@ table inet guard {
 		notrack
 	}
 }
-table ip asleep { flags dormant; chain c { type nat hook output priority 7; } }
-table netdev below { }
+table ip asleep {
+	flags dormant
+	chain c {
+		type nat hook output priority 7
+	}
+}
+table netdev below {
+}
 ";
 
 fn guard() -> TableName {
