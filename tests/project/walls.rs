@@ -127,7 +127,7 @@ const WALLS: &[Wall] = &[
             "supervise",
             "sync",
         ],
-        words: &["tokio", "std::fs", "std::env", "std::process", "std::thread", "Instant::now"],
+        words: &["tokio", "std::fs", "std::env", "std::process", "std::thread", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "fastpath", modules: &["fastpath", "config", "kernel", "logging", "ruleset"], words: &["nft::"] },
     Wall {
