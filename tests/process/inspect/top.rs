@@ -40,7 +40,11 @@ fn start(terminal: &Terminal) {
 }
 
 fn assert_restored(terminal: &Terminal, modes: &str, why: &str) {
-    let screen = terminal.wait_for("the end", |screen| screen.contains("ended "));
+    terminal.wait_for("the shell", |_| !terminal.is_screen_of_program());
+    // What the shell wrote before the guard gave the terminal back went to the screen that is gone.
+    terminal.line("echo over");
+    let screen =
+        terminal.wait_for("the end", |screen| screen.lines().any(|line| line.trim_start_matches("ready> ") == "over"));
     assert!(!terminal.is_screen_of_program() && terminal.has_cursor(), "{why}:\n{screen}");
     assert!(!screen.contains("q quit"), "{why}:\n{screen}");
     assert_eq!(terminal.modes(), modes, "{why}");
