@@ -39,7 +39,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The identity of an object: kind and name. The order is that in which the events of a manifest file are sent.
+/// The identity of an object: kind and name. The order is that in which the changes of a manifest file are sent that is read again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Key {
     Node(Arc<str>),

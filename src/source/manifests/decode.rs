@@ -1,7 +1,8 @@
 //! Reads the objects of a manifest file.
 //!
-//! Takes the bytes of a file, gives [`Content`]: an event for each object of a kind that the proxy reads, and the problems of
-//! the rest. Pure. A document that does not parse marks the file as broken; the other documents count.
+//! Takes the bytes of a file, gives an [`Object`] with its event for each object of a kind that the proxy reads, one after the other, and
+//! then [`Outcome`] with the problems of the rest. Pure. A document that does not parse marks the file as broken; the other documents
+//! count.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -31,11 +32,9 @@ const MAX_YAML_EVENTS: usize = 1 << 26;
 /// stand for millions of nodes.
 const ALIASED_EVENTS_A_BYTE: usize = 16;
 
-/// What a file holds.
+/// What was found in a file besides its objects.
 #[derive(Debug, Default)]
-pub(super) struct Content {
-    /// Its objects, in the order of the file.
-    pub(super) objects: Vec<Object>,
+pub(super) struct Outcome {
     /// A part of it could not be read, so a missing object may be in there.
     pub(super) broken: bool,
     pub(super) problems: Vec<ManifestProblem>,
@@ -52,10 +51,15 @@ pub(super) struct Object {
     pub(super) event: Event,
 }
 
-/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise.
-pub(super) fn decode(file: &Arc<Path>, bytes: &[u8], converter: &mut Converter) -> Content {
-    let mut decoder =
-        Decoder { file, converter, document: None, kind: ManifestProblem::NO_KIND, content: Content::default() };
+/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file.
+pub(super) fn decode(
+    file: &Arc<Path>,
+    bytes: &[u8],
+    converter: &mut Converter,
+    take: &mut dyn FnMut(Object),
+) -> Outcome {
+    let (kind, outcome) = (ManifestProblem::NO_KIND, Outcome::default());
+    let mut decoder = Decoder { file, converter, take, document: None, kind, outcome };
     match std::str::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -67,27 +71,28 @@ pub(super) fn decode(file: &Arc<Path>, bytes: &[u8], converter: &mut Converter) 
         }
         Err(error) => decoder.error(format!("not UTF-8 text: {error}")),
     }
-    decoder.content
+    decoder.outcome
 }
 
 struct Decoder<'a> {
     file: &'a Arc<Path>,
     converter: &'a mut Converter,
+    take: &'a mut dyn FnMut(Object),
     document: Option<usize>,
     /// The kind of the object that is being read.
     kind: &'static str,
-    content: Content,
+    outcome: Outcome,
 }
 
 impl Decoder<'_> {
     fn problem(&mut self, severity: Severity, text: String) {
         let (file, kind) = (Arc::clone(self.file), Some(self.kind));
         let problem = ManifestProblem { severity, file, document: self.document, text, kind };
-        self.content.problems.push(problem);
+        self.outcome.problems.push(problem);
     }
 
     fn error(&mut self, text: String) {
-        self.content.broken = true;
+        self.outcome.broken = true;
         self.problem(Severity::Error, text);
     }
 
@@ -172,7 +177,7 @@ impl Decoder<'_> {
         self.kind = ManifestProblem::NO_KIND;
     }
 
-    /// Reads an object of a known kind and keeps its event.
+    /// Reads an object of a known kind and gives its event.
     ///
     /// `Full` is the complete type, which shows a user's mistakes; `T` has the fields that the proxy reads.
     fn typed<Full: DeserializeOwned, T: DeserializeOwned>(
@@ -193,7 +198,7 @@ impl Decoder<'_> {
         }
         let Some(event) = converted.event else { return };
         if let (Some(key), Some(document)) = (Key::of(&event), self.document) {
-            self.content.objects.push(Object { key, document, event });
+            (self.take)(Object { key, document, event });
         }
     }
 

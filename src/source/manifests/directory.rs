@@ -1,6 +1,6 @@
 //! The state of a manifest directory between two scans.
 //!
-//! Takes the files, gives [`Update`]s: events, and problems that are new. Knows nothing of inotify and threads.
+//! Takes the files, gives [`News`] as it reads them: events, and problems that are new. Knows nothing of inotify and threads.
 //!
 //! Invariants: only a file that was certainly deleted deletes objects; a rescan reads only files that may have changed.
 
@@ -26,25 +26,44 @@ pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
 /// A file that changed this recently may change again within the same time stamp.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
-/// The outcome of a scan.
-#[derive(Debug, Default)]
-pub(super) struct Update {
-    pub(super) events: Vec<Event>,
-    /// Those that the last scan of the same file did not have.
-    pub(super) problems: Vec<ManifestProblem>,
+/// What a scan finds.
+#[derive(Debug)]
+pub(super) enum News {
+    Event(Event),
+    /// A problem that the last scan of the same file did not have.
+    Problem(ManifestProblem),
+}
+
+/// How a scan ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// All that can be read was read.
+    Complete,
     /// The directory itself cannot be read; all objects stay as they were.
-    pub(super) unreadable: bool,
-    /// The scan was stopped before everything was read.
-    pub(super) interrupted: bool,
-    /// Files that are to be read again before this is of use.
+    Unreadable,
+    /// It was stopped before everything was read.
+    Interrupted,
+}
+
+/// Takes what a scan finds, in order.
+pub(super) type Take<'a> = &'a mut dyn FnMut(News);
+
+/// A scan that is going on.
+struct Scan<'a> {
+    take: Take<'a>,
+    /// Files that are to be read again before it ends.
     again: BTreeSet<Arc<Path>>,
 }
 
-impl Update {
-    fn add(&mut self, mut changes: Changes) {
-        self.events.append(&mut changes.events);
-        self.problems.extend(changes.duplicates);
+impl Scan<'_> {
+    fn changes(&mut self, mut changes: Changes) {
+        self.problems(changes.duplicates);
+        changes.events.into_iter().map(News::Event).for_each(&mut *self.take);
         self.again.append(&mut changes.again);
+    }
+
+    fn problems(&mut self, problems: impl IntoIterator<Item = ManifestProblem>) {
+        problems.into_iter().map(News::Problem).for_each(&mut *self.take);
     }
 }
 
@@ -75,14 +94,14 @@ impl Directory {
     }
 
     /// Scans the whole directory until `go_on` gives false. Calls `visit` with each directory before it is read.
-    pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool) -> Update {
-        let mut update = Update::default();
+    pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool, take: Take<'_>) -> End {
+        let mut scan = Scan { take, again: BTreeSet::new() };
         let listing = match walk(&self.root, visit) {
             Ok(listing) => listing,
-            Err(error) => return self.unreadable_root(&error),
+            Err(error) => return self.unreadable_root(&error, &mut scan),
         };
         let problems = listing.errors.iter().map(|(path, error)| unreadable(&path.as_path().into(), error)).collect();
-        update.problems.extend(self.logged.new_messages(Arc::clone(&self.root), problems));
+        scan.problems(self.logged.new_messages(Arc::clone(&self.root), problems));
         let hidden = |file: &Path| listing.errors.iter().any(|(path, _)| file.starts_with(path));
         let known = self.store.files().chain(&self.unreadable);
         let gone: Vec<_> = known
@@ -90,43 +109,42 @@ impl Directory {
             .cloned()
             .collect();
         for file in gone {
-            self.forget(&file, &mut update);
+            self.forget(&file, &mut scan);
         }
         for file in listing.files {
             if !go_on() {
-                update.interrupted = true;
-                break;
+                return End::Interrupted;
             }
             let file: Arc<Path> = file.into();
             if !self.is_unchanged(&file) {
-                self.load(&file, &mut update);
+                self.load(&file, &mut scan);
             }
         }
-        self.load_again(&mut update);
-        update
+        self.load_again(&mut scan);
+        End::Complete
     }
 
     /// Reads some files again.
-    pub(super) fn refresh(&mut self, files: BTreeSet<PathBuf>) -> Update {
+    pub(super) fn refresh(&mut self, files: BTreeSet<PathBuf>, take: Take<'_>) -> End {
+        let mut scan = Scan { take, again: BTreeSet::new() };
         // A file of a directory that cannot be read may still exist.
         if let Err(error) = fs::read_dir(&self.root) {
-            return self.unreadable_root(&error);
+            return self.unreadable_root(&error, &mut scan);
         }
-        let mut update = Update::default();
         for file in files {
-            self.load(&file.into(), &mut update);
+            self.load(&file.into(), &mut scan);
         }
-        self.load_again(&mut update);
-        update
+        self.load_again(&mut scan);
+        End::Complete
     }
 
     /// Reads the files again that have a definition which counts from now on, each once: one that cannot be read now leaves its
     /// objects as they were.
-    fn load_again(&mut self, update: &mut Update) {
+    fn load_again(&mut self, scan: &mut Scan<'_>) {
         let mut done = BTreeSet::new();
-        while let Some(file) = update.again.pop_first() {
+        while let Some(file) = scan.again.pop_first() {
             if done.insert(Arc::clone(&file)) {
-                self.load(&file, update);
+                self.load(&file, scan);
             }
         }
     }
@@ -136,34 +154,36 @@ impl Directory {
         self.unreadable.contains(file)
     }
 
-    fn unreadable_root(&mut self, error: &io::Error) -> Update {
+    fn unreadable_root(&mut self, error: &io::Error, scan: &mut Scan<'_>) -> End {
         let problem = unreadable(&self.root, error);
-        let problems = self.logged.new_messages(Arc::clone(&self.root), vec![problem]);
-        Update { problems, unreadable: true, ..Update::default() }
+        scan.problems(self.logged.new_messages(Arc::clone(&self.root), vec![problem]));
+        End::Unreadable
     }
 
-    fn load(&mut self, file: &Arc<Path>, update: &mut Update) {
+    fn load(&mut self, file: &Arc<Path>, scan: &mut Scan<'_>) {
         self.stamps.remove(file);
-        let problems = match read(file) {
+        match read(file) {
             Ok((bytes, stamp)) => {
-                let content = decode(file, &bytes, &mut self.converter);
+                let mut load = self.store.begin(file);
+                let outcome = decode(file, &bytes, &mut self.converter, &mut |object| {
+                    self.store.add(&mut load, object).map(News::Event).into_iter().for_each(&mut *scan.take);
+                });
                 give_back(bytes);
-                update.add(self.store.replace(file, content.objects, content.broken));
+                scan.problems(self.logged.new_messages(Arc::clone(file), outcome.problems));
+                scan.changes(self.store.finish(load, outcome.broken));
                 self.stamps.extend(stamp.map(|stamp| (Arc::clone(file), stamp)));
                 self.unreadable.remove(file);
-                content.problems
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.forget(file, update),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.forget(file, scan),
             Err(error) => {
                 self.unreadable.insert(Arc::clone(file));
-                vec![unreadable(file, &error)]
+                scan.problems(self.logged.new_messages(Arc::clone(file), vec![unreadable(file, &error)]));
             }
-        };
-        update.problems.extend(self.logged.new_messages(Arc::clone(file), problems));
+        }
     }
 
-    fn forget(&mut self, file: &Arc<Path>, update: &mut Update) {
-        update.add(self.store.remove(file));
+    fn forget(&mut self, file: &Arc<Path>, scan: &mut Scan<'_>) {
+        scan.changes(self.store.remove(file));
         self.stamps.remove(file);
         self.unreadable.remove(file);
         self.logged.forget(file);

@@ -1,6 +1,6 @@
 //! Cuts a YAML stream into documents, so that a broken one does not lose the others.
 //!
-//! Takes the text of a file, gives its non-empty documents as slices of it; pure. YAML forbids `---` and `...` at the start
+//! Takes the text of a file, gives its non-empty documents as slices of it, one after the other; pure. YAML forbids `---` and `...` at the start
 //! of a line inside any scalar, so lines suffice to find the borders.
 
 /// A document of a stream.
@@ -15,19 +15,18 @@ pub(super) struct Document<'a> {
 }
 
 /// The documents of a stream that have content.
-pub(super) fn documents(stream: &str) -> Vec<Document<'_>> {
+pub(super) fn documents(stream: &str) -> impl Iterator<Item = Document<'_>> {
     let mut cutter = Cutter { stream, ..Cutter::default() };
-    for line in stream.split_inclusive('\n') {
-        cutter.line(line);
-    }
-    cutter.finish_document(stream.len(), cutter.lines);
-    cutter.found
+    // An empty line at the end, which no line of a stream is, stands for the end.
+    stream.split_inclusive('\n').chain([""]).filter_map(move |line| match line {
+        "" => cutter.finish_document(stream.len(), cutter.lines),
+        _ => cutter.line(line),
+    })
 }
 
 #[derive(Default)]
 struct Cutter<'a> {
     stream: &'a str,
-    found: Vec<Document<'a>>,
     /// The number of documents that have ended.
     ended: usize,
     /// Offset and number of the present line.
@@ -42,35 +41,38 @@ struct Cutter<'a> {
     content: bool,
 }
 
-impl Cutter<'_> {
-    fn line(&mut self, line: &str) {
+impl<'a> Cutter<'a> {
+    /// Takes the next line; gives the document that ends before or with it.
+    fn line(&mut self, line: &str) -> Option<Document<'a>> {
         let (end, next_line) = (self.offset + line.len(), self.lines + 1);
+        let mut ended = None;
         if let Some(rest) = after_marker(line, "---") {
             if self.explicit || self.content {
-                self.finish_document(self.offset, self.lines);
+                ended = self.finish_document(self.offset, self.lines);
             }
             // Comments and directives that came before belong to this document.
             self.explicit = true;
             self.content = has_content(rest);
         } else if after_marker(line, "...").is_some() {
-            self.finish_document(end, next_line);
+            ended = self.finish_document(end, next_line);
         } else if self.explicit || self.content || !line.starts_with('%') {
             self.content |= has_content(line);
         }
         (self.offset, self.lines) = (end, next_line);
+        ended
     }
 
-    /// Ends the current document at an offset; the next starts there.
-    fn finish_document(&mut self, end: usize, next_line: u64) {
+    /// Ends the current document at an offset; the next starts there. Gives it if it has content.
+    fn finish_document(&mut self, end: usize, next_line: u64) -> Option<Document<'a>> {
         if self.explicit || self.content {
             self.ended += 1;
         }
-        if self.content {
-            let text = &self.stream[self.start..end];
-            self.found.push(Document { number: self.ended, lines_before: self.start_line, text });
-        }
+        let text = &self.stream[self.start..end];
+        let document = Document { number: self.ended, lines_before: self.start_line, text };
+        let document = self.content.then_some(document);
         (self.start, self.start_line) = (end, next_line);
         (self.explicit, self.content) = (false, false);
+        document
     }
 }
 
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     fn cut(stream: &str) -> Vec<(usize, u64, &str)> {
-        documents(stream).into_iter().map(|document| (document.number, document.lines_before, document.text)).collect()
+        documents(stream).map(|document| (document.number, document.lines_before, document.text)).collect()
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //! `walk` finds the files, `document` cuts them, `decode` reads their objects, `store` compares these with the former ones; `directory`
 //! ties them together. `changes` reports which files changed, `thread` runs it all.
 //!
+//! An event is sent while its file is still being read where that is possible: what is read goes at once to the model, so that a large file takes
+//! the memory of its text and no more.
+//!
 //! Invariants: what cannot be read deletes nothing; of an object in two places the one at the smallest path counts; an
 //! event is sent only for an object whose meaning changed.
 
@@ -28,6 +31,7 @@ use anyhow::bail;
 
 use super::convert::{ConvertOptions, Converter};
 use crate::model::Event;
+use directory::{End, News};
 
 pub(crate) use thread::{Handle, check, spawn};
 
@@ -79,10 +83,13 @@ impl fmt::Display for ManifestProblem {
 #[doc(hidden)]
 #[must_use]
 pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem>) {
-    let file = file.into();
-    let content = decode::decode(&file, bytes, &mut Converter::default());
-    let changes = store::Store::default().replace(&file, content.objects, content.broken);
-    (changes.events, [content.problems, changes.duplicates].concat())
+    let (file, mut store, mut events) = (file.into(), store::Store::default(), Vec::new());
+    let mut load = store.begin(&file);
+    let mut take = |object| events.extend(store.add(&mut load, object));
+    let outcome = decode::decode(&file, bytes, &mut Converter::default(), &mut take);
+    let changes = store.finish(load, outcome.broken);
+    events.extend(changes.events);
+    (events, [outcome.problems, changes.duplicates].concat())
 }
 
 /// Reads a directory once: the events of all its objects, [`Event::InitialListDone`] last, and the problems below it.
@@ -90,13 +97,18 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
 /// # Errors
 /// The directory itself cannot be read.
 pub(crate) fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
-    let mut update = directory::Directory::new(dir, options).rescan(&mut |_| {}, &|| true);
-    if update.unreadable {
-        match update.problems.first() {
+    let (mut events, mut problems) = (Vec::new(), Vec::new());
+    let mut take = |news| match news {
+        News::Event(event) => events.push(event),
+        News::Problem(problem) => problems.push(problem),
+    };
+    let end = directory::Directory::new(dir, options).rescan(&mut |_| {}, &|| true, &mut take);
+    if end == End::Unreadable {
+        match problems.first() {
             Some(problem) => bail!("{problem}"),
             None => bail!("{} cannot be read", dir.display()),
         }
     }
-    update.events.push(Event::InitialListDone);
-    Ok((update.events, update.problems))
+    events.push(Event::InitialListDone);
+    Ok((events, problems))
 }

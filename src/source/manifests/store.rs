@@ -7,10 +7,12 @@
 //! be read again ([`Changes::again`]).
 //!
 //! Invariants: of an object in several places the first counts (smallest path, then first in the file); equal content gives
-//! no event; a broken file loses no object that it defined before.
+//! no event; a broken file loses no object that it defined before; an event waits for the end of its file only if the rest of the
+//! file can change it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +21,7 @@ use super::{ManifestProblem, Severity};
 use crate::model::Event;
 use crate::source::Key;
 
-/// The consequences of a change of a file.
+/// What the end of a file changes.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) events: Vec<Event>,
@@ -32,33 +34,72 @@ pub(super) struct Changes {
 /// The objects of all files.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    /// The objects that each file defines, sorted.
-    files: BTreeMap<Arc<Path>, Box<[Key]>>,
+    files: BTreeMap<Arc<Path>, File>,
+    /// The files by number.
+    paths: Vec<Arc<Path>>,
+    /// Numbers of files that are gone.
+    free: Vec<u32>,
     objects: HashMap<Key, Known>,
+    /// The definitions after the first of objects that have several, in the order of the places.
+    others: HashMap<Key, Vec<Definition>>,
     /// Seeded at random: nobody can write two objects with one hash on purpose.
     hasher: RandomState,
 }
 
-/// What is known of an object.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
+struct File {
+    number: u32,
+    /// The objects that it defines, sorted.
+    keys: Box<[Key]>,
+}
+
+/// The hash of what an object means for the proxy.
+type Content = NonZeroU64;
+
+/// What is known of an object. There are tens of thousands, so it is small.
+#[derive(Clone, Copy, Debug)]
 struct Known {
-    /// The hash of what was sent; `None` if there is no such object for the proxy.
-    sent: Option<u64>,
-    /// Where it is defined, in the order of the places.
-    definitions: Vec<Definition>,
+    /// What was sent; `None` if there is no such object for the proxy.
+    sent: Option<Content>,
+    /// The definition that counts.
+    first: Definition,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Definition {
+    /// `None` if it is no object for the proxy.
+    content: Option<Content>,
     place: Place,
-    /// The hash of what it means; `None` if that is no object for the proxy.
-    content: Option<u64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    file: Arc<Path>,
-    document: usize,
+    /// The file's number.
+    file: u32,
+    /// The document, from 1.
+    document: u32,
+}
+
+/// A file that is being read.
+#[derive(Debug)]
+pub(super) struct Load {
+    path: Arc<Path>,
+    number: u32,
+    /// The objects that it had before; `None` if it was not there.
+    former: Option<Box<[Key]>>,
+    /// The objects that it has now.
+    keys: Vec<Key>,
+    /// Those about which the end of the file decides.
+    undecided: Vec<Found>,
+}
+
+/// An object of a file that is being read.
+#[derive(Debug)]
+struct Found {
+    key: Key,
+    definition: Definition,
+    /// `None` if it was sent before, or is no object for the proxy.
+    event: Option<Box<Event>>,
 }
 
 impl Store {
@@ -67,98 +108,141 @@ impl Store {
         self.files.keys()
     }
 
-    /// Notes what a file holds now. `broken`: a part of it could not be read, so objects that it lacks stay.
-    pub(super) fn replace(&mut self, file: &Arc<Path>, mut objects: Vec<Object>, broken: bool) -> Changes {
+    /// Begins to note what a file holds now: [`Store::add`] takes each object, [`Store::finish`] comes last.
+    pub(super) fn begin(&mut self, file: &Arc<Path>) -> Load {
+        let (number, former) = match self.files.remove(file) {
+            Some(File { number, keys }) => (number, Some(keys)),
+            None => (self.new_number(file), None),
+        };
+        Load { path: Arc::clone(file), number, former, keys: Vec::new(), undecided: Vec::new() }
+    }
+
+    fn new_number(&mut self, file: &Arc<Path>) -> u32 {
+        if let Some(number) = self.free.pop() {
+            self.paths[number as usize] = Arc::clone(file);
+            return number;
+        }
+        self.paths.push(Arc::clone(file));
+        u32::try_from(self.paths.len() - 1).expect("memory ends before there are so many files")
+    }
+
+    /// Notes the next object of a file. Gives its event if that is certain: the file is new, and no file has defined the object so far.
+    pub(super) fn add(&mut self, load: &mut Load, object: Object) -> Option<Event> {
+        let Object { key, document, event } = object;
+        let is_object = event != key.deletion();
+        let content = is_object.then(|| Content::MIN.saturating_add(self.hasher.hash_one(&event)));
+        let document = u32::try_from(document).unwrap_or(u32::MAX);
+        let definition = Definition { content, place: Place { file: load.number, document } };
+        let known = self.objects.get(&key);
+        if known.is_none() && load.former.is_none() {
+            load.keys.push(key.clone());
+            self.objects.insert(key, Known { sent: content, first: definition });
+            return is_object.then_some(event);
+        }
+        let was_sent = known.is_some_and(|known| known.sent == content);
+        let event = (is_object && !was_sent).then(|| Box::new(event));
+        load.undecided.push(Found { key, definition, event });
+        None
+    }
+
+    /// Notes the end of a file. `broken`: a part of it could not be read, so objects that it lacks stay.
+    pub(super) fn finish(&mut self, load: Load, broken: bool) -> Changes {
+        let Load { path, number, former, mut keys, mut undecided } = load;
+        let is_new = former.is_none();
         // Stable: of two objects with one key the first of the file counts.
-        objects.sort_by(|a, b| a.key.cmp(&b.key));
-        let old = self.files.remove(file).unwrap_or_default();
+        undecided.sort_by(|a, b| a.key.cmp(&b.key));
         let mut changes = Changes::default();
-        let mut kept = Vec::with_capacity(objects.len());
-        let (mut old, mut objects) = (old.into_iter().peekable(), objects.into_iter().peekable());
-        while let Some(key) = next_key(old.peek(), objects.peek()) {
-            let was_defined = old.next_if_eq(&key).is_some();
+        let mut former = former.unwrap_or_default().into_iter().peekable();
+        let mut undecided = undecided.into_iter().peekable();
+        while let Some(key) = next_key(former.peek(), undecided.peek()) {
+            let was_defined = former.next_if_eq(&key).is_some();
             let mut same_key = Vec::new();
-            while let Some(object) = objects.next_if(|object| object.key == key) {
-                same_key.push(object);
+            while let Some(found) = undecided.next_if(|found| found.key == key) {
+                same_key.push(found);
             }
             if !same_key.is_empty() || broken {
-                kept.push(key.clone());
+                keys.push(key.clone());
             }
             if !same_key.is_empty() || was_defined && !broken {
-                self.define(&key, file, same_key, &mut changes);
+                self.define(&key, number, is_new, same_key, &mut changes);
             }
         }
-        self.files.insert(Arc::clone(file), kept.into());
+        keys.sort_unstable();
+        keys.dedup();
+        self.files.insert(path, File { number, keys: keys.into() });
         changes
     }
 
     /// Notes that a file was deleted.
     pub(super) fn remove(&mut self, file: &Arc<Path>) -> Changes {
-        let changes = self.replace(file, Vec::new(), false);
+        let load = self.begin(file);
+        self.free.push(load.number);
+        let changes = self.finish(load, false);
         self.files.remove(file);
         changes
     }
 
-    /// Replaces what a file has of an object.
-    fn define(&mut self, key: &Key, file: &Arc<Path>, objects: Vec<Object>, changes: &mut Changes) {
-        let known = self.objects.entry(key.clone()).or_default();
-        let before = known.duplicates();
-        known.definitions.retain(|definition| definition.place.file != *file);
-        let at = known.definitions.partition_point(|other| other.place.file < *file);
-        let content = |event: &Event| (*event != key.deletion()).then(|| self.hasher.hash_one(event));
-        let definitions = objects.iter().map(|object| Definition {
-            place: Place { file: Arc::clone(file), document: object.document },
-            content: content(&object.event),
-        });
-        known.definitions.splice(at..at, definitions);
-        known.definitions.shrink_to_fit();
-        let new = known.duplicates().into_iter().filter(|pair| !before.contains(pair));
-        changes.duplicates.extend(new.map(|(winner, loser)| duplicate(key, &winner, loser)));
-        let first = known.definitions.first();
-        let now = first.and_then(|definition| definition.content);
-        if now != known.sent {
-            let of_file = first.is_some_and(|first| first.place.file == *file);
-            match (now, first) {
-                (Some(_), Some(first)) if !of_file => {
-                    changes.again.insert(Arc::clone(&first.place.file));
-                }
-                (Some(_), _) => {
-                    // The first of the file.
-                    changes.events.extend(objects.into_iter().next().map(|object| object.event));
-                    known.sent = now;
-                }
-                (None, _) => {
-                    changes.events.push(key.deletion());
-                    known.sent = None;
-                }
+    /// Adds what a file has of an object; replaces what it had before if it is not new.
+    fn define(&mut self, key: &Key, file: u32, is_new: bool, found: Vec<Found>, changes: &mut Changes) {
+        let known = self.objects.get(key);
+        let mut definitions: Vec<Definition> = known.map(|known| known.first).into_iter().collect();
+        definitions.extend(self.others.remove(key).unwrap_or_default());
+        let before = definitions.clone();
+        definitions.retain(|definition| is_new || definition.place.file != file);
+        let at = definitions.partition_point(|other| self.path(other.place.file) <= self.path(file));
+        definitions.splice(at..at, found.iter().map(|found| found.definition));
+        let new = duplicates(&definitions).filter(|pair| !duplicates(&before).any(|known| known == *pair));
+        changes.duplicates.extend(new.map(|(winner, loser)| self.duplicate(key, winner, loser)));
+        let mut sent = known.and_then(|known| known.sent);
+        let Some((first, others)) = definitions.split_first() else {
+            changes.events.extend(sent.map(|_| key.deletion()));
+            self.objects.remove(key);
+            return;
+        };
+        match first.content {
+            now if now == sent => {}
+            None => {
+                changes.events.push(key.deletion());
+                sent = None;
+            }
+            Some(_) if first.place.file != file => {
+                changes.again.insert(Arc::clone(self.path(first.place.file)));
+            }
+            now => {
+                // The first of the file.
+                changes.events.extend(found.into_iter().next().and_then(|found| found.event).map(|event| *event));
+                sent = now;
             }
         }
-        if known.definitions.is_empty() {
-            self.objects.remove(key);
+        self.objects.insert(key.clone(), Known { sent, first: *first });
+        if !others.is_empty() {
+            self.others.insert(key.clone(), others.into());
+        }
+    }
+
+    fn path(&self, file: u32) -> &Arc<Path> {
+        &self.paths[file as usize]
+    }
+
+    fn duplicate(&self, key: &Key, winner: Place, loser: Place) -> ManifestProblem {
+        let winner = format!("{}, document {}", self.path(winner.file).display(), winner.document);
+        ManifestProblem {
+            severity: Severity::Warning,
+            file: Arc::clone(self.path(loser.file)),
+            document: Some(loser.document as usize),
+            text: format!("{key}: also in {winner}, which counts; ignored here"),
+            kind: None,
         }
     }
 }
 
-impl Known {
-    /// The place that counts with that of each other definition.
-    fn duplicates(&self) -> Vec<(Place, Place)> {
-        let Some((first, others)) = self.definitions.split_first() else { return Vec::new() };
-        others.iter().map(|other| (first.place.clone(), other.place.clone())).collect()
-    }
+/// The place that counts with each of the others.
+fn duplicates(definitions: &[Definition]) -> impl Iterator<Item = (Place, Place)> {
+    let others = definitions.iter().skip(1).map(|other| other.place);
+    others.filter_map(|other| Some((definitions.first()?.place, other)))
 }
 
 /// The smaller of two keys, of those that there are.
-fn next_key(old: Option<&Key>, new: Option<&Object>) -> Option<Key> {
-    old.into_iter().chain(new.map(|object| &object.key)).min().cloned()
-}
-
-fn duplicate(key: &Key, winner: &Place, loser: Place) -> ManifestProblem {
-    let winner = format!("{}, document {}", winner.file.display(), winner.document);
-    ManifestProblem {
-        severity: Severity::Warning,
-        file: loser.file,
-        document: Some(loser.document),
-        text: format!("{key}: also in {winner}, which counts; ignored here"),
-        kind: None,
-    }
+fn next_key(former: Option<&Key>, now: Option<&Found>) -> Option<Key> {
+    former.into_iter().chain(now.map(|found| &found.key)).min().cloned()
 }

@@ -6,6 +6,7 @@
 //! Invariants: a directory is monitored before it is read; [`Event::InitialListDone`] comes after the first complete scan and never
 //! without one, so an unreadable directory does not look like an empty one.
 
+use std::cell::OnceCell;
 use std::convert::Infallible;
 use std::fs;
 use std::io::{PipeReader, PipeWriter, pipe};
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 use tracing::{error, warn};
 
 use super::changes::Monitor;
-use super::directory::{Directory, Update};
+use super::directory::{self, Directory, News};
 use super::walk::Visit;
 use super::{ManifestProblem, Severity};
 use crate::logging::once::Once;
@@ -91,9 +92,7 @@ pub(super) fn spawn_with(
     let worker = Worker {
         directory: Directory::new(&dir, options),
         dir,
-        events,
-        on_rejected,
-        stopped,
+        outlet: Outlet { events, on_rejected, stopped },
         detection,
         listed: false,
         logged_failure: Once::default(),
@@ -121,10 +120,7 @@ enum Wake {
 struct Worker {
     directory: Directory,
     dir: PathBuf,
-    events: SyncSender<Event>,
-    on_rejected: OnRejected,
-    /// Ends when the handle is dropped.
-    stopped: PipeReader,
+    outlet: Outlet,
     detection: Detection,
     /// The initial list was sent.
     listed: bool,
@@ -132,14 +128,22 @@ struct Worker {
     logged_failure: Once<()>,
 }
 
+/// Where events and problems go.
+struct Outlet {
+    events: SyncSender<Event>,
+    on_rejected: OnRejected,
+    /// Ends when the handle is dropped.
+    stopped: PipeReader,
+}
+
 impl Worker {
     fn run(mut self) -> Result<Infallible, End> {
         let mut monitor = self.rescan()?;
         loop {
             let timeout = if monitor.is_some() { None } else { Some(self.detection.interval) };
-            match (self.wait(monitor.as_ref(), timeout)?, &monitor) {
+            match (self.outlet.wait(monitor.as_ref(), timeout)?, &monitor) {
                 (Wake::Changes, Some(ready)) => {
-                    self.wait(None, Some(SETTLE))?;
+                    self.outlet.wait(None, Some(SETTLE))?;
                     if !self.read_changes(ready)? {
                         monitor = self.rescan()?;
                     }
@@ -157,18 +161,18 @@ impl Worker {
                 monitor.add(visit);
             }
         };
-        let update = self.directory.rescan(&mut visit, &|| !has_ended(&self.stopped));
-        if update.interrupted {
-            return Err(End::Stopped);
-        }
-        let unreadable = update.unreadable;
-        self.publish(update)?;
-        if unreadable {
-            return Ok(None);
+        let ended = OnceCell::new();
+        let go_on = || ended.get().is_none() && !has_ended(&self.outlet.stopped);
+        let end = self.directory.rescan(&mut visit, &go_on, &mut |news| self.outlet.publish(news, &ended));
+        ended.into_inner().map_or(Ok(()), Err)?;
+        match end {
+            directory::End::Complete => {}
+            directory::End::Unreadable => return Ok(None),
+            directory::End::Interrupted => return Err(End::Stopped),
         }
         if !self.listed {
             self.listed = true;
-            self.send(Event::InitialListDone)?;
+            self.outlet.send(Event::InitialListDone)?;
         }
         if let Some((path, error)) = monitor.as_ref().and_then(Monitor::failure) {
             self.log_failure(path, *error);
@@ -206,16 +210,28 @@ impl Worker {
         if changed.files.is_empty() {
             return Ok(true);
         }
-        let update = self.directory.refresh(changed.files);
-        let unreadable = update.unreadable;
-        self.publish(update)?;
-        Ok(!unreadable)
+        let ended = OnceCell::new();
+        let end = self.directory.refresh(changed.files, &mut |news| self.outlet.publish(news, &ended));
+        ended.into_inner().map_or(Ok(()), Err)?;
+        Ok(end != directory::End::Unreadable)
     }
+}
 
-    fn publish(&self, update: Update) -> Result<(), End> {
-        update.problems.iter().for_each(log);
-        update.problems.iter().filter_map(|problem| problem.kind).for_each(&self.on_rejected);
-        update.events.into_iter().try_for_each(|event| self.send(event))
+impl Outlet {
+    /// Sends or logs what a scan finds. After the first event that could not be sent, which sets `ended`, nothing is sent any more.
+    fn publish(&self, news: News, ended: &OnceCell<End>) {
+        match news {
+            News::Event(_) if ended.get().is_some() => {}
+            News::Event(event) => {
+                if let Err(end) = self.send(event) {
+                    ended.get_or_init(|| end);
+                }
+            }
+            News::Problem(problem) => {
+                log(&problem);
+                problem.kind.into_iter().for_each(&self.on_rejected);
+            }
+        }
     }
 
     /// Sends an event; the thread can be stopped while the queue is full.

@@ -156,8 +156,7 @@ fn json_files_hold_one_value_or_several() {
 
 #[test]
 fn text_must_be_utf_8() {
-    let file: Arc<Path> = Path::new("a.yaml").into();
-    let found = decode(&file, b"a: \xff", &mut Converter::default());
+    let found = content_of_bytes("a.yaml", b"a: \xff");
     assert!(found.broken);
     assert!(found.problems[0].to_string().starts_with("a.yaml: not UTF-8 text"), "{}", found.problems[0]);
 }

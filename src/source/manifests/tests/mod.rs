@@ -8,7 +8,9 @@ mod storing;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::decode::{Content, decode};
+use super::ManifestProblem;
+use super::decode::{Object, decode};
+use super::directory::News;
 use crate::model::Event;
 use crate::source::convert::{ConvertOptions, Converter};
 
@@ -20,10 +22,35 @@ fn service(name: &str, cluster_ip: &str) -> String {
     )
 }
 
+/// What a file holds.
+struct Content {
+    objects: Vec<Object>,
+    broken: bool,
+    problems: Vec<ManifestProblem>,
+}
+
 /// What a file of this name and text holds.
 fn content(file: &str, text: &str) -> Content {
-    let file: Arc<Path> = Path::new(file).into();
-    decode(&file, text.as_bytes(), &mut Converter::new(ConvertOptions::default()))
+    content_of_bytes(file, text.as_bytes())
+}
+
+fn content_of_bytes(file: &str, bytes: &[u8]) -> Content {
+    let (file, mut objects) = (Path::new(file).into(), Vec::new());
+    let mut converter = Converter::new(ConvertOptions::default());
+    let outcome = decode(&file, bytes, &mut converter, &mut |object| objects.push(object));
+    Content { objects, broken: outcome.broken, problems: outcome.problems }
+}
+
+/// Events and problems of a scan, in words.
+fn sorted_out(news: Vec<News>) -> (Vec<String>, Vec<String>) {
+    let (mut events, mut problems) = (Vec::new(), Vec::new());
+    for news in news {
+        match news {
+            News::Event(event) => events.push(word(&event)),
+            News::Problem(problem) => problems.push(problem.to_string()),
+        }
+    }
+    (events, problems)
 }
 
 fn texts<T: ToString>(items: &[T]) -> Vec<String> {

@@ -5,13 +5,21 @@ use std::os::unix::fs::symlink;
 
 use tempfile::tempdir;
 
-use super::super::directory::{Directory, MAX_FILE_BYTES};
+use super::super::directory::{Directory, End, MAX_FILE_BYTES};
 use super::super::read_once;
 use super::*;
 
 fn rescan(directory: &mut Directory) -> (Vec<String>, Vec<String>) {
-    let update = directory.rescan(&mut |_| {}, &|| true);
-    (words(&update.events), texts(&update.problems))
+    let (end, events, problems) = scan(directory, &|| true);
+    assert_eq!(end, End::Complete);
+    (events, problems)
+}
+
+fn scan(directory: &mut Directory, go_on: &dyn Fn() -> bool) -> (End, Vec<String>, Vec<String>) {
+    let mut news = Vec::new();
+    let end = directory.rescan(&mut |_| {}, go_on, &mut |one| news.push(one));
+    let (events, problems) = sorted_out(news);
+    (end, events, problems)
 }
 
 #[test]
@@ -24,14 +32,14 @@ fn the_fixtures_are_read_and_the_end_of_the_list_comes_last() {
         [
             "+ns1/svc1 172.30.1.1",
             "+slice ns1/svc1-1",
-            "+node node-1",
-            "+cidr kubernetes",
             "+demo/web 10.96.0.10",
             "+slice demo/web-1",
+            "+node node-1",
+            "+cidr kubernetes",
             "done"
         ]
     );
-    assert!(matches!(&events[4], Event::ServiceApplied(service) if service.created == 1_767_225_600));
+    assert!(matches!(&events[2], Event::ServiceApplied(service) if service.created == 1_767_225_600));
 }
 
 #[test]
@@ -106,10 +114,11 @@ fn what_cannot_be_read_keeps_its_objects() {
     // Files of a directory that cannot be read may still exist.
     let away = dir.path().with_extension("away");
     fs::rename(dir.path(), &away).unwrap();
-    let update = directory.rescan(&mut |_| {}, &|| true);
-    assert!(update.unreadable && update.events.is_empty() && update.problems.len() == 1);
-    let update = directory.refresh([dir.path().join("b.yaml")].into());
-    assert!(update.unreadable && update.events.is_empty() && update.problems.is_empty());
+    let (end, events, problems) = scan(&mut directory, &|| true);
+    assert_eq!((end, events.len(), problems.len()), (End::Unreadable, 0, 1));
+    let mut news = Vec::new();
+    let end = directory.refresh([dir.path().join("b.yaml")].into(), &mut |one| news.push(one));
+    assert_eq!((end, news.len()), (End::Unreadable, 0));
     fs::rename(&away, dir.path()).unwrap();
     fs::remove_file(&file).unwrap();
     assert_eq!(rescan(&mut directory).0, ["-demo/a"]);
@@ -156,8 +165,7 @@ fn a_scan_that_is_interrupted_is_completed_by_the_next() {
     fs::write(dir.path().join("b.yaml"), service("b", "10.96.0.2")).unwrap();
     let mut directory = Directory::new(dir.path(), ConvertOptions::default());
     let left = std::cell::Cell::new(2);
-    let update = directory.rescan(&mut |_| {}, &|| left.replace(left.get() - 1) > 1);
-    assert!(update.interrupted);
-    assert_eq!(words(&update.events), ["+demo/a 10.96.0.1"]);
+    let (end, events, _) = scan(&mut directory, &|| left.replace(left.get() - 1) > 1);
+    assert_eq!((end, events), (End::Interrupted, vec!["+demo/a 10.96.0.1".into()]));
     assert_eq!(rescan(&mut directory).0, ["+demo/b 10.96.0.2"]);
 }

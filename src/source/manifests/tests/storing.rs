@@ -29,7 +29,12 @@ impl Files {
 
     fn read(&mut self, file: &Arc<Path>) -> Changes {
         let content = content(file.to_str().unwrap(), &self.texts[file]);
-        self.store.replace(file, content.objects, content.broken)
+        let mut load = self.store.begin(file);
+        let at_once: Vec<Event> =
+            content.objects.into_iter().filter_map(|object| self.store.add(&mut load, object)).collect();
+        let mut changes = self.store.finish(load, content.broken);
+        changes.events.splice(0..0, at_once);
+        changes
     }
 
     fn read_again(&mut self, mut changes: Changes) -> Changes {
