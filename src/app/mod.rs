@@ -34,7 +34,7 @@ use crate::sync::layout;
 pub use output::ReaderGone;
 
 /// Does what the arguments ask for; the first of them is the program's name. Gives the exit code: 0, but for commands that look at a
-/// node ([`inspect::Outcome`]).
+/// node (`inspect::Outcome`).
 ///
 /// # Errors
 /// The error to show to the user; upstream's exit code for each is 1. [`ReaderGone`] is not to be shown.

@@ -354,7 +354,7 @@ impl Repair {
     }
 }
 
-/// A text with at most [`TEXT`] bytes.
+/// A text with at most `TEXT` bytes.
 #[must_use]
 pub fn cut(text: String) -> String {
     const CUT: &str = "...";

@@ -6,8 +6,8 @@
 //!                      tables: what the kernel lists -> fronts and endpoints
 //! ```
 //!
-//! A command is a module with `Args` and `run`, and a variant of [`Command`]. Its exit code is that of its [`Outcome`], or
-//! [`COULD_NOT_LOOK`] when it gives an error, which `app` shows.
+//! A command is a module with `Args` and `run`, and a variant of `Command`. Its exit code is that of its `Outcome`, or
+//! `COULD_NOT_LOOK` when it gives an error, which `app` shows.
 //!
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
 //! running proxy and, as far as its subject allows, without one.
