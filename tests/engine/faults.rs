@@ -21,7 +21,7 @@ use kube_proxy::health;
 use kube_proxy::kernel::Kernel;
 use kube_proxy::metrics::Metrics;
 use kube_proxy::model::{Event, Family, Service};
-use kube_proxy::ruleset::Layout;
+use kube_proxy::ruleset::{Layout, notes};
 use kube_proxy::sync::{Engine, RefusedService, Report, Schedule, Sync, SyncError};
 use nft::{Data, Element, TableDump, TableName, Value};
 use proptest::prelude::*;
@@ -320,9 +320,10 @@ fn a_front_that_a_refused_service_gave_up_goes_to_the_service_that_claims_it_now
         let table = cluster.tables().swap_remove(0).expect("there is a table");
         let elements =
             table.sets["services"].1.iter().filter(|element| element.key.as_slice().starts_with(key.as_slice()));
-        elements.map(|element| element.comment.clone().expect("a comment")).collect::<Vec<_>>()
+        let comments = elements.map(|element| element.comment.clone().expect("a comment"));
+        comments.map(|comment| notes::service_port(&comment).to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(owner(&cluster), ["shop/web-7:http".into()]);
+    assert_eq!(owner(&cluster), ["shop/web-7:http"]);
 
     cluster.kernel.orders.borrow_mut().poison = Some(is_bad);
     cluster.apply(claims(7, false));
@@ -331,10 +332,10 @@ fn a_front_that_a_refused_service_gave_up_goes_to_the_service_that_claims_it_now
     cluster.sync().expect_err("the first failure may be for outdated knowledge");
     cluster.sync().expect("the others are programmed");
     assert_eq!(cluster.engine.quarantined().collect::<Vec<_>>(), [&name(7)]);
-    assert_eq!(owner(&cluster), ["shop/web-3:http".into()]);
+    assert_eq!(owner(&cluster), ["shop/web-3:http"]);
     cluster.engine.compare_everything();
     cluster.sync().expect("nothing is left to be done");
-    assert_eq!(owner(&cluster), ["shop/web-3:http".into()]);
+    assert_eq!(owner(&cluster), ["shop/web-3:http"]);
 
     cluster.move_endpoints(7, 8);
     cluster.sync().expect("nothing is wrong any more");

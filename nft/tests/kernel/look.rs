@@ -76,7 +76,7 @@ fn rules_of_other_programs_are_read_chain_by_chain_and_written_in_the_words_of_n
             texts,
             [
                 "meta nfproto ipv4 oifname \"eth0\" ct state established,related accept comment \"known\"",
-                "meta l4proto tcp th sport 1-1024 log [ limit ? ] drop",
+                "meta l4proto tcp th sport 1-1024 log limit rate 5/second burst 5 packets drop",
             ]
         );
         assert!(rules[0].handle != rules[1].handle);
