@@ -118,15 +118,33 @@ fn it_runs_from_the_image_root_with_one_capability() {
 #[test]
 fn commands_that_look_at_a_node_run_from_the_image_root_with_one_capability() {
     let (_directory, root) = image_root();
+    let objects = ["--manifests", "/var/lib/kube-proxy", "--hostname-override", "here", "-o", "json"];
+    let flow = ["--from", "192.0.2.2", "--to", "10.96.0.10:53/udp"];
     for layout in ["maps", "chains"] {
         let node = Namespace::new("look");
+        node.ip(&["link set lo up", "addr add 192.0.2.2/24 dev lo"]);
         run(node.command("nft").arg("-f").arg(project().join("nft/rulesets").join(layout).join("kube-dns.nft")));
-        let mut look = node.command("bwrap");
-        look.args(["--die-with-parent", "--cap-drop", "ALL", "--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(&root);
-        look.args(["/", "--proc", "/proc", "/usr/local/bin/kube-proxy", "services", "-o", "json"]);
-        let document: Value = serde_json::from_str(&run(&mut look)).unwrap();
-        let services = document["services"].as_array().unwrap();
-        assert!(services.iter().any(|service| service["service"] == "kube-system/kube-dns:dns"), "{document}");
+        let look = |arguments: &[&str]| {
+            let mut look = node.command("bwrap");
+            look.args(["--die-with-parent", "--cap-drop", "ALL", "--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(&root);
+            look.args(["/", "--proc", "/proc", "/usr/local/bin/kube-proxy"]).args(arguments);
+            let output = look.output().unwrap();
+            (
+                output.status.code(),
+                String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap(),
+            )
+        };
+        for (code, arguments, text) in [
+            (0, &["services", "-o", "json"][..], "kube-system/kube-dns:dns"),
+            (0, &[&["explain"], &flow[..], &["-o", "json"]].concat(), "\"verdict\": \"translated\""),
+            (0, &["top", "--once", "--interval", "100ms", "-o", "json"], "kube-system/kube-dns:dns"),
+            (1, &[&["trace"], &flow[..], &["--for", "100ms"]].concat(), "no packet from 192.0.2.2 to 10.96.0.10:53"),
+            (0, &[&["check"], &objects[..]].concat(), "\"ok\": true"),
+            (1, &[&["verify"], &objects[..]].concat(), "\"equal\": false"),
+        ] {
+            let (found, output) = look(arguments);
+            assert!(found == Some(code) && output.contains(text), "{layout}: {arguments:?}: {found:?}, {output}");
+        }
     }
 }
 
