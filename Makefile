@@ -41,8 +41,9 @@ lint: ## Check format, lints and documentation
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
 
-# Most tests wait for something most of the time, so more of them run at once than there are processors.
-TEST_THREADS := $(shell echo $$((3 * $$(nproc))))
+# Most tests wait for something most of the time, so more of them run at once than there are processors. Two halves run beside each other,
+# each with so many; more would have probes wait for a processor longer than for an answer.
+TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
 # The programs whose tests wait most of the time, for processes and packets; they run beside all others, which are busy.
 WAITING := hostile packets process
 PROGRAMS := $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs nft/tests/*/main.rs)) $(basename $(wildcard tests/*.rs nft/tests/*.rs))

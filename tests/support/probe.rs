@@ -21,7 +21,9 @@ use super::server::{Answer, bind_sctp};
 use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_payload};
 
 /// How long a probe waits for any answer before the packet counts as dropped.
-const TIMEOUT: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(600);
+/// The same in a tally, in which nearly every probe is answered: less than the second after which the kernel sends a SYN again.
+const TALLY_TIMEOUT: Duration = Duration::from_millis(950);
 /// The same where `$TEST_PATIENCE_SECONDS` says that the machine is slow.
 const SLOW_TIMEOUT: Duration = Duration::from_millis(1500);
 /// In a tally, after this many probes without an answer in a row the rest is not tried.
@@ -95,7 +97,7 @@ pub(crate) type Tally = BTreeMap<Outcome, u32>;
 
 /// Sends one probe from `namespace`.
 pub(crate) fn probe(namespace: &Namespace, flow: Flow) -> Outcome {
-    namespace.enter(|| send(flow))
+    namespace.enter(|| send(flow, timeout(TIMEOUT)))
 }
 
 /// Sends `count` probes from `namespace`, one after the other.
@@ -104,7 +106,7 @@ pub(crate) fn probe_many(namespace: &Namespace, flow: Flow, count: u32) -> Tally
         let mut tally = Tally::new();
         let mut unanswered = 0;
         for _ in 0..count {
-            let outcome = send(flow);
+            let outcome = send(flow, timeout(TALLY_TIMEOUT));
             unanswered = if outcome == Outcome::Dropped { unanswered + 1 } else { 0 };
             *tally.entry(outcome).or_default() += 1;
             if unanswered == HOPELESS {
@@ -115,8 +117,8 @@ pub(crate) fn probe_many(namespace: &Namespace, flow: Flow, count: u32) -> Tally
     })
 }
 
-fn timeout() -> Duration {
-    if is_slow() { SLOW_TIMEOUT } else { TIMEOUT }
+fn timeout(usual: Duration) -> Duration {
+    if is_slow() { SLOW_TIMEOUT } else { usual }
 }
 
 /// A source port no other probe of this process uses.
@@ -134,12 +136,12 @@ fn next_port() -> u16 {
         .expect("the iterator is endless")
 }
 
-fn send(flow: Flow) -> Outcome {
+fn send(flow: Flow, patience: Duration) -> Outcome {
     let outcome = match flow.proto {
-        Proto::Tcp => tcp(flow),
-        Proto::Udp => udp(flow),
-        Proto::Sctp => sctp(flow),
-        Proto::Ping => ping(flow),
+        Proto::Tcp => tcp(flow, patience),
+        Proto::Udp => udp(flow, patience),
+        Proto::Sctp => sctp(flow, patience),
+        Proto::Ping => ping(flow, patience),
     };
     outcome.unwrap_or_else(|error| match error.kind() {
         ErrorKind::PermissionDenied => Outcome::NotPermitted,
@@ -148,8 +150,8 @@ fn send(flow: Flow) -> Outcome {
     })
 }
 
-fn tcp(flow: Flow) -> io::Result<Outcome> {
-    let errors = IcmpErrors::watch(flow)?;
+fn tcp(flow: Flow, patience: Duration) -> io::Result<Outcome> {
+    let errors = IcmpErrors::watch(flow, patience)?;
     let socket = Socket::new(Domain::for_address(flow.target), Type::STREAM, None)?;
     let port = next_port();
     socket.bind(&SocketAddr::new(flow.source, port).into())?;
@@ -202,8 +204,8 @@ impl Connection {
     }
 }
 
-fn udp(flow: Flow) -> io::Result<Outcome> {
-    let errors = IcmpErrors::watch(flow)?;
+fn udp(flow: Flow, patience: Duration) -> io::Result<Outcome> {
+    let errors = IcmpErrors::watch(flow, patience)?;
     let socket = Socket::new(Domain::for_address(flow.target), Type::DGRAM, None)?;
     let port = next_port();
     socket.bind(&SocketAddr::new(flow.source, port).into())?;
@@ -223,8 +225,8 @@ fn parse_answer(text: &[u8]) -> Outcome {
     String::from_utf8_lossy(text).parse().map_or_else(Outcome::Other, Outcome::Reached)
 }
 
-fn sctp(flow: Flow) -> io::Result<Outcome> {
-    let errors = IcmpErrors::watch(flow)?;
+fn sctp(flow: Flow, patience: Duration) -> io::Result<Outcome> {
+    let errors = IcmpErrors::watch(flow, patience)?;
     let socket = bind_sctp(flow.source)?;
     socket.set_nonblocking(true)?;
     let port = next_port();
@@ -240,9 +242,9 @@ fn sctp(flow: Flow) -> io::Result<Outcome> {
     })
 }
 
-fn ping(flow: Flow) -> io::Result<Outcome> {
+fn ping(flow: Flow, patience: Duration) -> io::Result<Outcome> {
     let family = Family::of(flow.source);
-    let errors = IcmpErrors::watch(flow)?;
+    let errors = IcmpErrors::watch(flow, patience)?;
     let socket = icmp_socket(flow.source)?;
     let identifier = next_port();
     socket.send_to(&echo_request(family, identifier), &SocketAddr::new(flow.target.ip(), 0).into())?;
@@ -272,8 +274,8 @@ struct IcmpErrors {
 
 impl IcmpErrors {
     /// Starts to listen; before the probe is sent, so that nothing is missed.
-    fn watch(flow: Flow) -> io::Result<Self> {
-        Ok(Self { socket: icmp_socket(flow.source)?, flow, deadline: Instant::now() + timeout() })
+    fn watch(flow: Flow, patience: Duration) -> io::Result<Self> {
+        Ok(Self { socket: icmp_socket(flow.source)?, flow, deadline: Instant::now() + patience })
     }
 
     /// Waits until `read` makes an outcome of what `socket` gets, or an error is about `port`, or time is up.
