@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{layout, output, source};
+use super::{layout, output};
 use crate::config::{Config, Flowtable, RenderArgs};
 use crate::fastpath;
+use crate::inspect::source::options;
 use crate::inspect::{Outcome, differences};
 use crate::model::{Event, Family, Node};
 use crate::source::manifests;
@@ -82,7 +83,7 @@ struct Rendered {
 /// # Errors
 /// When it cannot be read, or has several Nodes and no name was configured.
 fn read(mut config: Config, is_named: bool, dir: &Path) -> Result<Rendered> {
-    let (events, problems) = manifests::read_once(dir, source::options(&config))?;
+    let (events, problems) = manifests::read_once(dir, options(&config))?;
     problems.iter().for_each(output::print_error);
     if !is_named {
         config.node_name = only_node(&events)?.map_or_else(String::new, |node| node.name.to_string());

@@ -12,11 +12,12 @@ use tracing::{error, info};
 
 use super::servers::{self, Servers};
 use super::shutdown;
-use super::source::{Source, client};
+use super::source::Source;
 use super::sync_loop::{self, SyncLoop};
 use crate::changes::Changes;
 use crate::config::{self, Config, ConfigFile};
 use crate::events::{self, Recorder, ReportedEvent};
+use crate::inspect::source::client;
 use crate::kernel::{Lock, Wake};
 use crate::logging::Verbosity;
 use crate::model::Event;

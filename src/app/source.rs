@@ -10,9 +10,10 @@ use anyhow::Result;
 use crate::changes::{self, ApiServer, Changes, Connection, What};
 use crate::config::{Config, DetectLocal};
 use crate::health::Reporter;
+use crate::inspect::source::{client, options};
 use crate::metrics::Metrics;
 use crate::model::Event;
-use crate::source::{ConvertOptions, api, manifests};
+use crate::source::{api, manifests};
 use crate::supervise::Supervisor;
 
 /// A running source. When it is dropped, its thread ends, and so do the events.
@@ -62,16 +63,6 @@ pub(super) fn check(config: &Config) -> Result<()> {
         Some(dir) => manifests::check(dir),
         None => api::check(&client(config)),
     }
-}
-
-/// How the API server is reached.
-pub(super) fn client(config: &Config) -> api::ClientOptions {
-    api::ClientOptions { kubeconfig: config.client.kubeconfig.clone(), master: config.client.master.clone() }
-}
-
-/// How objects are converted.
-pub(super) fn options(config: &Config) -> ConvertOptions {
-    ConvertOptions { allow_external_ips: config.allow_service_external_ips }
 }
 
 /// Counts events of the connections to the API server, tells when it is lost and found, and has `/readyz` show what the source waits for.

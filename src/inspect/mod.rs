@@ -14,13 +14,14 @@
 
 mod changes;
 mod check;
+mod client;
 pub mod explain;
 mod names;
 mod output;
 mod running;
 mod screen;
 mod services;
-mod source;
+pub(crate) mod source;
 mod tables;
 mod top;
 mod trace;

@@ -3,8 +3,6 @@
 //! Takes the proxy's address, from flags or from the configuration file that it has; prints the entries of its ring
 //! ([`crate::changes`]). Needs no privilege, and a running proxy.
 
-mod client;
-
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,14 +10,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use super::Outcome;
+use super::client::Client;
 use super::names::ServiceName;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
 use crate::changes::{self, Entry, Page, Query, What};
 use crate::config::{self, GoDuration, Invocation};
-use client::Client;
 
 /// How often a reader that follows asks.
 const EVERY: Duration = Duration::from_millis(500);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,7 +68,7 @@ fn service(text: &str) -> Result<ServiceName, String> {
 /// # Errors
 /// Why there is no answer.
 pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
-    let client = Client::new(address(args)?)?;
+    let client = Client::new(address(args)?, PATIENCE)?;
     let service = args.service.as_ref().map(|name| name.service.clone());
     let mut query = Query { since: args.since, service, after: 0 };
     if args.follow {

@@ -1,4 +1,4 @@
-//! One GET from the running proxy's metrics server, with limits on time and size.
+//! One GET from a server of the running proxy, with limits on time and size.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -13,31 +13,39 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes that an answer may have; a page has less.
 const MOST: usize = 4 << 20;
 
 /// Asks one server.
 pub(super) struct Client {
     address: SocketAddr,
+    /// How long an answer may take.
+    patience: Duration,
     runtime: Runtime,
 }
 
 impl Client {
     /// A client of the server that listens at this address, on this host if it listens at all of them.
-    pub(super) fn new(address: SocketAddr) -> Result<Self> {
+    pub(super) fn new(address: SocketAddr, patience: Duration) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().context("cannot start a client")?;
-        Ok(Self { address: reachable(address), runtime })
+        Ok(Self { address: reachable(address), patience, runtime })
     }
 
-    /// The body of a page.
+    /// The status and the body of a page.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub(super) fn answer(&self, path: &str) -> Result<(StatusCode, Bytes)> {
+        let answer = self.runtime.block_on(async { timeout(self.patience, fetch(self.address, path)).await });
+        answer.map_err(|_| anyhow!("no answer within {:?}", self.patience)).flatten()
+    }
+
+    /// The body of a page of the metrics server.
     ///
     /// # Errors
     /// Why there is no answer, or which one there is.
     pub(super) fn get(&self, path: &str) -> Result<Bytes> {
-        let answer = self.runtime.block_on(async { timeout(PATIENCE, fetch(self.address, path)).await });
-        match answer.map_err(|_| anyhow!("no answer within {PATIENCE:?}")).flatten() {
+        match self.answer(path) {
             Ok((StatusCode::OK, body)) => Ok(body),
             Ok((StatusCode::NOT_FOUND, _)) => bail!(
                 "what answers at {} has no such page: it is another program, or another version of kube-proxy",
@@ -101,7 +109,7 @@ mod tests {
     fn a_server_that_is_not_there_is_named_with_the_remedy() {
         // The port is taken and nothing listens there.
         let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let client = Client::new(taken.local_addr().unwrap()).unwrap();
+        let client = Client::new(taken.local_addr().unwrap(), Duration::from_secs(5)).unwrap();
         let error = format!("{:#}", client.get("/debug/changes").unwrap_err());
         assert!(error.starts_with("no kube-proxy answers at 127.0.0.1:"), "{error}");
         assert!(error.contains("--metrics-bind-address") && error.contains("refused"), "{error}");
