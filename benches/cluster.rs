@@ -1,6 +1,7 @@
 //! The clusters that are measured: IPv4 only, Services with one TCP port, endpoints on other nodes.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 
 use kube_proxy::config::Config;
 use kube_proxy::model::{
@@ -90,8 +91,13 @@ pub(crate) fn slice(n: u32, addresses: impl Iterator<Item = Ipv4Addr>) -> Endpoi
 
 /// The same plain cluster as the API has it, for the binary.
 pub(crate) fn manifests(services: u32, endpoints: u32) -> Value {
+    manifests_of(0..services, endpoints)
+}
+
+/// The same of the Services with these numbers: for each the Service and its slice.
+pub(crate) fn manifests_of(services: Range<u32>, endpoints: u32) -> Value {
     let mut items = Vec::new();
-    for n in 0..services {
+    for n in services {
         let ip = Ipv4Addr::from(0x0a60_0001 + n).to_string();
         let meta = |name: String| json!({ "name": name, "namespace": "bench" });
         items.push(json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta(format!("web-{n}")), "spec": {

@@ -1,17 +1,21 @@
-//! The commands that look at a node, on a large table that no process holds.
+//! The commands that look at a node: on a large table that no process holds, and beside a running proxy and many connections.
 
 use std::fs;
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use kube_proxy::ruleset::Layout;
+use serde_json::{Value, json};
 
-use crate::cluster::{Shape, address};
-use crate::process::memory;
+use crate::cluster::{Shape, address, manifests, manifests_of};
+use crate::process::{memory, until_end};
+use crate::support::apiserver::{ApiServer, Scheme};
 use crate::support::netns::{Namespace, run_with_input};
-use crate::support::proxy::binary;
+use crate::support::objects;
+use crate::support::proxy::{Proxy, binary, config};
 use crate::table::Table;
 
 /// Measures each command in layout `maps` on the large cluster, and in layout `chains` on a small one.
@@ -27,22 +31,97 @@ pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
     }
 }
 
-/// The connections that are tracked, if the machine's limit (`nf_conntrack_max`) allows as many; else a part of what it allows.
+/// The connections that are tracked, if the machine's limit (`nf_conntrack_max`) allows as many; else nine tenths of what it allows.
 const CONNECTIONS: u32 = 500_000;
 
-/// Measures the walk over many connections.
-pub(crate) fn connections(table: &mut Table, services: u32, endpoints: u32) {
+/// Measures each command beside a running proxy and many connections, and the proxy's syncs meanwhile.
+pub(crate) fn beside(table: &mut Table, services: u32, endpoints: u32) {
     let node = Namespace::new("bench");
-    node.enter(|| drop(crate::plain(Layout::Maps, Shape::plain(services, endpoints))));
+    let server = node.enter(|| ApiServer::start(Scheme::Http));
+    let objects = Value::Array(vec![objects::node(), objects::service_cidr()]);
+    let mut cluster = manifests(services, endpoints);
+    for items in [objects, cluster["items"].take()] {
+        server.apply(items.as_array().map_or(&[], Vec::as_slice));
+    }
+    let mut proxy = Proxy::with_api(&node, &config(), &server.kubeconfig(&json!({})));
+    proxy.launch();
+    let count = load_connections(&node, services, endpoints);
+    table.text(
+        &format!("commands beside a proxy, {services} x {endpoints}: connections"),
+        &count.to_string(),
+        "500000",
+    );
+    let configuration = proxy.config_path();
+    let configuration = configuration.to_str().expect("a temporary path is text");
+    let last = Ipv4Addr::from(0x0a60_0000 + services).to_string();
+    let to = format!("{last}:80");
+    let commands: [&[&str]; 8] = [
+        &["services"],
+        &["services", "--stats"],
+        &["explain", "--from", "10.0.0.1", "--to", &to],
+        &["verify", "--config", configuration],
+        &["top", "--once", "--interval", "100ms"],
+        &["trace", "--from", "10.0.0.1", "--to", &to, "--for", "100ms"],
+        &["changes", "--config", configuration],
+        &["check", "--config", configuration],
+    ];
+    let alone = syncs(&server, &proxy, services, endpoints, || thread::sleep(Duration::from_secs(3)));
+    table.time("  a sync of one endpoint, mean, without a command", alone, "");
+    for command in commands {
+        let (time, peak) = measured(&node, command);
+        table.time(
+            &format!("  kube-proxy {}", command[..command.len().min(2)].join(" ")),
+            time,
+            goal(command, "1.5 s"),
+        );
+        table.text("    peak resident memory", &peak, goal(command, "100 MB"));
+        let meanwhile = syncs(&server, &proxy, services, endpoints, || {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(2) {
+                measured(&node, command);
+            }
+        });
+        table.ratio("    a sync of one endpoint meanwhile, mean, against none", meanwhile, alone, "");
+    }
+    proxy.stop();
+}
+
+/// The goal of a command: only the list of all Services has one.
+fn goal<'a>(command: &[&str], goal: &'a str) -> &'a str {
+    if command == ["services"] { goal } else { "" }
+}
+
+/// Fills the connections of a node. Gives their number.
+fn load_connections(node: &Namespace, services: u32, endpoints: u32) -> u32 {
     let most = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap_or_default();
     let count = CONNECTIONS.min(most.trim().parse::<u32>().map_or(CONNECTIONS, |most| most / 10 * 9));
     let lines: String = (0..count).map(|n| connection(n, services, endpoints)).collect();
     run_with_input(node.command("conntrack").args(["--load-file", "-"]), &lines);
-    let what = format!("{count} connections, {services} x {endpoints}");
-    let (once, pause) = (["top", "--once", "--interval", "100ms"], Duration::from_millis(100));
-    table.time(&format!("kube-proxy top --once, two looks at {what}"), best(&node, &once).saturating_sub(pause), "");
-    table.text("  peak resident memory", &peak(&node, &["top", "--once", "--interval", "20s"]), "");
-    table.time(&format!("kube-proxy services --stats, {what}"), best(&node, &["services", "--stats"]), "");
+    count
+}
+
+/// The mean time of the proxy's syncs while something is done, of which each has one changed endpoint.
+fn syncs(server: &ApiServer, proxy: &Proxy<'_>, services: u32, endpoints: u32, work: impl FnOnce()) -> Duration {
+    const NAME: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
+    let total = |suffix: &str| proxy.series(&format!("{NAME}_{suffix}")).iter().sum::<f64>();
+    let (sum, count) = (total("sum"), total("count"));
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for (n, last) in (0..services).cycle().zip((11..14).cycle()) {
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                server.apply(&[changed_slice(n, endpoints, last)]);
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        work();
+        ended.store(true, Ordering::Relaxed);
+    });
+    let (sum, count) = (total("sum") - sum, total("count") - count);
+    assert!(count > 20.0, "{count} syncs");
+    Duration::from_secs_f64(sum / count)
 }
 
 /// A line of `conntrack --load-file`: a connection to a Service, given to one of its endpoints.
@@ -53,6 +132,24 @@ fn connection(n: u32, services: u32, endpoints: u32) -> String {
     format!(
         "-A -t 3600 -u SEEN_REPLY -p tcp --state ESTABLISHED -s {client} -d {front} --sport {port} --dport 80 --dst-nat {endpoint}:8080\n"
     )
+}
+
+/// A Service's slice with another last endpoint.
+fn changed_slice(n: u32, endpoints: u32, last: u32) -> Value {
+    let mut one = manifests_of(n..n + 1, endpoints);
+    let mut slice = one["items"][1].take();
+    slice["endpoints"][0]["addresses"] = json!([address(n, last).to_string()]);
+    slice
+}
+
+/// Runs a command to its end. Gives its time and its peak memory.
+fn measured(node: &Namespace, args: &[&str]) -> (Duration, String) {
+    let start = Instant::now();
+    let child = command(node, args).spawn().expect("the binary can be run");
+    let (status, peak) = until_end(child);
+    // 1 says that something was found.
+    assert!(matches!(status.code(), Some(0 | 1)), "{args:?}: {status}");
+    (start.elapsed(), peak)
 }
 
 fn command(node: &Namespace, args: &[&str]) -> Command {

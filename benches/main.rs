@@ -39,7 +39,7 @@ const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// `BENCH_PARTS` names those that run.
 const PARTS: &str =
-    "growth phases layouts baselines restart churn shapes clients packets memory source process inspect connections";
+    "growth phases layouts baselines restart churn shapes clients packets memory source process inspect beside";
 
 fn main() {
     // `cargo test --all-targets` builds this too, and must not run it.
@@ -64,7 +64,7 @@ fn main() {
             "source" => source::rows(&mut table, LARGE, ENDPOINTS),
             "process" => process::rows(&mut table, LARGE, ENDPOINTS),
             "inspect" => inspect::rows(&mut table, LARGE, ENDPOINTS),
-            "connections" => inspect::connections(&mut table, LARGE, ENDPOINTS),
+            "beside" => inspect::beside(&mut table, LARGE, ENDPOINTS),
             other => panic!("there is no part {other}; there are: {PARTS}"),
         }
     }

@@ -1,6 +1,7 @@
 //! The binary as a whole: from process start to programmed, and the memory it takes.
 
 use std::fs;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -59,20 +60,25 @@ fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str) {
 fn verify(table: &mut Table, node: &Namespace, proxy: &Proxy<'_>, source: &[&str], what: &str) {
     let start = Instant::now();
     let mut command = node.command(binary());
-    let mut child =
+    let child =
         command.arg("verify").arg("--config").arg(proxy.config_path()).args(source).spawn().expect("it can be run");
-    let mut peak = String::new();
-    let status = loop {
-        let now = memory(child.id(), "VmHWM:");
-        peak = if now == "unknown" { peak } else { now };
-        if let Some(status) = child.try_wait().expect("a child can be asked") {
-            break status;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let (status, peak) = until_end(child);
     assert!(status.success(), "{status}");
     table.time(&format!("kube-proxy verify, {what}"), start.elapsed(), "2 s");
     table.text("  peak resident memory", &peak, "");
+}
+
+/// Waits for the end of a child. Gives its status and its peak memory.
+pub(crate) fn until_end(mut child: Child) -> (ExitStatus, String) {
+    let mut peak = "unknown".to_owned();
+    loop {
+        let now = memory(child.id(), "VmHWM:");
+        peak = if now == "unknown" { peak } else { now };
+        if let Some(status) = child.try_wait().expect("a child can be asked") {
+            return (status, peak);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A line of a process's status that is a size.

@@ -59,7 +59,6 @@ pub(crate) struct FormatArgs {
 /// Where a command prints.
 pub(crate) struct Output<'a> {
     writer: Box<dyn Write + 'a>,
-    is_terminal: bool,
     colour: bool,
 }
 
@@ -70,15 +69,14 @@ impl Output<'static> {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let is_terminal = io::stdout().is_terminal();
         let colour = is_terminal && !set("NO_COLOR") && !is_dumb;
-        Self { writer: Box::new(BufWriter::new(io::stdout())), is_terminal, colour }
+        Self { writer: Box::new(BufWriter::new(io::stdout())), colour }
     }
 }
 
 impl<'a> Output<'a> {
-    /// Any writer, for tests: with colour or without.
-    #[cfg(test)]
+    /// Any writer: with colour or without.
     pub(crate) fn to(writer: impl Write + 'a, colour: bool) -> Self {
-        Self { writer: Box::new(writer), is_terminal: colour, colour }
+        Self { writer: Box::new(writer), colour }
     }
 
     /// Prints a text as it is. It must not have unescaped text of others; see [`logging::escaped`].
@@ -87,14 +85,6 @@ impl<'a> Output<'a> {
     /// [`ReaderGone`], or why the output cannot be written.
     pub(crate) fn text(&mut self, text: impl Display) -> Result<()> {
         check_reader(write!(self.writer, "{text}"))
-    }
-
-    /// Begins a new look in place of the one before: clears a terminal, or leaves a line free.
-    ///
-    /// # Errors
-    /// As [`Self::text`].
-    pub(crate) fn begin_screen(&mut self) -> Result<()> {
-        self.text(if self.is_terminal { "\x1b[2J\x1b[H" } else { "\n" })
     }
 
     /// A text in a style, if there is colour.

@@ -6,11 +6,13 @@
 
 mod print;
 mod stats;
+mod watch;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use anyhow::{Result, anyhow};
 
 use super::Outcome;
 use super::names::{self, FrontName, Wanted, split_port};
-use super::output::{FormatArgs, Output};
+use super::output::{Format, FormatArgs, Output};
 use super::running::{self, LeftOut};
 use super::tables::{FrontView, State, View};
 use crate::logging::escaped;
@@ -50,7 +52,7 @@ pub(crate) struct Args {
     /// Also count the connections that the kernel tracks, and packets and bytes where it accounts them (net.netfilter.nf_conntrack_acct)
     #[arg(long)]
     stats: bool,
-    /// As --stats, again and again, with rates, until Ctrl-C
+    /// As --stats, again and again, with rates: a screen on a terminal (q quits, s n o sort), else one list after the other
     #[arg(long)]
     watch: bool,
     /// Seconds between two looks with --watch
@@ -72,19 +74,21 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     if args.only_names {
         return print_names(&View::read()?, out);
     }
+    let is_text = matches!(args.output.format, Format::Table | Format::Wide);
+    if args.watch && is_text && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+        return watch::watch(args);
+    }
     let mut stats = (args.stats || args.watch).then(Stats::default);
     loop {
         let listing = Listing::read(args)?;
         if let Some(stats) = &mut stats {
             stats.count(&listing.view)?;
         }
-        if args.watch {
-            out.begin_screen()?;
-        }
-        print::print(args, &listing, stats.as_ref(), out)?;
+        print::print(args, &listing, stats.as_ref(), &listing.positions(), out)?;
         if !args.watch {
             return Ok(listing.outcome());
         }
+        out.text("\n")?;
         out.flush()?;
         thread::sleep(Duration::from_secs(args.interval));
     }
@@ -129,6 +133,11 @@ impl Listing {
             view.fronts.retain(|front| wanted.iter().any(|name| has_name(front, name)));
         }
         Ok(Self { view, left_out, is_one_service: matches!(wanted, [Wanted::Service(_) | Wanted::Front(_)]) })
+    }
+
+    /// The positions of all fronts, in order of name.
+    fn positions(&self) -> Vec<usize> {
+        (0..self.view.fronts.len()).collect()
     }
 
     fn outcome(&self) -> Outcome {

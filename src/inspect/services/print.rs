@@ -12,12 +12,22 @@ use crate::inspect::output::{Cell, Column, Format, Output, Table, Tone};
 use crate::inspect::tables::{Affinity, FrontView, Kind, Policy, State};
 use crate::model::{Destination, Family};
 
-pub(super) fn print(args: &Args, listing: &Listing, stats: Option<&Stats>, out: &mut Output<'_>) -> Result<()> {
+/// Prints the listing; a table has the fronts at these positions, in this order.
+///
+/// # Errors
+/// As [`Output::text`].
+pub(super) fn print(
+    args: &Args,
+    listing: &Listing,
+    stats: Option<&Stats>,
+    positions: &[usize],
+    out: &mut Output<'_>,
+) -> Result<()> {
     match args.output.format {
         Format::Json | Format::Yaml => out.value(args.output.format, &Document { listing, stats }),
         Format::Table | Format::Wide => {
             let is_wide = args.output.format == Format::Wide;
-            out.table(&table(listing, stats, is_wide || listing.is_one_service))?;
+            out.table(&table(listing, stats, positions, is_wide || listing.is_one_service))?;
             notes(listing, out)
         }
     }
@@ -26,7 +36,7 @@ pub(super) fn print(args: &Args, listing: &Listing, stats: Option<&Stats>, out: 
 /// Sources that a cell shows when they are not asked for in full.
 const FEW_SOURCES: usize = 2;
 
-fn table(listing: &Listing, stats: Option<&Stats>, with_endpoints: bool) -> Table {
+fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], with_endpoints: bool) -> Table {
     let mut columns = vec![
         Column::text("SERVICE"),
         Column::text("FRONT"),
@@ -44,7 +54,7 @@ fn table(listing: &Listing, stats: Option<&Stats>, with_endpoints: bool) -> Tabl
         }
     }
     let mut table = Table::new(columns);
-    for (position, view) in listing.view.fronts.iter().enumerate() {
+    for (position, view) in positions.iter().map(|position| (*position, &listing.view.fronts[*position])) {
         let mut row = vec![
             view.service.as_ref().map_or_else(nothing, Cell::from),
             Cell::from(front(view)),

@@ -59,7 +59,7 @@ fn printed(words: &[&str]) -> String {
     let mut bytes = Vec::new();
     let args = args(words);
     let listing = Listing::of(view(), None, &args.names).unwrap();
-    print::print(&args, &listing, None, &mut Output::to(&mut bytes, false)).unwrap();
+    print::print(&args, &listing, None, &listing.positions(), &mut Output::to(&mut bytes, false)).unwrap();
     String::from_utf8(bytes).unwrap()
 }
 
@@ -140,7 +140,7 @@ fn quarantined_services_are_told_apart_and_end_with_1() {
     assert_eq!(states, [Some(State::Refused), quarantined, quarantined, quarantined]);
     assert_eq!(listing.outcome(), Outcome::Found);
     let mut bytes = Vec::new();
-    print::print(&args(&[]), &listing, None, &mut Output::to(&mut bytes, false)).unwrap();
+    print::print(&args(&[]), &listing, None, &listing.positions(), &mut Output::to(&mut bytes, false)).unwrap();
     let text = String::from_utf8(bytes).unwrap();
     assert!(
         text.ends_with("Not as they should be: shop/web (the kernel refused them; the proxy's log says why)\n"),

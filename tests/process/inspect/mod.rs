@@ -2,6 +2,7 @@
 
 mod changes;
 mod check;
+mod services;
 mod top;
 mod verify;
 

@@ -13,7 +13,7 @@ use crate::support::proxy::binary;
 use crate::support::terminal::{Terminal, signal, wait_until_gone};
 
 /// A node with the rules of the cluster `kube-dns`: three service ports of `kube-system/kube-dns` and node port 30080 of `ym/echo-app`.
-fn node(layout: Layout) -> Namespace {
+pub(super) fn node(layout: Layout) -> Namespace {
     let node = Namespace::new("top");
     let path = format!("{}/nft/rulesets/{}/kube-dns.nft", env!("CARGO_MANIFEST_DIR"), layout.name());
     nft::load(&node, &fs::read_to_string(Path::new(&path)).expect("the ruleset can be read"));
@@ -21,7 +21,7 @@ fn node(layout: Layout) -> Namespace {
 }
 
 /// Has the node track so many connections from the client port on to `10.96.0.10:53/udp`, given to an endpoint.
-fn connections(node: &Namespace, first: u16, count: u16, endpoint: &str, is_answered: bool) {
+pub(super) fn connections(node: &Namespace, first: u16, count: u16, endpoint: &str, is_answered: bool) {
     let answered = if is_answered { "SEEN_REPLY" } else { "UNSET" };
     let line = |port: u16| {
         format!(
@@ -34,12 +34,18 @@ fn connections(node: &Namespace, first: u16, count: u16, endpoint: &str, is_answ
 
 /// Types the command, and waits until it has drawn.
 fn start(terminal: &Terminal) {
-    terminal.line(&format!("{} top --interval 300ms; echo ended $?", binary().display()));
-    terminal.wait_for("the first look", |screen| screen.contains("kube-proxy top:") && screen.contains("q quit"));
+    type_and_wait(terminal, "top --interval 300ms", "kube-proxy top:");
+}
+
+/// Types a command of the proxy, and waits until it has drawn this and its keys.
+pub(super) fn type_and_wait(terminal: &Terminal, command: &str, drawn: &str) {
+    terminal.line(&format!("{} {command}; echo ended $?", binary().display()));
+    terminal.wait_for("the first look", |screen| screen.contains(drawn) && screen.contains("q quit"));
     assert!(terminal.is_screen_of_program() && !terminal.has_cursor());
 }
 
-fn assert_restored(terminal: &Terminal, modes: &str, why: &str) {
+/// That the terminal is as it was before.
+pub(super) fn assert_restored(terminal: &Terminal, modes: &str, why: &str) {
     terminal.wait_for("the shell", |_| !terminal.is_screen_of_program());
     // What the shell wrote before the guard gave the terminal back went to the screen that is gone.
     terminal.line("echo over");

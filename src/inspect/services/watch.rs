@@ -1,0 +1,163 @@
+//! `services --watch` on a terminal: a screen with the listing, in an order and from a row on that keys change.
+//!
+//! [`Pages`] is pure: takes [`Key`]s, the printed listing and a size, gives [`Line`]s that fit the size. What is no terminal gets one
+//! listing behind the other instead, from [`super::run`].
+
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::stats::Stats;
+use super::{Args, Listing, print};
+use crate::inspect::Outcome;
+use crate::inspect::output::{Output, Tone};
+use crate::inspect::screen::{Input, Key, Line, Screen, end_by};
+
+/// What the fronts are ordered by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The name of the Service, then the front.
+    #[default]
+    Name,
+    /// New connections a second, the most first.
+    New,
+    /// Open connections, the most first.
+    Open,
+}
+
+impl Order {
+    /// The positions of the listing's fronts.
+    fn positions(self, listing: &Listing, stats: &Stats) -> Vec<usize> {
+        let (fronts, mut positions) = (&listing.view.fronts, listing.positions());
+        let numbers = |position: &usize| stats.of_front(*position, &fronts[*position]);
+        let new = |position: &usize| numbers(position).rates.map_or(0.0, |rates| rates.connections_per_second);
+        match self {
+            Self::Name => {}
+            Self::New => positions.sort_by(|a, b| new(b).total_cmp(&new(a))),
+            Self::Open => positions.sort_by_cached_key(|position| Reverse(numbers(position).open)),
+        }
+        positions
+    }
+}
+
+/// What the user has set.
+#[derive(Debug, Default)]
+struct Pages {
+    order: Order,
+    /// The first row that is shown below the headings.
+    first: usize,
+    /// The number of rows that the last frame had room for.
+    page: usize,
+}
+
+impl Pages {
+    /// Does what a key asks for. Gives whether to go on.
+    fn key(&mut self, key: Key) -> bool {
+        match key {
+            Key::Interrupt | Key::Escape | Key::Char('q') => return false,
+            Key::Char('s') => self.order = Order::Name,
+            Key::Char('n') => self.order = Order::New,
+            Key::Char('o') => self.order = Order::Open,
+            Key::Up | Key::Char('k') => self.first = self.first.saturating_sub(1),
+            Key::Down | Key::Char('j') => self.first += 1,
+            Key::PageUp => self.first = self.first.saturating_sub(self.page),
+            Key::PageDown => self.first += self.page,
+            Key::Home => self.first = 0,
+            Key::End => self.first = usize::MAX,
+            Key::Char(_) | Key::Enter | Key::Backspace => {}
+        }
+        true
+    }
+
+    /// The lines of the screen: headings, rows from the first one on, keys.
+    fn frame(&mut self, text: &str, width: usize, height: usize) -> Vec<Line> {
+        let (headings, rows) = text.split_once('\n').unwrap_or((text, ""));
+        self.page = height.saturating_sub(2);
+        let count = rows.lines().count();
+        self.first = self.first.min(count.saturating_sub(self.page));
+        let mut lines = vec![Line::new(Tone::Strong, headings)];
+        lines.extend(rows.lines().skip(self.first).take(self.page).map(|row| Line::new(Tone::Plain, row)));
+        lines.truncate(height.saturating_sub(1));
+        lines.resize(height.saturating_sub(1), Line::default());
+        let last = (self.first + self.page).min(count);
+        let keys = "q quit  arrows scroll  sort by: s Service  n new  o open";
+        lines
+            .push(Line::new(Tone::Faint, format!("{keys}  rows {} to {last} of {count}", (self.first + 1).min(count))));
+        lines.into_iter().take(height).map(|line| line.cut(width)).collect()
+    }
+}
+
+/// Shows the listing until a key or a signal ends it.
+///
+/// # Errors
+/// As [`super::run`], and when the terminal cannot be used.
+pub(super) fn watch(args: &Args) -> Result<Outcome> {
+    let (mut stats, mut pages) = (Stats::default(), Pages::default());
+    let mut listing = Listing::read(args)?;
+    stats.count(&listing.view)?;
+    let interval = Duration::from_secs(args.interval);
+    let screen = Screen::enter()?;
+    let mut next = Instant::now() + interval;
+    let signal = loop {
+        let positions = pages.order.positions(&listing, &stats);
+        let mut text = Vec::new();
+        print::print(args, &listing, Some(&stats), &positions, &mut Output::to(&mut text, false))?;
+        let (width, height) = screen.size()?;
+        screen.draw(&pages.frame(&String::from_utf8_lossy(&text), width, height))?;
+        match screen.wait(next.saturating_duration_since(Instant::now()))? {
+            Input::Key(key) if !pages.key(key) => break None,
+            Input::Key(_) | Input::Resized => {}
+            Input::Signal(signal) => break Some(signal),
+            Input::Nothing => {
+                listing = Listing::read(args)?;
+                stats.count(&listing.view)?;
+                next = Instant::now() + interval;
+            }
+        }
+    };
+    drop(screen);
+    signal.into_iter().for_each(end_by);
+    Ok(listing.outcome())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "SERVICE  FRONT\na\nb\nc\nd\ne\n";
+
+    fn texts(lines: &[Line]) -> Vec<&str> {
+        lines.iter().map(Line::text).collect()
+    }
+
+    #[test]
+    fn a_frame_has_the_headings_the_rows_that_fit_and_the_keys() {
+        let mut pages = Pages::default();
+        let lines = pages.frame(TEXT, 80, 5);
+        assert_eq!(texts(&lines)[..4], ["SERVICE  FRONT", "a", "b", "c"]);
+        assert!(texts(&lines)[4].starts_with("q quit") && texts(&lines)[4].ends_with("rows 1 to 3 of 5"));
+        assert!(pages.key(Key::PageDown));
+        assert_eq!(texts(&pages.frame(TEXT, 80, 5))[1..4], ["c", "d", "e"], "the last page is full");
+        assert!(pages.key(Key::Up) && pages.key(Key::Up) && pages.key(Key::Up));
+        assert_eq!(texts(&pages.frame(TEXT, 80, 5))[1..4], ["a", "b", "c"]);
+        assert!(pages.key(Key::End));
+        assert_eq!(texts(&pages.frame(TEXT, 80, 5))[1..4], ["c", "d", "e"]);
+    }
+
+    #[test]
+    fn every_size_of_a_terminal_has_a_frame_that_fits() {
+        for (width, height) in [(0, 0), (1, 1), (4, 2), (20, 3), (200, 50)] {
+            let lines = Pages::default().frame(TEXT, width, height);
+            assert_eq!(lines.len(), height);
+            assert!(lines.iter().all(|line| line.text().chars().count() <= width));
+        }
+    }
+
+    #[test]
+    fn three_keys_quit() {
+        for key in [Key::Interrupt, Key::Escape, Key::Char('q')] {
+            assert!(!Pages::default().key(key));
+        }
+    }
+}
