@@ -65,9 +65,10 @@ pub(crate) fn beside(table: &mut Table, services: u32, endpoints: u32) {
         &["changes", "--config", configuration],
         &["check", "--config", configuration],
     ];
-    let alone = syncs(&server, &proxy, services, endpoints, || thread::sleep(Duration::from_secs(3)));
+    let alone =
+        syncs(&server, &proxy, changed_slices(services, endpoints, 10), || thread::sleep(Duration::from_secs(3)));
     table.time("  a sync of one endpoint, mean, without a command", alone, "");
-    for command in commands {
+    for (command, last) in commands.into_iter().zip((11..16).cycle()) {
         let (time, peak) = measured(&node, command);
         table.time(
             &format!("  kube-proxy {}", command[..command.len().min(2)].join(" ")),
@@ -75,7 +76,7 @@ pub(crate) fn beside(table: &mut Table, services: u32, endpoints: u32) {
             goal(command, "1.5 s"),
         );
         table.text("    peak resident memory", &peak, goal(command, "100 MB"));
-        let meanwhile = syncs(&server, &proxy, services, endpoints, || {
+        let meanwhile = syncs(&server, &proxy, changed_slices(services, endpoints, last), || {
             let start = Instant::now();
             while start.elapsed() < Duration::from_secs(2) {
                 measured(&node, command);
@@ -101,18 +102,23 @@ fn load_connections(node: &Namespace, services: u32, endpoints: u32) -> u32 {
 }
 
 /// The mean time of the proxy's syncs while something is done, of which each has one changed endpoint.
-fn syncs(server: &ApiServer, proxy: &Proxy<'_>, services: u32, endpoints: u32, work: impl FnOnce()) -> Duration {
+fn syncs(
+    server: &ApiServer,
+    proxy: &Proxy<'_>,
+    changes: impl Iterator<Item = Value> + Send,
+    work: impl FnOnce(),
+) -> Duration {
     const NAME: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
     let total = |suffix: &str| proxy.series(&format!("{NAME}_{suffix}")).iter().sum::<f64>();
     let (sum, count) = (total("sum"), total("count"));
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            for (n, last) in (0..services).cycle().zip((11..14).cycle()) {
+            for slice in changes {
                 if ended.load(Ordering::Relaxed) {
                     break;
                 }
-                server.apply(&[changed_slice(n, endpoints, last)]);
+                server.apply(&[slice]);
                 thread::sleep(Duration::from_millis(20));
             }
         });
@@ -134,12 +140,13 @@ fn connection(n: u32, services: u32, endpoints: u32) -> String {
     )
 }
 
-/// A Service's slice with another last endpoint.
-fn changed_slice(n: u32, endpoints: u32, last: u32) -> Value {
-    let mut one = manifests_of(n..n + 1, endpoints);
-    let mut slice = one["items"][1].take();
-    slice["endpoints"][0]["addresses"] = json!([address(n, last).to_string()]);
-    slice
+/// The slices of all Services, one after the other, each with another first endpoint.
+fn changed_slices(services: u32, endpoints: u32, first: u32) -> impl Iterator<Item = Value> {
+    (0..services).map(move |n| {
+        let mut slice = manifests_of(n..n + 1, endpoints)["items"][1].take();
+        slice["endpoints"][0]["addresses"] = json!([address(n, first).to_string()]);
+        slice
+    })
 }
 
 /// Runs a command to its end. Gives its time and its peak memory.

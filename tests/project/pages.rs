@@ -25,13 +25,15 @@ fn project() -> &'static Path {
 }
 
 /// The pages with commands for operators.
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 8] = [
     "README.md",
     "deploy/README.md",
+    "deploy/COMMANDS.md",
     "deploy/CONFIGURATION.md",
     "deploy/DIFFERENCES.md",
     "deploy/KERNELS.md",
     "deploy/METRICS.md",
+    "deploy/TROUBLESHOOTING.md",
 ];
 
 fn page(name: &str) -> String {
@@ -64,11 +66,22 @@ const PROGRAMS: [&str; 7] = ["kubectl", "kind", "docker", "make", "curl", "nft",
 fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut open = false;
-    // A drawing stands between two lines of three backticks.
+    // A drawing or an output stands between two lines of three backticks.
     let mut is_drawing = false;
+    // Behind `$ ` stands a command, and below it what it prints.
+    let mut is_output = false;
     for line in page.lines() {
         is_drawing ^= line.starts_with("```");
         if is_drawing {
+            continue;
+        }
+        if let Some(command) = line.strip_prefix("    $ ") {
+            steps.push(Step::new(command));
+            is_output = true;
+            continue;
+        }
+        is_output &= line.is_empty() || line.starts_with("    ");
+        if is_output {
             continue;
         }
         // A line such as `mode: nftables` is configuration, which has a test of its own.
@@ -114,6 +127,7 @@ fn pipeline(command: &str) -> Vec<Vec<String>> {
 /// What a tool of the page takes: its sub-command, and the flags of that.
 const FLAGS: &[(&str, &[&str])] = &[
     ("kubectl get", &["-n", "-o", "-l", "--field-selector"]),
+    ("kubectl exec", &["-n", "-it"]),
     ("kubectl logs", &["-n", "-l", "-c", "-f", "--tail"]),
     ("kubectl delete", &["-n", "-l", "-k", "--field-selector"]),
     ("kubectl patch", &["-n", "-p"]),
@@ -145,10 +159,36 @@ fn flaw(command: &str) -> Option<String> {
     if !syntax.status.success() {
         return Some(String::from_utf8_lossy(&syntax.stderr).into_owned());
     }
+    if is_synopsis(command) {
+        let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+        return flaw_of(&words);
+    }
     pipeline(command).iter().find_map(|words| flaw_of(words))
 }
 
+/// Whether this says how a command of the proxy is written, with brackets or a choice: only its flags can be checked.
+fn is_synopsis(command: &str) -> bool {
+    command.starts_with("kube-proxy ")
+        && (command.contains(" [") || command.contains("h|z") || command.contains(" IP:"))
+}
+
 fn flaw_of(words: &[String]) -> Option<String> {
+    if let [program, name, ..] = words
+        && program == "kube-proxy"
+        && !name.starts_with('-')
+    {
+        let is_synopsis = is_synopsis(&words.join(" "));
+        // What stands before `--help` has to be right; of a synopsis the flags.
+        let arguments = words[2..].iter().filter(|_| !is_synopsis).map(String::as_str).chain(["--help"]);
+        let output = Command::new(binary()).arg(name).args(arguments).output().expect("the binary can be run");
+        if !output.status.success() {
+            return Some(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        let help = String::from_utf8_lossy(&output.stdout);
+        let flags = words.iter().map(|word| word.trim_matches(['[', ']'])).filter(|word| word.starts_with("--"));
+        let unknown = flags.map(|flag| flag.split('=').next().unwrap_or(flag)).find(|flag| !help.contains(flag));
+        return unknown.map(|flag| format!("kube-proxy {name} {flag}"));
+    }
     if words.first().is_some_and(|word| word == "kube-proxy") {
         let help = run(Command::new(binary()).arg("--help"));
         // A word in capitals stands for what the operator types there.
@@ -159,6 +199,9 @@ fn flaw_of(words: &[String]) -> Option<String> {
             .map(|word| word.split('=').next().unwrap_or(word))
             .find(|word| !known(word))
             .map(|word| format!("kube-proxy {word}"));
+    }
+    if let Some(inner) = words.iter().position(|word| word == "--") {
+        return flaw_of(&words[inner + 1..]).or_else(|| flaw_of(&words[..inner]));
     }
     // A flag before the sub-command has its value behind it.
     let plain: Vec<&str> = match words {
@@ -241,10 +284,17 @@ const OTHERS_FLAGS: [&str; 9] = [
     "--to-revision",
 ];
 
+/// The commands beside the proxy itself.
+const COMMANDS: [&str; 8] = ["services", "explain", "changes", "top", "trace", "verify", "check", "render"];
+
 #[test]
 fn every_flag_that_a_page_names_is_one_of_the_program() {
-    let known = flags_of_help();
+    let mut known = flags_of_help();
     assert!(known.len() > 50, "{known:?}");
+    for command in COMMANDS {
+        let help = run(Command::new(binary()).args([command, "--help"]));
+        known.extend(words(&help, |word| word.starts_with("--")).into_iter().map(str::to_owned));
+    }
     for name in PAGES {
         let page = page(name);
         let named = words(&page, |word| word.starts_with("--") && word.len() > 2);

@@ -60,7 +60,11 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 fn service(text: &str) -> Result<ServiceName, String> {
-    text.parse().map_err(|error: super::names::NameError| error.to_string())
+    let name: ServiceName = text.parse().map_err(|error: super::names::NameError| error.to_string())?;
+    match &name.port {
+        Some(port) => Err(format!("a change is one of a whole Service: give {} without :{port}", name.service)),
+        None => Ok(name),
+    }
 }
 
 /// Prints the changes.
