@@ -28,8 +28,7 @@ pub(super) struct Story {
     pub(super) to: String,
     /// `tcp`, ...
     pub(super) protocol: String,
-    /// The flags of TCP.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The flags of TCP; `None` for other protocols.
     pub(super) flags: Option<String>,
     /// The interface at which it arrived.
     pub(super) interface: Option<String>,
