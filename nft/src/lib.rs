@@ -56,7 +56,7 @@ pub mod wire;
 pub use batch::{Batch, EncodeError};
 pub use command::Command;
 pub use connection::{
-    CommitError, Committed, Connection, HookedChain, Item, ReadError, Refusal, TableDump, TableOutline,
+    CommitError, Committed, Connection, HookedChain, Item, ReadError, Refusal, TableDump, TableOutline, Walked,
 };
 pub use data::{Data, Value, Verdict};
 pub use datatype::DataType;

@@ -8,6 +8,7 @@
 #[allow(dead_code, reason = "this program uses a part")]
 mod support;
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nft::{
-    Chain, Command, Data, DataType, Element, Family, ReadError, Rule, Set, Statement, Table, TableDump, TableName,
-    Types, Value, ValueType, Verdict,
+    Chain, Command, Data, DataType, Element, Family, Item, ReadError, Rule, Set, Statement, Table, TableDump,
+    TableName, Types, Value, ValueType, Verdict,
 };
 
 use support::{commit, connect, in_namespace, nft};
@@ -206,6 +207,46 @@ fn a_table_that_is_changed_while_it_is_read_is_read_again() {
         });
         println!("read {read:?} during {changes} changes");
         assert!(read.is_sorted() && read.first() != read.last(), "{read:?}");
+    });
+}
+
+#[test]
+fn a_walk_over_a_table_that_changes_all_the_time_shows_what_does_not_change() {
+    in_namespace(|| {
+        commit(&filled(SMALLER));
+        let change = |number: u32| -> Vec<Command> {
+            let port = |number: u32| vec![element(SMALLER, u16::try_from(number % 1_000).expect("it fits"))].into();
+            let before = (number > 0).then(|| Command::DeleteElements(table("ours"), endpoints(), port(number - 1)));
+            before.into_iter().chain([Command::AddElements(table("ours"), endpoints(), port(number))]).collect()
+        };
+        // Two readings in a row are never without a change.
+        let stop = AtomicBool::new(false);
+        let walked = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut connection = connect();
+                for number in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    connection.commit(&change(number)).expect("the kernel takes it");
+                }
+            });
+            thread::sleep(PERIOD);
+            let walked = connect().walk_table(&table("ours"), |keys: &mut HashSet<Data>, item| {
+                if let Item::Element { element, .. } = item {
+                    keys.insert(element.element.key);
+                }
+            });
+            let dump = connect().read_changing_table(&table("ours"));
+            stop.store(true, Ordering::Relaxed);
+            (walked, dump)
+        });
+        let walked = (walked.0.expect("a walk"), walked.1.expect("a reading"));
+        let (walk, dump) = (walked.0.expect("the table is there"), walked.1.expect("the table is there"));
+        assert!(!walk.is_of_one_moment);
+        let count = usize::try_from(SMALLER).expect("it fits");
+        assert!((count..=count + 1).contains(&walk.summary.len()), "{}", walk.summary.len());
+        assert!(dump.sets["endpoints"].1.len() >= count);
     });
 }
 

@@ -25,7 +25,7 @@ pub use errors::{CommitError, ReadError, Refusal, refusal};
 pub use hooks::HookedChain;
 pub use outline::TableOutline;
 pub use read::TableDump;
-pub use walk::Item;
+pub use walk::{Item, Walked};
 
 /// The size of a committed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// The elements of a set as the kernel lists them. Those that cannot be decoded are added to `unreadable`.
+    /// The elements of a set as the kernel lists them; none when there is no such set. Those that cannot be decoded are added to `unreadable`.
     fn read_elements(
         &mut self,
         table: &TableName,
@@ -114,11 +114,12 @@ impl Connection {
         unreadable: &mut Vec<DecodeError>,
     ) -> Result<Vec<RawElement>, ReadError> {
         let mut raw = Vec::new();
-        self.dump(kind::GET_ELEMENTS, table, &[&table.name, set], |item| match item {
+        let dumped = self.dump(kind::GET_ELEMENTS, table, &[&table.name, set], |item| match item {
             Ok(Decoded::Elements { elements, .. }) => raw.extend(elements),
             Ok(_) => {}
             Err(error) => unreadable.push(error),
-        })?;
+        });
+        unless_absent(dumped)?;
         Ok(raw)
     }
 

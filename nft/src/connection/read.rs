@@ -31,7 +31,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::Connection;
-use super::errors::{DUMP_TRIES, ReadError};
+use super::errors::{DUMP_TRIES, FEW_TRIES, ReadError};
 use crate::batch;
 use crate::decode::{self, DecodeError, Decoded, Notice};
 use crate::monitor::TableWatch;
@@ -75,13 +75,44 @@ impl Connection {
         self.undisturbed(name, |connection| connection.read_once(name))
     }
 
+    /// [`Self::read_table`] for a reader who can do with a table that changed while it was read, in which an element may be missing
+    /// or old: after [`FEW_TRIES`] attempts, what was read then is given.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_changing_table(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
+        Ok(self.even_disturbed(name, |connection| connection.read_once(name))?.0)
+    }
+
     /// Repeats a read until no transaction changes the table meanwhile.
     pub(super) fn undisturbed<T>(
         &mut self,
         table: &TableName,
         read: impl Fn(&mut Self) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        for _ in 0..DUMP_TRIES {
+        self.undisturbed_in(DUMP_TRIES, table, &read)
+    }
+
+    /// Repeats a read a few times, and then once more, whatever changes the table meanwhile. Also gives whether what was read is of one
+    /// moment.
+    pub(super) fn even_disturbed<T>(
+        &mut self,
+        table: &TableName,
+        read: impl Fn(&mut Self) -> Result<T, ReadError>,
+    ) -> Result<(T, bool), ReadError> {
+        match self.undisturbed_in(FEW_TRIES, table, &read) {
+            Err(ReadError::Unstable) => Ok((read(self)?, false)),
+            outcome => Ok((outcome?, true)),
+        }
+    }
+
+    fn undisturbed_in<T>(
+        &mut self,
+        tries: usize,
+        table: &TableName,
+        read: &impl Fn(&mut Self) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        for _ in 0..tries {
             let watch = TableWatch::open(table)?;
             self.barrier()?;
             self.watch = Some(watch);

@@ -1,6 +1,6 @@
 //! Reads a table object by object, and keeps none of them: for a reader who needs a summary of a table with a million elements.
 
-use super::{Connection, ReadError};
+use super::{Connection, ReadError, unless_absent};
 use crate::decode::{self, Count, DecodeError, Decoded, RawElement};
 use crate::object::{RuleDump, Set};
 use crate::table::{TableName, TableState};
@@ -29,10 +29,21 @@ pub enum Item<'a> {
     Unreadable(DecodeError),
 }
 
+/// What a walk over a table gives.
+#[derive(Clone, Debug)]
+pub struct Walked<S> {
+    /// What was made of its objects.
+    pub summary: S,
+    /// Its state.
+    pub state: TableState,
+    /// Whether no transaction changed the table during the walk. Otherwise an element may be missing, old, or shown twice.
+    pub is_of_one_moment: bool,
+}
+
 impl Connection {
     /// Shows every rule and element of a table to `each`, with what it has made of those before, which is `S::default()` at first.
-    /// Also gives the state of the table; `None` when there is no such table. As with [`Self::read_table`], the objects are those of one moment: after a transaction on
-    /// the table it starts again, from `S::default()`.
+    /// `None` when there is no such table. After a transaction on the table it starts again, from `S::default()`, and the third time it goes
+    /// on: in a large table that changes all the time no walk would come to its end.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -40,13 +51,14 @@ impl Connection {
         &mut self,
         name: &TableName,
         each: impl Fn(&mut S, Item<'_>),
-    ) -> Result<Option<(S, TableState)>, ReadError> {
-        self.undisturbed(name, |connection| {
+    ) -> Result<Option<Walked<S>>, ReadError> {
+        let (walked, is_of_one_moment) = self.even_disturbed(name, |connection| {
             let Some((_, state)) = connection.read_table_object(name)? else { return Ok(None) };
             let mut summary = S::default();
             connection.walk_once(name, |item| each(&mut summary, item))?;
             Ok(Some((summary, state)))
-        })
+        })?;
+        Ok(walked.map(|(summary, state)| Walked { summary, state, is_of_one_moment }))
     }
 
     fn walk_once(&mut self, name: &TableName, mut each: impl FnMut(Item<'_>)) -> Result<(), ReadError> {
@@ -62,15 +74,21 @@ impl Connection {
             Err(error) => each(Item::Unreadable(error)),
         })?;
         for set in &sets {
-            self.dump_messages(kind::GET_ELEMENTS, name, &[&name.name, &set.name], |message| {
-                match decode::message(message) {
-                    Ok(Decoded::Elements { elements, .. }) => {
-                        elements.into_iter().for_each(|element| each(Item::Element { set, element }));
-                    }
-                    Ok(_) => {}
-                    Err(error) => each(Item::Unreadable(error)),
-                }
-            })?;
+            let elements =
+                self.dump_messages(
+                    kind::GET_ELEMENTS,
+                    name,
+                    &[&name.name, &set.name],
+                    |message| match decode::message(message) {
+                        Ok(Decoded::Elements { elements, .. }) => {
+                            elements.into_iter().for_each(|element| each(Item::Element { set, element }));
+                        }
+                        Ok(_) => {}
+                        Err(error) => each(Item::Unreadable(error)),
+                    },
+                );
+            // A set may be deleted during the walk.
+            unless_absent(elements)?;
         }
         Ok(())
     }

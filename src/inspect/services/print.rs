@@ -179,6 +179,9 @@ fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
     for family in &listing.view.dormant {
         out.text(format_args!("The {family} table is dormant: another program has switched its rules off\n"))?;
     }
+    for family in &listing.view.changing {
+        out.text(format_args!("The {family} table changed while it was read: an endpoint may be missing or old\n"))?;
+    }
     if let Some(left_out) = &listing.left_out {
         for (services, why) in [
             (&left_out.quarantined_services, "the kernel refused them; the proxy's log says why"),
@@ -213,6 +216,7 @@ impl Serialize for Document<'_> {
             oversized_services: Option<&'a [String]>,
             unreadable_objects: usize,
             dormant_families: Vec<String>,
+            changing_families: Vec<String>,
         }
         let left_out = self.listing.left_out.as_ref();
         let fields = Fields {
@@ -221,6 +225,7 @@ impl Serialize for Document<'_> {
             oversized_services: left_out.map(|left_out| &*left_out.oversized_services),
             unreadable_objects: self.listing.view.unreadable,
             dormant_families: self.listing.view.dormant.iter().map(ToString::to_string).collect(),
+            changing_families: self.listing.view.changing.iter().map(ToString::to_string).collect(),
         };
         fields.serialize(serializer)
     }

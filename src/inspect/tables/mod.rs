@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use ipnet::IpNet;
-use nft::{Connection, ReadError, TableName};
+use nft::{Connection, ReadError, TableName, Walked};
 
 use crate::model::{Family, Front};
 use collect::Collected;
@@ -114,6 +114,8 @@ pub(crate) struct View {
     pub(crate) unreadable: usize,
     /// The families whose table another program has made dormant: no packet passes its rules.
     pub(crate) dormant: Vec<Family>,
+    /// The families whose table changed each time while it was read, so that a front or an endpoint may be missing or old.
+    pub(crate) changing: Vec<Family>,
     /// The addresses of this node that accept node ports.
     pub(crate) node_addresses: Vec<IpAddr>,
 }
@@ -129,13 +131,14 @@ impl View {
         let (mut tables, mut is_ours) = (0, false);
         for family in Family::BOTH {
             let name = TableName::new(family.into(), TABLE);
-            let collected = connection
+            let walked = connection
                 .walk_table(&name, |collected: &mut Collected, item| collected.take(family, item))
                 .map_err(explained)?;
-            let Some((collected, state)) = collected else { continue };
+            let Some(Walked { summary, state, is_of_one_moment }) = walked else { continue };
             tables += 1;
-            is_ours |= collected.is_ours();
-            view.add(family, collected, state.dormant);
+            is_ours |= summary.is_ours();
+            view.changing.extend((!is_of_one_moment).then_some(family));
+            view.add(family, summary, state.dormant);
         }
         if tables == 0 {
             bail!("no table kube-proxy in this network namespace: no proxy has written its rules here");

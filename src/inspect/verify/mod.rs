@@ -109,7 +109,9 @@ impl Look {
     }
 
     fn look(&mut self) -> Result<Vec<Told>> {
-        let read = |table| self.connection.read_table(&table).with_context(|| format!("cannot read table {table}"));
+        // What a change under way makes look different is gone at the second look.
+        let read =
+            |table| self.connection.read_changing_table(&table).with_context(|| format!("cannot read table {table}"));
         let dumps: Vec<Option<TableDump>> = self
             .engine
             .table_names()
