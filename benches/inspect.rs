@@ -161,7 +161,7 @@ fn measured(node: &Namespace, args: &[&str]) -> (Duration, String) {
 
 fn command(node: &Namespace, args: &[&str]) -> Command {
     let mut command = node.command(binary());
-    command.args(args).stdout(Stdio::null());
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 

@@ -117,13 +117,18 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// Sends events until every recorder is dropped. `connect` makes a client, and gives the URL of its server.
-    pub(crate) async fn run(mut self, connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>) {
+    /// Sends events until every recorder is dropped. `connect` makes a client, and gives the URL of its server; `answered` receives the URL,
+    /// the status if there was an answer, and the time of each request.
+    pub(crate) async fn run(
+        mut self,
+        connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
+        answered: impl Fn(&str, Option<u16>, Duration),
+    ) {
         while let Some(message) = self.receiver.recv().await {
             match message {
                 Message::Event(event) if self.recent.is_new(&event, Instant::now()) => {
                     let event = object(&self.node, &event, SystemTime::now());
-                    self.publish(&connect, &event).await;
+                    self.publish(&connect, &answered, &event).await;
                 }
                 Message::Event(_) => {}
                 Message::Flush(done) => {
@@ -134,9 +139,14 @@ impl Publisher {
         }
     }
 
-    async fn publish(&mut self, connect: &impl AsyncFn() -> anyhow::Result<(kube::Client, String)>, event: &Event) {
+    async fn publish(
+        &mut self,
+        connect: &impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
+        answered: &impl Fn(&str, Option<u16>, Duration),
+        event: &Event,
+    ) {
         for attempt in 0..TRIES {
-            match timeout(TIMEOUT, self.try_to_publish(connect, event)).await {
+            match timeout(TIMEOUT, self.try_to_publish(connect, answered, event)).await {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) if is_final(&error) => return warn!("the API server refuses an event: {error:#}"),
                 Ok(Err(error)) => debug!("an event was not sent: {error:#}"),
@@ -151,6 +161,7 @@ impl Publisher {
     async fn try_to_publish(
         &mut self,
         connect: &impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
+        answered: &impl Fn(&str, Option<u16>, Duration),
         event: &Event,
     ) -> anyhow::Result<()> {
         let (client, url) = match self.client.take() {
@@ -158,7 +169,14 @@ impl Publisher {
             None => connect().await?,
         };
         let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
+        let start = Instant::now();
         let created = Api::<Event>::namespaced(client.clone(), namespace).create(&PostParams::default(), event).await;
+        let code = match &created {
+            Ok(_) => Some(201),
+            Err(kube::Error::Api(status)) => Some(status.code),
+            Err(_) => None,
+        };
+        answered(&url, code, start.elapsed());
         created.with_context(|| url.clone())?;
         self.client = Some((client, url));
         Ok(())

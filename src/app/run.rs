@@ -20,6 +20,7 @@ use crate::events::{self, Recorder, ReportedEvent};
 use crate::inspect::source::client;
 use crate::kernel::{Lock, Wake};
 use crate::logging::Verbosity;
+use crate::metrics::Metrics;
 use crate::model::Event;
 use crate::source::api;
 use crate::supervise::{self, Supervisor};
@@ -46,7 +47,7 @@ pub(super) async fn run(
     let signal = shutdown::on_signal(&supervisor)?;
     let metrics = servers::metrics(&config);
     let changes = Changes::new(SystemTime::now());
-    let (recorder, publisher) = publish_events(&config, &supervisor)?;
+    let (recorder, publisher) = publish_events(&config, metrics.clone(), &supervisor)?;
     recorder.record(ReportedEvent::Starting);
     if let Err((event, error)) = servers::check_ports(&config) {
         recorder.record(event);
@@ -89,7 +90,7 @@ struct EventThread {
 
 /// Starts the thread that publishes Kubernetes events, if there is an API server. A thread of its own, because the API server may be slow
 /// to respond.
-fn publish_events(config: &Config, supervisor: &Supervisor) -> Result<(Recorder, EventThread)> {
+fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) -> Result<(Recorder, EventThread)> {
     let (recorder, publisher) = events::new(&config.node_name);
     let (stop, stopped) = oneshot::channel();
     if config.manifests.is_some() {
@@ -97,10 +98,11 @@ fn publish_events(config: &Config, supervisor: &Supervisor) -> Result<(Recorder,
     }
     let options = client(config);
     let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the events")?;
+    let answered = move |url: &str, code, took| metrics.api_request("POST", url, code, took);
     let body = move || {
         runtime.block_on(async {
             tokio::select! {
-                () = publisher.run(async || api::client(&options).await) => {}
+                () = publisher.run(async || api::client(&options).await, answered) => {}
                 _ = stopped => {}
             }
         });

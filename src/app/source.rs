@@ -95,6 +95,13 @@ impl api::Observer for ApiObserver {
         self.metrics.source_connected(kind, is);
     }
 
+    fn answered(&self, request: api::Answered<'_>) {
+        self.metrics.api_request("GET", request.url, request.code, request.took);
+        if let Some(bytes) = request.bytes {
+            self.metrics.api_answer_size(request.url, bytes);
+        }
+    }
+
     fn received(&self, kind: &'static str, at: SystemTime) {
         self.metrics.source_received(kind, at);
     }

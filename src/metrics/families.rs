@@ -70,6 +70,22 @@ pub(super) struct ByMap {
     pub(super) map: String,
 }
 
+/// Labels of `rest_client_requests_total`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByRequest {
+    /// The HTTP status, or `<error>`.
+    pub(super) code: String,
+    pub(super) host: String,
+    pub(super) method: &'static str,
+}
+
+/// Labels of the other `rest_client_...`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByHost {
+    pub(super) host: String,
+    pub(super) verb: &'static str,
+}
+
 /// Label `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ByKind {
@@ -129,6 +145,46 @@ fn kernel_buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 18))
 }
 
+/// Seconds of a request, as upstream's client has them.
+fn request_buckets() -> Histogram {
+    Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
+}
+
+/// Bytes of an answer, as upstream's client has them.
+fn size_buckets() -> Histogram {
+    let sizes = [64, 256, 512, 1024, 4096, 16384, 65536, 262_144, 1_048_576, 4_194_304, 16_777_216];
+    Histogram::new(sizes.map(f64::from))
+}
+
+/// The requests to the API server, under the names that upstream's client has for them.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) requests: Series<ByRequest, Counter>,
+    pub(super) duration: Series<ByHost, Histogram, fn() -> Histogram>,
+    pub(super) response_size: Series<ByHost, Histogram, fn() -> Histogram>,
+}
+
+impl Client {
+    fn new(r: &mut Registrar) -> Self {
+        Self {
+            requests: r.empty(
+                "rest_client_requests",
+                "Number of HTTP requests, partitioned by status code, method, and host.",
+            ),
+            duration: r.add(
+                "rest_client_request_duration_seconds",
+                "Request latency in seconds. Broken down by verb, and host.",
+                Series::new_with_constructor(request_buckets),
+            ),
+            response_size: r.add(
+                "rest_client_response_size_bytes",
+                "Response size in bytes. Broken down by verb and host.",
+                Series::new_with_constructor(size_buckets),
+            ),
+        }
+    }
+}
+
 /// All families.
 #[derive(Debug)]
 pub(super) struct Families {
@@ -152,6 +208,7 @@ pub(super) struct Families {
     pub(super) livez: Series<ByCode, Counter>,
     pub(super) build_info: Series<ByBuild, Gauge>,
     pub(super) features: Series<ByFeature, Gauge>,
+    pub(super) client: Client,
     pub(super) own: Own,
 }
 
@@ -331,6 +388,7 @@ impl Families {
                 "This metric records the data about the stage and enablement of a k8s feature.",
                 Series::default(),
             ),
+            client: Client::new(r),
             own: Own::new(r),
             registry: std::mem::take(r).finish(),
         }

@@ -19,7 +19,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::model::Family;
 pub(crate) use services::{Counted, ServiceCounts};
 
-use families::{ByBuild, ByCode, ByFeature, ByKind, ByMap, ByPolicy, ByResource, Families, ip_family};
+use families::{
+    ByBuild, ByCode, ByFeature, ByHost, ByKind, ByMap, ByPolicy, ByRequest, ByResource, Families, ip_family,
+};
 
 /// The size and time of a committed transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -231,6 +233,20 @@ impl Metrics {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();
     }
 
+    /// A request to the API server at a URL was answered with this status, or failed without one.
+    pub(crate) fn api_request(&self, method: &'static str, url: &str, code: Option<u16>, took: Duration) {
+        let client = &self.inner.client;
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        client.requests.get_or_create(&ByRequest { code, host: host(url), method }).inc();
+        client.duration.get_or_create(&ByHost { host: host(url), verb: method }).observe(took.as_secs_f64());
+    }
+
+    /// The API server's answer to a GET had so many bytes.
+    pub(crate) fn api_answer_size(&self, url: &str, bytes: usize) {
+        let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.inner.client.response_size.get_or_create(&ByHost { host: host(url), verb: "GET" }).observe(bytes);
+    }
+
     /// Whether the watch of a kind of objects is connected. `resource` is the kind, such as `Service`.
     pub(crate) fn source_connected(&self, resource: &'static str, is: bool) {
         self.inner.own.connected.get_or_create(&ByResource { resource }).set(i64::from(is));
@@ -282,6 +298,12 @@ fn seconds(at: SystemTime) -> f64 {
 
 fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// The name or address of the server of a URL, with the port that it has there.
+fn host(url: &str) -> String {
+    let behind_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
+    behind_scheme.split('/').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The standard `process_*` metrics, read from `/proc` at each scrape.
+//! The standard `process_*` metrics and the number of threads, read from `/proc` at each scrape.
 //!
 //! Families whose source cannot be read are left out.
 
@@ -45,16 +45,17 @@ impl Collector for Process {
         ];
         for (name, help, value) in gauges {
             let Some(value) = value else { continue };
-            let metric = ConstGauge::new(value);
-            metric.encode(encoder.encode_descriptor(
-                &format!("process_{name}"),
-                help,
-                None,
-                metric.metric_type(),
-            )?)?;
+            gauge(&mut encoder, &format!("process_{name}"), help, value)?;
         }
-        Ok(())
+        let threads = count(&status, "Threads:");
+        let help = "Number of threads of this process, under the name that dashboards of Kubernetes show.";
+        threads.map_or(Ok(()), |threads| gauge(&mut encoder, "go_goroutines", help, threads))
     }
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+    let metric = ConstGauge::new(value);
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
 /// The used fields of `/proc/self/stat`.
@@ -100,8 +101,12 @@ fn soft_limit(limits: &str, name: &str) -> Option<f64> {
 
 /// A line such as `VmRSS:     5120 kB`.
 fn kibibytes(status: &str, name: &str) -> Option<f64> {
-    let number = status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
-    number.parse::<f64>().ok().map(|kibibytes| kibibytes * 1024.0)
+    count(status, name).map(|kibibytes| kibibytes * 1024.0)
+}
+
+/// The number of a line such as `Threads:     7`.
+fn count(status: &str, name: &str) -> Option<f64> {
+    status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -165,11 +165,32 @@ fn metrics_of_the_process_are_read_at_each_scrape() {
 fn the_number_of_registered_metrics_is_the_number_of_families() {
     let metrics = Metrics::new();
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/families.rs")).unwrap();
-    let alpha = text.split("impl Families").nth(1).unwrap().matches("\"kube").count() - 1;
+    let ours = text.split("impl Families").nth(1).unwrap().matches("\"kube").count() - 1;
+    let alpha = ours + text.matches("\"rest_client_").count();
     let line = |level, count| {
         format!("registered_metrics_total{{deprecated_version=\"\",stability_level=\"{level}\"}} {count}")
     };
     let mut found = lines(&metrics, "registered_metrics_total{");
     found.sort();
     assert_eq!(found, [line("ALPHA", alpha), line("BETA", 4)], "all but kubernetes_feature_enabled are ALPHA");
+}
+
+#[test]
+fn requests_to_the_api_server_are_counted_under_upstreams_names() {
+    let metrics = Metrics::new();
+    let url = "https://10.0.0.1:6443/";
+    metrics.api_request("GET", url, Some(200), Duration::from_millis(300));
+    metrics.api_request("GET", url, Some(200), Duration::from_secs(1));
+    metrics.api_request("POST", url, None, Duration::from_secs(1));
+    metrics.api_answer_size(url, 2_000);
+    let text = metrics.text();
+    for line in [
+        r#"rest_client_requests_total{code="200",host="10.0.0.1:6443",method="GET"} 2"#,
+        r#"rest_client_requests_total{code="<error>",host="10.0.0.1:6443",method="POST"} 1"#,
+        r#"rest_client_request_duration_seconds_count{host="10.0.0.1:6443",verb="GET"} 2"#,
+        r#"rest_client_request_duration_seconds_bucket{le="0.5",host="10.0.0.1:6443",verb="GET"} 1"#,
+        r#"rest_client_response_size_bytes_bucket{le="4096",host="10.0.0.1:6443",verb="GET"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+    }
 }

@@ -120,6 +120,7 @@ impl Objects {
 struct Silent;
 
 impl api::Observer for Silent {
+    fn answered(&self, _: api::Answered<'_>) {}
     fn connected(&self, _: &'static str, _: bool) {}
     fn received(&self, _: &'static str, _: SystemTime) {}
     fn lost(&self, _: &'static str, _: &str) {}

@@ -93,9 +93,28 @@ pub(super) fn wants_open_metrics(accept: &str) -> bool {
     ranges(accept).iter().find_map(known).unwrap_or(false)
 }
 
+/// Whether an `Accept-Encoding` header takes gzip (RFC 9110, section 12.5.3). Without the header the text is sent as it is.
+pub(super) fn takes_gzip(accept_encoding: &str) -> bool {
+    let quality_of = |wanted: &str| {
+        let mut all = accept_encoding.split(',').map(MediaRange::parse);
+        all.find(|range| range.media.eq_ignore_ascii_case(wanted)).map(|range| range.quality)
+    };
+    quality_of("gzip").or_else(|| quality_of("*")).is_some_and(|quality| quality > 0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gzip_is_for_clients_that_take_it() {
+        for header in ["gzip", "deflate, gzip;q=0.5", "GZIP", "*", "br, *;q=0.1"] {
+            assert!(takes_gzip(header), "{header}");
+        }
+        for header in ["", "identity", "gzip;q=0", "br", "*;q=0", "*, gzip;q=0"] {
+            assert!(!takes_gzip(header), "{header}");
+        }
+    }
 
     #[test]
     fn people_and_browsers_get_text() {

@@ -1,5 +1,7 @@
+use std::io::Read as _;
 use std::sync::Mutex;
 
+use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -250,4 +252,21 @@ async fn the_page_of_profiles_says_why_it_is_empty() {
         "{answer}"
     );
     assert!(get(address, "/debug/pprof/").await.contains("written in Rust"));
+}
+
+#[tokio::test]
+async fn metrics_are_compressed_for_clients_that_take_gzip() {
+    let text = "# TYPE a gauge\na 1\n# EOF\n";
+    let mut headers = HeaderMap::new();
+    let plain = exposition(&headers, text.to_owned());
+    assert!(plain.headers().get(CONTENT_ENCODING).is_none());
+    assert_eq!(plain.headers()[VARY], "accept-encoding");
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+    let compressed = exposition(&headers, text.to_owned());
+    assert_eq!(compressed.headers()[CONTENT_ENCODING], "gzip");
+    assert_eq!(compressed.headers()[CONTENT_TYPE], plain.headers()[CONTENT_TYPE]);
+    let body = |response: Response| async { response.into_body().collect().await.unwrap().to_bytes() };
+    let mut unpacked = String::new();
+    flate2::read::GzDecoder::new(&*body(compressed).await).read_to_string(&mut unpacked).unwrap();
+    assert_eq!(unpacked.as_bytes(), &*body(plain).await);
 }

@@ -10,11 +10,11 @@ use kube::api::{ListParams, WatchParams};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::Observer;
 use super::connection::{Chunk, LineBuffer, LineTooLong, Request, Response};
 use super::decode::WatchEvent;
 use super::error::Error;
 use super::reflector::Reflector;
+use super::{Answered, Observer};
 
 /// Objects on a page of a list.
 const PAGE: u32 = 500;
@@ -46,12 +46,10 @@ impl<O: Observer> Reflector<'_, O> {
     /// Lists page by page. All pages show one version: the server answers with an error when it no longer has that.
     async fn list(&mut self) -> Result<(), Error> {
         self.known.begin_list();
-        let timing = self.shared.timing;
         let mut next = None;
         loop {
             let request = Request::List(self.list_params(next));
-            let mut response = self.connection.send(self.kind.path(), &request, timing.list_response).await?;
-            let body = response.read_all(MAX_PAGE, timing.stall, timing.page).await?;
+            let body = self.page(&request).await?;
             self.received();
             let page = self.decoder.page(&body).map_err(Error::Malformed)?;
             drop(body);
@@ -65,6 +63,23 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
+    /// The body of a page.
+    async fn page(&mut self, request: &Request) -> Result<Vec<u8>, Error> {
+        let (timing, start) = (self.shared.timing, Instant::now());
+        let body = match self.connection.send(self.kind.path(), request, timing.list_response).await {
+            Ok(mut response) => response.read_all(MAX_PAGE, timing.stall, timing.page).await,
+            Err(error) => Err(error),
+        };
+        self.answered(body.as_ref().err(), start, body.as_ref().ok().map(Vec::len));
+        body
+    }
+
+    /// Has a request counted that was answered with status 200, or failed.
+    fn answered(&self, error: Option<&Error>, start: Instant, bytes: Option<usize>) {
+        let code = error.map_or(Some(200), Error::code);
+        self.shared.observer.answered(Answered { url: self.connection.url(), code, took: start.elapsed(), bytes });
+    }
+
     /// Watches from a version, or streams a list and watches from there.
     async fn watch(&mut self, version: String, mut is_list: bool) -> Result<(), Error> {
         if is_list {
@@ -76,7 +91,10 @@ impl<O: Observer> Reflector<'_, O> {
         let seconds = u32::try_from(life.as_secs()).unwrap_or(u32::MAX).max(1);
         let end = Instant::now() + life + timing.grace;
         let request = Request::Watch(self.watch_params(seconds, is_list), version);
-        let mut response = match self.connection.send(self.kind.path(), &request, timing.watch_response).await {
+        let start = Instant::now();
+        let sent = self.connection.send(self.kind.path(), &request, timing.watch_response).await;
+        self.answered(sent.as_ref().err(), start, None);
+        let mut response = match sent {
             Err(error) if is_list && error.code().is_some_and(refuses_streaming) => {
                 return Err(self.streaming_refused(&error));
             }

@@ -71,10 +71,25 @@ pub(crate) struct ApiOptions {
     pub(crate) removal_limit: u8,
 }
 
+/// A request to the API server that was answered, or failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered<'a> {
+    /// The server's URL.
+    pub(crate) url: &'a str,
+    /// The HTTP status; `None` without an answer.
+    pub(crate) code: Option<u16>,
+    /// From the request to the end of the answer, or to its begin for a watch, whose answer goes on.
+    pub(crate) took: Duration,
+    /// Bytes of the answer's body, where it came as a whole.
+    pub(crate) bytes: Option<usize>,
+}
+
 /// Receives what is counted in metrics or shown on `/readyz`. Called on the source's thread; must not block.
 pub(crate) trait Observer: Send + 'static {
     /// Whether the server serves a kind at present: `false` at the start and from a failure on.
     fn connected(&self, kind: &'static str, is: bool);
+    /// The server answered a request, or the request failed.
+    fn answered(&self, request: Answered<'_>);
     /// The server sent something about a kind: objects, changes or a bookmark. Called for each piece of an answer.
     fn received(&self, kind: &'static str, at: SystemTime);
     /// The watch of a kind fails: where, why, and what is likely wrong. Called again from time to time while that lasts, and not at all

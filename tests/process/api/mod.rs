@@ -4,6 +4,7 @@
 
 mod access;
 pub(crate) mod cluster;
+mod dashboards;
 mod following;
 mod hangs;
 mod kubeadm;

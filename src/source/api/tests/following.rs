@@ -64,6 +64,8 @@ fn a_server_that_refuses_streaming_lists_is_asked_for_pages_each_time() {
     assert_eq!((asked[3].query("watch"), asked[3].query("resourceVersion")), ("true", "7"));
     assert_eq!(asked[4].query("sendInitialEvents"), "true");
     assert_eq!(followed.counts.of("rejected Service"), 0);
+    // Each request is counted once it is answered, also a refused one.
+    assert!(followed.counts.of("Some(422) without a body") >= 2 && followed.counts.of("Some(200) with a body") >= 4);
 }
 
 #[test]

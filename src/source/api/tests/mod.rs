@@ -26,6 +26,12 @@ impl Observer for Counts {
     fn connected(&self, kind: &'static str, is: bool) {
         self.0.lock().unwrap().push(format!("{} {kind}", if is { "connected" } else { "away from" }));
     }
+    fn answered(&self, request: Answered<'_>) {
+        let Answered { url, code, took, bytes } = request;
+        assert!(url.starts_with("http") && took < PATIENCE);
+        let size = if bytes.is_some_and(|bytes| bytes > 0) { "with" } else { "without" };
+        self.0.lock().unwrap().push(format!("{code:?} {size} a body"));
+    }
     fn received(&self, kind: &'static str, _: SystemTime) {
         self.0.lock().unwrap().push(format!("received {kind}"));
     }
