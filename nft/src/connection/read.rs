@@ -76,7 +76,7 @@ impl Connection {
     }
 
     /// [`Self::read_table`] for a reader who can do with a table that changed while it was read, in which an element may be missing
-    /// or old: after [`FEW_TRIES`] attempts, what was read then is given.
+    /// or old: after two attempts, what the third one reads is given.
     ///
     /// # Errors
     /// See [`ReadError`].
