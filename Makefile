@@ -9,6 +9,8 @@ NIGHTLY  := nightly
 HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
 # Tools of cargo that a toolchain does not have; they are built once.
 TOOLS    := $(CURDIR)/target/tools
+# Prometheus and promtool, for the tests of deploy/monitoring. Unpacked and not installed, because Debian's package starts a service.
+PROMETHEUS := $(TOOLS)/prometheus
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test bench soak fuzz asan miri audit sbom reproduce man demo image-root vm-deps vm-test vm-smoke fmt lint clean
@@ -24,6 +26,8 @@ deps: ## Install the Debian packages that are missing, and check the Rust toolch
 		echo "Installing$$missing"; \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
 	fi
+	@[ -x $(PROMETHEUS)/usr/bin/promtool ] || { mkdir -p $(PROMETHEUS) && cd $(PROMETHEUS) && \
+		{ apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; } && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb; }
 	@have=$$(cargo --version 2>/dev/null | cut -d ' ' -f 2); \
 	if [ "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n 1)" != $(RUST) ]; then \
 		echo "This project needs Rust $(RUST) or newer (edition 2024); found: $${have:-no cargo at all}." >&2; \
@@ -45,7 +49,7 @@ lint: ## Check format, lints and documentation
 # each with so many; more would have probes wait for a processor longer than for an answer.
 TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
 # The programs whose tests wait most of the time, for processes and packets; they run beside all others, which are busy.
-WAITING := hostile packets process
+WAITING := packets process
 PROGRAMS := $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs nft/tests/*/main.rs)) $(basename $(wildcard tests/*.rs nft/tests/*.rs))
 BUSY    := $(filter-out $(WAITING),$(notdir $(PROGRAMS)))
 tests = $(addprefix --test ,$(1))

@@ -10,6 +10,7 @@ mod coverage;
 mod golden;
 mod image;
 mod kernels;
+mod monitoring;
 mod pages;
 mod scripts;
 mod supply_chain;
