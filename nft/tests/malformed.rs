@@ -33,7 +33,7 @@ impl Random {
 }
 
 #[test]
-fn the_recording_decodes() {
+fn recorded_answers_of_the_kernel_are_decoded() {
     let messages: Vec<&[u8]> = Messages::new(RECORDED).collect();
     assert_eq!(messages.iter().map(|message| message.len().next_multiple_of(4)).sum::<usize>(), RECORDED.len());
     let kinds: Vec<Decoded> = messages.iter().map(|message| decode::message(message).expect("as recorded")).collect();

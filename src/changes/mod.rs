@@ -14,6 +14,7 @@
 
 mod entry;
 mod fields;
+mod form;
 mod log;
 mod query;
 mod ring;

@@ -260,7 +260,7 @@ fn a_table_that_is_made_anew_has_no_clients_to_forget() {
 }
 
 #[test]
-fn who_is_remembered_late_is_forgotten_within_a_second_whatever_else_is_synced() {
+fn a_client_remembered_late_is_forgotten_within_a_second_whatever_else_is_synced() {
     // A client whose packet was on its way is forgotten as well (E6).
     with_each_kernel(|is_old| {
         let mut dns = Dns::new(is_old);

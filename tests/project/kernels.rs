@@ -105,7 +105,7 @@ fn flaws_of_results_are_found() {
 }
 
 #[test]
-fn a_summary_of_results() {
+fn a_summary_names_each_kernel_and_its_failed_groups() {
     let results = "
 | kernel | nft | old-kernel | restart | listing |
 |---|---|---|---|---|

@@ -159,7 +159,7 @@ fn with_its_programs_a_script_begins_its_work() {
 }
 
 #[test]
-fn every_script_is_tried() {
+fn every_script_has_a_test() {
     let mut git = Command::new("git");
     git.arg("-c").arg(format!("safe.directory={}", root().display())).current_dir(root());
     let output = git.args(["ls-files", "-z"]).output().expect("git can be started");

@@ -249,8 +249,8 @@ fn an_api_server_that_does_not_answer_or_refuses_is_a_failure() {
     });
     let results: Vec<Verdict> = refused.iter().map(|(result, _)| *result).collect();
     assert_eq!(results, [Verdict::Failure, Verdict::Warning, Verdict::Failure, Verdict::Unknown], "{refused:?}");
-    let nobody = troubles(|facts| api(facts).has_node = Some(false));
-    assert!(nobody[0].1.starts_with("there is no Node node-1"), "{nobody:?}");
+    let without = troubles(|facts| api(facts).has_node = Some(false));
+    assert!(without[0].1.starts_with("there is no Node node-1"), "{without:?}");
 }
 
 #[test]

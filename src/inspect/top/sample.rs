@@ -321,7 +321,7 @@ mod tests {
         ];
         assert_eq!(remarks, expected.map(|(ip, remark)| (ip.to_owned(), remark)));
         let idle = shop(false).endpoints("shop/api");
-        assert_eq!(idle[0].remark(&idle), None, "nobody asks this Service");
+        assert_eq!(idle[0].remark(&idle), None, "no client uses this Service");
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn side_maps(fields: &Fields, side: Side) -> Vec<Set> {
     vec![
         verdicts(side.dispatch(), "Front : number of endpoints and how to get there"),
         verdicts(side.cluster_policy(), "External policy Local, for pods and this host"),
-        verdicts(side.local_policy(), "External policy Local, for everybody else"),
+        verdicts(side.local_policy(), "External policy Local, for other clients"),
         verdicts(side.no_endpoints(), "Front without endpoints"),
         slots(List::Cluster, "Front . slot : endpoint of the cluster"),
         slots(List::Local, "Front . slot : endpoint on this node"),

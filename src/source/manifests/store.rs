@@ -42,7 +42,7 @@ pub(super) struct Store {
     objects: HashMap<Key, Known>,
     /// The definitions after the first of objects that have several, in the order of the places.
     others: HashMap<Key, Vec<Definition>>,
-    /// Seeded at random: nobody can write two objects with one hash on purpose.
+    /// Seeded at random: so that no one can write two objects with one hash on purpose.
     hasher: RandomState,
 }
 

@@ -79,7 +79,7 @@ fn a_kernel_that_lacks_flowtables_is_logged_once_and_stops_nothing() {
 }
 
 #[test]
-fn render_shows_the_table() {
+fn render_prints_the_flowtable() {
     let world = World::new();
     let proxy = Proxy::prepare(&world.node, &config(), &cluster());
     let render = |arguments: &[&str]| {

@@ -201,7 +201,7 @@ fn every_family_of_upstream_has_its_name_type_labels_buckets_and_help() {
 }
 
 #[test]
-fn values_tell_what_happened() {
+fn values_count_syncs_changes_and_failures() {
     let text = busy_scrape();
     let value = |series: &str| -> f64 {
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));

@@ -176,7 +176,7 @@ fn crc32c_of_the_check_string() {
 }
 
 #[test]
-fn sctp_packets_read_back() {
+fn an_sctp_packet_is_read_back_as_it_was_built() {
     for cookie in [Vec::new(), b"10.0.0.1 80 10.0.0.2".to_vec(), b"odd".to_vec()] {
         let packet = SctpInit { source_port: 20_000, port: 80, tag: 7, cookie };
         assert_eq!(SctpInit::from_bytes(&packet.to_bytes()), Some(packet));

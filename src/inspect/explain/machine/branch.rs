@@ -186,7 +186,7 @@ impl Branch {
         match (key, original.ip()) {
             (CtKey::State, _) => number(NEW),
             (CtKey::Status, _) => number(self.connection.status),
-            // Or 0 where the kernel does not count; nobody compares with less than one packet.
+            // Or 0 where the kernel does not count; no rule compares with less than one packet.
             (CtKey::Packets, _) => Loaded::Bytes(1_u64.to_ne_bytes().to_vec()),
             (CtKey::OriginalDstIpv4, IpAddr::V4(ip)) => Loaded::Bytes(ip.octets().to_vec()),
             (CtKey::OriginalDstIpv6, IpAddr::V6(ip)) => Loaded::Bytes(ip.octets().to_vec()),

@@ -56,7 +56,7 @@ fn a_list_names_its_kind_once_and_has_the_latest_version() {
 }
 
 #[test]
-fn selectors_select() {
+fn lists_and_watches_with_a_selector_get_the_objects_that_match() {
     let server = server();
     server.apply(&[
         service("headless", "None", &json!({})),
