@@ -287,7 +287,7 @@ fn laid_over_kubeadms_daemon_set_it_is_accepted_and_has_the_least_privileges() {
     assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1));
 
     // The page takes away what is left of kubeadm's.
-    let page = fs::read_to_string(project().join("deploy/README.md")).unwrap();
+    let page = fs::read_to_string(project().join("deploy/distributions/kubeadm.md")).unwrap();
     let patch = page.split('\'').find(|text| text.contains("$patch")).expect("the page has a patch");
     merge("", &mut set, &serde_json::from_str(patch).unwrap());
     let pod = &set["spec"]["template"]["spec"];

@@ -1,4 +1,4 @@
-//! The pages for operators, `README.md` and `deploy/*.md`: each command can be typed as it stands, each flag, field, metric and message
+//! The pages for operators, `README.md` and those below `deploy/`: each command can be typed as it stands, each flag, field, metric and message
 //! that they name is the program's.
 //!
 //! Takes the code blocks of the pages and the commands within their sentences. What can be had here is run beside a proxy, in a network
@@ -12,6 +12,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::tools_of_clusters::FLAGS;
 use crate::support::mixed;
 use crate::support::netns::run;
 use crate::support::proxy::{Proxy, binary};
@@ -20,52 +21,69 @@ use kube_proxy::config;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-fn project() -> &'static Path {
+pub(super) fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The pages with commands for operators.
-const PAGES: [&str; 8] = [
-    "README.md",
-    "deploy/README.md",
-    "deploy/COMMANDS.md",
-    "deploy/CONFIGURATION.md",
-    "deploy/DIFFERENCES.md",
-    "deploy/KERNELS.md",
-    "deploy/METRICS.md",
-    "deploy/TROUBLESHOOTING.md",
-];
+/// The pages for operators, by their paths: the first page, and each below `deploy/`.
+pub(super) fn pages() -> Vec<String> {
+    let mut pages = vec!["README.md".to_owned(), ".github/SECURITY.md".to_owned()];
+    let mut folders = vec!["deploy".to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(project().join(&folder)).expect("a folder can be read") {
+            let entry = entry.expect("it can be listed");
+            let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if entry.path().is_dir() {
+                folders.push(path);
+            } else if path.ends_with(".md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages.sort();
+    pages
+}
 
-fn page(name: &str) -> String {
+pub(super) fn page(name: &str) -> String {
     fs::read_to_string(project().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// The commands of all pages.
 fn all_steps() -> Vec<Step> {
-    PAGES.iter().flat_map(|name| steps(&page(name))).collect()
+    pages().iter().flat_map(|name| steps(&page(name))).collect()
 }
 
 /// A command of a page, and the remark behind it.
 #[derive(Debug, PartialEq, Eq)]
-struct Step {
-    command: String,
+pub(super) struct Step {
+    pub(super) command: String,
     remark: String,
+    pub(super) place: Place,
+}
+
+/// Where a command stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a code block, to be typed.
+    Block,
+    /// Behind `$ `, above what it prints.
+    Transcript,
+    /// Within a sentence.
+    Sentence,
 }
 
 impl Step {
-    fn new(text: &str) -> Self {
+    fn new(text: &str, place: Place) -> Self {
         let (command, remark) = text.split_once("  #").unwrap_or((text, ""));
-        Self { command: command.trim().to_owned(), remark: remark.trim().to_owned() }
+        Self { command: command.trim().to_owned(), remark: remark.trim().to_owned(), place }
     }
 }
 
-/// The programs that the page has commands of.
-const PROGRAMS: [&str; 7] = ["kubectl", "kind", "docker", "make", "curl", "nft", "kube-proxy"];
-
 /// The commands of a page: its code blocks, with here-documents as a part of their command, and code in sentences that is a whole command.
-fn steps(page: &str) -> Vec<Step> {
+pub(super) fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    let mut open = false;
+    // The indentation of a here-document that is open.
+    let mut open = None;
     // A drawing or an output stands between two lines of three backticks.
     let mut is_drawing = false;
     // Behind `$ ` stands a command, and below it what it prints.
@@ -75,8 +93,9 @@ fn steps(page: &str) -> Vec<Step> {
         if is_drawing {
             continue;
         }
-        if let Some(command) = line.strip_prefix("    $ ") {
-            steps.push(Step::new(command));
+        let code = line.strip_prefix("    ").map(str::trim_start);
+        if let Some(command) = code.and_then(|code| code.strip_prefix("$ ")) {
+            steps.push(Step::new(command, Place::Transcript));
             is_output = true;
             continue;
         }
@@ -85,28 +104,35 @@ fn steps(page: &str) -> Vec<Step> {
             continue;
         }
         // A line such as `mode: nftables` is configuration, which has a test of its own.
-        let is_code = line.starts_with("    ") && !line.trim().is_empty() && !first(line).ends_with(':');
-        if open {
+        let is_code = code.is_some_and(|code| !code.is_empty()) && !first(line).ends_with(':');
+        if let Some(indentation) = open {
             let step = steps.last_mut().expect("a here-document is of a command");
-            step.command += &format!("\n{}", line.trim_start());
-            open = line.trim() != "EOF";
+            step.command += &format!("\n{}", line.get(indentation..).unwrap_or_default());
+            open = open.filter(|_| line.trim() != "EOF");
         } else if is_code {
-            steps.push(Step::new(line));
-            open = line.contains("<<EOF");
+            steps.push(Step::new(line, Place::Block));
+            open = line.contains("<<EOF").then(|| line.len() - line.trim_start().len());
         } else {
             let spans = line.split('`').skip(1).step_by(2);
-            steps.extend(spans.filter(|span| PROGRAMS.contains(&first(span)) && span.contains(' ')).map(Step::new));
+            let commands = spans.filter(|span| is_program(first(span)) && span.contains(' '));
+            steps.extend(commands.map(|span| Step::new(span, Place::Sentence)));
         }
     }
     steps
 }
 
-fn first(text: &str) -> &str {
+/// Whether code in a sentence that begins with this word is a command; `ip kube-proxy`, for one, is the name of a table.
+fn is_program(name: &str) -> bool {
+    let is_word = ["ip", "cat", "head", "grep", "source"].contains(&name);
+    name == "kube-proxy" || (!is_word && FLAGS.iter().any(|(command, _)| first(command) == name))
+}
+
+pub(super) fn first(text: &str) -> &str {
     text.split_whitespace().next().unwrap_or_default()
 }
 
 /// The words of each command of a pipeline, without quotes.
-fn pipeline(command: &str) -> Vec<Vec<String>> {
+pub(super) fn pipeline(command: &str) -> Vec<Vec<String>> {
     let mut commands = vec![vec![String::new()]];
     let mut quote = None;
     for c in command.lines().next().unwrap_or_default().chars() {
@@ -124,38 +150,9 @@ fn pipeline(command: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// What a tool of the page takes: its sub-command, and the flags of that.
-const FLAGS: &[(&str, &[&str])] = &[
-    ("kubectl get", &["-n", "-o", "-l", "--field-selector"]),
-    ("kubectl exec", &["-n", "-it"]),
-    ("kubectl logs", &["-n", "-l", "-c", "-f", "--tail"]),
-    ("kubectl delete", &["-n", "-l", "-k", "--field-selector"]),
-    ("kubectl patch", &["-n", "-p"]),
-    ("kubectl edit", &["-n"]),
-    ("kubectl set image", &["-n"]),
-    ("kubectl rollout status", &["-n"]),
-    ("kubectl rollout history", &["-n"]),
-    ("kubectl rollout undo", &["-n", "--to-revision"]),
-    ("kubectl apply", &["-k", "--server-side", "--force-conflicts"]),
-    ("docker build", &["-f", "-t"]),
-    ("docker push", &[]),
-    ("docker exec", &[]),
-    ("kind create cluster", &["--config"]),
-    ("kind load docker-image", &[]),
-    ("make", &[]),
-    ("curl", &["-s"]),
-    ("nft list map", &[]),
-    ("nft list ruleset", &[]),
-    ("nft flush ruleset", &[]),
-    ("nft", &["-f", "-j"]),
-    ("head", &[]),
-    ("grep", &["-E"]),
-    ("cat", &[]),
-];
-
 /// What is wrong with a command; `None` when it is right.
 fn flaw(command: &str) -> Option<String> {
-    let syntax = Command::new("sh").args(["-n", "-c", command]).output().expect("sh can be started");
+    let syntax = Command::new("bash").args(["-n", "-c", command]).output().expect("bash can be started");
     if !syntax.status.success() {
         return Some(String::from_utf8_lossy(&syntax.stderr).into_owned());
     }
@@ -219,7 +216,8 @@ fn flaw_of(words: &[String]) -> Option<String> {
         return Some(format!("{name} has no {unknown}, or the page has not used it before"));
     }
     let patch = words.iter().skip_while(|word| *word != "-p").nth(1);
-    if let Some(error) = patch.and_then(|patch| serde_json::from_str::<Value>(patch).err()) {
+    let inline = patch.filter(|patch| !patch.starts_with('@'));
+    if let Some(error) = inline.and_then(|patch| serde_json::from_str::<Value>(patch).err()) {
         return Some(format!("the patch is no JSON: {error}"));
     }
     let makefile = fs::read_to_string(project().join("Makefile")).expect("the Makefile can be read");
@@ -238,13 +236,18 @@ fn every_command_can_be_typed() {
     }
 }
 
+/// Whether a test types this command beside a running proxy, and compares what it prints with the remark.
+pub(super) fn is_looked_at(command: &str) -> bool {
+    ["curl ", "nft list "].iter().any(|start| command.starts_with(start))
+}
+
 #[test]
 fn what_is_looked_at_on_a_node_is_there() {
     let world = World::new();
     let _proxy = Proxy::start(&world.node, &crate::support::proxy::config(), &mixed::cluster());
     let mut looked = 0;
-    for Step { command, remark } in all_steps() {
-        if !["curl ", "nft list "].iter().any(|start| command.starts_with(start)) {
+    for Step { command, remark, .. } in all_steps() {
+        if !is_looked_at(&command) {
             continue;
         }
         looked += 1;
@@ -271,18 +274,9 @@ fn flags_of_help() -> BTreeSet<String> {
     flags.flat_map(|line| words(line, |word| word.starts_with("--"))).map(str::to_owned).collect()
 }
 
-/// Flags that pages name and that are other programs' own: of k3s, kubeadm, and this repository's scripts.
-const OTHERS_FLAGS: [&str; 9] = [
-    "--disable-kube-proxy",
-    "--field-selector",
-    "--force-conflicts",
-    "--help",
-    "--record",
-    "--config",
-    "--server-side",
-    "--skip-phases",
-    "--to-revision",
-];
+/// Flags that sentences name and that are of other programs, and in no command of the pages.
+const OTHERS_FLAGS: [&str; 6] =
+    ["--disable-kube-proxy", "--help", "--patches", "--record", "--field-selector", "--cluster-cidr"];
 
 /// The commands beside the proxy itself.
 const COMMANDS: [&str; 8] = ["services", "explain", "changes", "top", "trace", "verify", "check", "render"];
@@ -295,11 +289,12 @@ fn every_flag_that_a_page_names_is_one_of_the_program() {
         let help = run(Command::new(binary()).args([command, "--help"]));
         known.extend(words(&help, |word| word.starts_with("--")).into_iter().map(str::to_owned));
     }
-    for name in PAGES {
-        let page = page(name);
+    let of_tools: BTreeSet<&str> = FLAGS.iter().flat_map(|(_, flags)| flags.iter().copied()).collect();
+    for name in pages() {
+        let page = page(&name);
         let named = words(&page, |word| word.starts_with("--") && word.len() > 2);
-        let unknown: Vec<_> =
-            named.into_iter().filter(|flag| !known.contains(*flag) && !OTHERS_FLAGS.contains(flag)).collect();
+        let is_others = |flag: &str| OTHERS_FLAGS.contains(&flag) || of_tools.contains(flag);
+        let unknown: Vec<_> = named.into_iter().filter(|flag| !known.contains(*flag) && !is_others(flag)).collect();
         assert!(unknown.is_empty(), "{name} names {unknown:?}");
     }
 }
@@ -366,8 +361,8 @@ fn every_metric_of_our_own_is_on_its_page_and_nothing_else_is() {
     // Counters are registered without the end of their samples' name.
     let without_total = |name: &String| name.strip_suffix("_total").unwrap_or(name).to_owned();
     assert_eq!(listed.iter().map(without_total).collect::<BTreeSet<_>>(), registered);
-    for name in PAGES {
-        let text = self::page(name);
+    for name in pages() {
+        let text = self::page(&name);
         let unknown: Vec<_> =
             words(&text, |word| word.starts_with("kubeproxy_nft_") && word.len() > 14 && !listed.contains(word))
                 .into_iter()
@@ -493,19 +488,16 @@ fn the_tests_that_promises_name_exist() {
 #[test]
 fn the_first_page_stays_short_and_every_page_that_a_page_names_exists() {
     assert!(page("README.md").lines().count() <= 150);
-    let pages = [
-        "nft/README.md",
-        "src/README.md",
-        "tests/README.md",
-        "benches/README.md",
-        "deploy/SECURITY.md",
-        "vm-tests/README.md",
-    ];
-    for name in PAGES.into_iter().chain(pages) {
-        let beside = Path::new(name).parent().expect("a page is in a folder");
-        let is_page = |span: &str| span.ends_with(".md") && !span.contains(' ') && !span.starts_with("target/");
-        for link in page(name).split('`').skip(1).step_by(2).filter(|span| is_page(span)) {
-            let found = project().join(link).exists() || project().join(beside).join(link).exists();
+    let others = ["nft", "src", "tests", "benches", "vm-tests"].map(|folder| format!("{folder}/README.md"));
+    for name in pages().into_iter().chain(others) {
+        let beside = project().join(Path::new(&name).parent().expect("a page is in a folder"));
+        let text = page(&name);
+        let is_page = |span: &&str| span.ends_with(".md") && !span.contains(' ') && !span.starts_with("target/");
+        let spans = text.split('`').skip(1).step_by(2).filter(is_page);
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        let links = targets.filter(|target| !target.is_empty() && !target.contains("://"));
+        for link in spans.chain(links) {
+            let found = project().join(link).exists() || beside.join(link).exists();
             assert!(found, "{name} names {link}");
         }
     }
@@ -544,6 +536,6 @@ fn a_command_that_cannot_be_typed_is_found() {
         "text `kubectl apply -k a` and `a b`\n\n       curl -s x   # y\n\n    cat > f <<EOF\n    a: b\n    EOF\n    nft x\n",
     );
     let expected = [("kubectl apply -k a", ""), ("curl -s x", "y"), ("cat > f <<EOF\na: b\nEOF", ""), ("nft x", "")];
-    let expected = expected.map(|(command, remark)| Step { command: command.to_owned(), remark: remark.to_owned() });
+    let found: Vec<_> = found.iter().map(|step| (step.command.as_str(), step.remark.as_str())).collect();
     assert_eq!(found, expected);
 }
