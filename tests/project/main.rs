@@ -7,6 +7,7 @@ mod support;
 
 mod corpora;
 mod coverage;
+mod distributions;
 mod golden;
 mod image;
 mod kernels;

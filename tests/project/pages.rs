@@ -524,7 +524,7 @@ fn a_command_that_cannot_be_typed_is_found() {
         ("kubectl -n kube-system patch daemonset kube-proxy -p '{\"spec\":'", "no json"),
         ("kubectl -n kube-system replace -f x.yaml", "unknown command"),
         ("kubectl rollout undo daemonset/kube-proxy --to 1", "--to"),
-        ("curl -s 'http://127.0.0.1:10256/livez", "quote"),
+        ("curl -s 'http://127.0.0.1:10256/livez", "unexpected eof"),
         ("make image", "no target image"),
         ("curl -s http://x | jq .", "unknown command"),
         ("kube-proxy --clean-up", "--clean-up"),
