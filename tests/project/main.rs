@@ -15,6 +15,7 @@ mod marks;
 mod monitoring;
 mod pages;
 mod scripts;
+mod security;
 mod supply_chain;
 mod tools;
 mod tools_of_clusters;
