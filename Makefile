@@ -1,7 +1,7 @@
 # The commands of this project. `make help` lists them. Tests and the demo need root, because they make network namespaces.
 
 VM_PACKAGES := cpio kmod xz-utils zstd binutils debian-archive-keyring
-PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 tmux libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 tmux mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 # The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
@@ -108,6 +108,10 @@ sbom: deps $(TOOLS)/bin/cargo-cyclonedx ## Write what the binary is made of to t
 
 reproduce: deps ## Build the release twice, in two places, and compare the bytes
 	deploy/reproduce
+
+pages: ## Write the parts of deploy/FLAGS.md and deploy/METRICS.md that come from the code, and tests/COVERAGE.md
+	BLESS=1 cargo test --lib tests::page
+	BLESS=1 cargo test --test project coverage
 
 man: deps ## Write the man page to target/kube-proxy.8
 	@mkdir -p target

@@ -36,3 +36,5 @@ pub mod logging;
 pub mod metrics;
 mod privileges;
 mod supervise;
+#[cfg(test)]
+mod tests;

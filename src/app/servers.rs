@@ -45,9 +45,10 @@ pub(super) fn metrics(config: &Config) -> Metrics {
         "aarch64" => "arm64",
         _ => "unknown",
     };
+    let (major, minor) = release(&config.version);
     metrics.build_info(Build {
-        major: "1".to_owned(),
-        minor: KUBERNETES_MINOR.to_string(),
+        major,
+        minor,
         git_version: config.version.clone(),
         platform: format!("linux/{architecture}"),
     });
@@ -62,6 +63,12 @@ pub(super) fn metrics(config: &Config) -> Metrics {
     let counter = metrics.clone();
     logging::count_dropped(move |lines| counter.log_lines_dropped(lines));
     metrics
+}
+
+/// Major and minor of a version such as `v1.36.2+kube-proxy-nft.0.1.0`, of which alerts about version skew may look at each.
+fn release(version: &str) -> (String, String) {
+    let mut numbers = version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit()).map(str::to_owned);
+    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
 }
 
 /// What the servers need.
@@ -149,6 +156,15 @@ fn event(failure: &ListenFailure) -> ReportedEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn major_and_minor_are_those_of_the_reported_version() {
+        for (version, numbers) in
+            [("v1.36.2+kube-proxy-nft.0.1.0", ("1", "36")), ("v1.35.9-custom", ("1", "35")), ("v2", ("2", ""))]
+        {
+            assert_eq!(release(version), (numbers.0.to_owned(), numbers.1.to_owned()), "{version}");
+        }
+    }
     use crate::model::ObjectName;
 
     // A listener that fails is an event of its service (K4).

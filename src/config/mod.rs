@@ -326,26 +326,10 @@ impl ProxyArgs {
         configure(&self.0, hostname).map(|(config, _)| config)
     }
 
-    /// The flags that were given without effect, each with the reason.
-    pub(crate) fn notes(&self) -> FlagNotes {
-        FlagNotes { ignored: self.0.ignored(), unused: self.0.unused(), deprecated: self.0.deprecated() }
-    }
-
     /// The configuration file, if one is given.
     pub(crate) fn file(&self) -> Option<&str> {
         self.0.config_file()
     }
-}
-
-/// The names of flags that were given and of which an operator should know more; one may be in several lists.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FlagNotes {
-    /// Those that count only without a configuration file, which is there.
-    pub(crate) ignored: Vec<&'static str>,
-    /// Those that never have an effect.
-    pub(crate) unused: Vec<&'static str>,
-    /// Those that upstream calls deprecated.
-    pub(crate) deprecated: Vec<&'static str>,
 }
 
 /// What the flags ask for, in upstream's order.
@@ -370,10 +354,11 @@ fn configure(
     hostname: impl FnOnce() -> io::Result<String>,
 ) -> Result<(Config, KubeProxyConfiguration), Error> {
     let content = flags.config_file().map(read).transpose()?.unwrap_or_default();
-    let Decoded { config: mut file, warnings } = match flags.config_file() {
+    let Decoded { config: mut file, mut warnings } = match flags.config_file() {
         Some(path) => decode(path, &content)?,
         None => Decoded { config: KubeProxyConfiguration::default(), warnings: Vec::new() },
     };
+    warnings.extend(flags.warnings());
     flags.apply(&mut file).map_err(Error::Usage)?;
     if flags.is_on("cleanup") {
         // The rules of any mode are removed, so any mode may be set.
@@ -382,7 +367,6 @@ fn configure(
     let context = Context {
         manifests: flags.option("manifests").map(PathBuf::from),
         master: flags.option("master").map(str::to_owned),
-        own_tables: flags.option("table-ownership") == Some("auto"),
         version: flags.version().to_owned(),
         config_file: flags.config_file().map(|path| (PathBuf::from(path), content.into_bytes())),
         configz: output::configz(&file).map_err(Error::Usage)?,
@@ -411,7 +395,6 @@ pub fn check_content(content: &[u8]) -> Result<(), String> {
 struct Context {
     manifests: Option<PathBuf>,
     master: Option<String>,
-    own_tables: bool,
     version: String,
     config_file: Option<(PathBuf, Vec<u8>)>,
     configz: String,

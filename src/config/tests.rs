@@ -143,12 +143,18 @@ fn with_a_file_only_few_flags_count() {
     assert_eq!(config.node_name, "from-flag");
     assert_eq!(config.manifests, Some(PathBuf::from("dir")));
     assert_eq!(config.logging, LoggingConfig { format: LogFormat::Json, verbosity: 5 });
-    // Other flags are ignored beside a file, without a warning.
+    // Other flags have no effect beside a file, and a warning names each.
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
     assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
     assert!(!config.masquerade_all);
     assert_eq!(config.metrics_bind_address, "127.0.0.1:10249".parse().unwrap());
-    assert_eq!(config.warnings, [""; 0]);
+    let fields =
+        ["mode", "clusterCIDR", "detectLocalMode", "nodePortAddresses", "nftables.masqueradeAll", "metricsBindAddress"];
+    assert_eq!(config.warnings.len(), fields.len(), "{:?}", config.warnings);
+    for field in fields {
+        let end = format!(" has no effect beside --config: set {field} in the file");
+        assert!(config.warnings.iter().any(|text| text.ends_with(&end)), "{field}: {:?}", config.warnings);
+    }
 }
 
 #[test]

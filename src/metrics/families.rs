@@ -398,57 +398,60 @@ impl Families {
 impl Own {
     fn new(r: &mut Registrar) -> Self {
         Self {
-            transactions: r.empty("kubeproxy_nft_transactions", "Committed netlink transactions"),
-            elements_added: r.empty("kubeproxy_nft_elements_added", "Set and map elements added"),
-            elements_removed: r.empty("kubeproxy_nft_elements_removed", "Set and map elements removed"),
-            bytes: r.empty("kubeproxy_nft_message_bytes", "Bytes of committed netlink messages"),
+            transactions: r.empty("kubeproxy_nft_transactions", "Transactions that the kernel committed"),
+            elements_added: r.empty("kubeproxy_nft_elements_added", "Elements of sets and maps that were added; a changed element counts as added and removed"),
+            elements_removed: r.empty("kubeproxy_nft_elements_removed", "Elements of sets and maps that were removed"),
+            bytes: r.empty("kubeproxy_nft_message_bytes", "Bytes of netlink messages that were committed"),
             kernel_time: r.add(
                 "kubeproxy_nft_commit_duration_seconds",
-                "Time from sending a transaction to the kernel's answer in seconds",
+                "Seconds from sending a transaction to the kernel's answer",
                 kernel_buckets(),
             ),
-            elements: r.empty("kubeproxy_nft_table_elements", "Elements of a set or map that this process wrote"),
+            elements: r.empty("kubeproxy_nft_table_elements", "Elements of each set or map that this process wrote"),
             maps: Mutex::default(),
             foreign_changes: r.empty(
                 "kubeproxy_nft_foreign_changes",
-                "Times that another program changed our tables, or may have",
+                "Times that another program changed the tables, or may have",
             ),
-            repairs: r.empty("kubeproxy_nft_repairs", "Syncs that only repaired what other programs changed in our tables"),
+            repairs: r.empty("kubeproxy_nft_repairs", "Syncs that only put right what another program had changed"),
             verified: r.empty(
                 "kubeproxy_nft_tables_verified_timestamp_seconds",
-                "The last time that the tables were compared as a whole and found as they should be; 0 if never",
+                "The time when both tables were last read back as a whole and held exactly what they should, 0 if never: at a start that finds its \
+                 own rules, after another program wrote to nf_tables and changed nothing in effect, and once an hour",
             ),
             quarantined: r.empty(
                 "kubeproxy_nft_quarantined_services",
-                "Services that are left out of the rules because the kernel refuses them",
+                "Services that are left out because the kernel refuses them",
             ),
             lost_claims: r.empty(
                 "kubeproxy_nft_lost_claims",
-                "Addresses with a port, and node ports, that a Service claims and does not get",
+                "Claims on an address with a port, or on a node port, that a Service does not get",
             ),
             oversized: r.empty(
                 "kubeproxy_nft_oversized_services",
-                "Services that are left out of the rules because they take more elements than nftables.serviceElementsLimit",
+                "Services that are left out because they take more elements than nftables.serviceElementsLimit",
             ),
-            errors: r.empty("kubeproxy_nft_errors", "Failed netlink transactions and dumps by kind"),
+            errors: r.empty("kubeproxy_nft_errors", "Failed transactions and reads: refused by the kernel, socket failed, too_large, unconfirmed (the answer was lost), unstable (the \
+                 tables changed while they were read), decode (an answer could not be read), encode (a command could not be written)"),
             connected: r.empty(
                 "kubeproxy_nft_source_connected",
-                "Whether the watch of a resource is connected (1) or not (0)",
+                "1 if the API server lets this process follow that kind of objects, else 0",
             ),
             last_received: r.empty(
                 "kubeproxy_nft_source_last_received_timestamp_seconds",
-                "The last time that the API server sent something about a resource, bookmarks included; 0 if it has not",
+                "The time when the API server last sent anything about that kind, bookmarks included; 0 if never",
             ),
-            reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that the source of objects connected again"),
+            reconnects: r.empty("kubeproxy_nft_source_reconnects", "Times that following that kind had to begin again"),
             rejected: r.empty(
                 "kubeproxy_nft_rejected_objects",
-                "Objects of which something could not be used, counted when that is found or changes",
+                "Objects of which something could not be used, counted when that is found or changes; unknown for a manifest that does not say its \
+                 kind",
             ),
             log_lines_dropped: r.empty(
                 "kubeproxy_nft_log_lines_dropped",
-                "Log lines that were dropped because the reader of the log was too slow, or because the log could not be written",
+                "Log lines that were dropped because no program read the log, or because it could not be written",
             ),
-            readyz: r.empty("kubeproxy_nft_readyz", "Responses of /readyz by HTTP status"),
+            readyz: r.empty("kubeproxy_nft_readyz", "Answers of /readyz by HTTP status"),
             counted: r.collector(),
         }
     }

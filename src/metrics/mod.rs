@@ -4,7 +4,8 @@
 //! buckets and help texts are upstream's; those that start with `kubeproxy_nft_` are our own. All of them are declared in `families`. A
 //! counter shows 0 from the start for all labels that are known in advance; any other labelled series appears when it is first used.
 //!
-//! Not there: `go_*`, because this is no Go program, and `rest_client_*`, which describe a library that is not in use.
+//! Not there: most of `go_*`, because this is no Go program, and those of `rest_client_*` that describe parts of upstream's client library
+//! (its rate limiter, retries, transports and DNS look-ups). `deploy/METRICS.md` lists them.
 
 mod families;
 mod process;
@@ -43,7 +44,7 @@ pub(crate) struct Build {
     pub(crate) major: String,
     /// Kubernetes' minor version.
     pub(crate) minor: String,
-    /// Our own version.
+    /// The version that this process reports.
     pub(crate) git_version: String,
     /// `os/architecture` in Go's names.
     pub(crate) platform: String,

@@ -48,8 +48,9 @@ impl Collector for Process {
             gauge(&mut encoder, &format!("process_{name}"), help, value)?;
         }
         let threads = count(&status, "Threads:");
-        let help = "Number of threads of this process, under the name that dashboards of Kubernetes show.";
-        threads.map_or(Ok(()), |threads| gauge(&mut encoder, "go_goroutines", help, threads))
+        let help = "Number of threads of this process, under the names that dashboards of Kubernetes show.";
+        let names = ["go_goroutines", "go_threads"];
+        threads.map_or(Ok(()), |count| names.iter().try_for_each(|name| gauge(&mut encoder, name, help, count)))
     }
 }
 

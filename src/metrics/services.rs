@@ -76,15 +76,16 @@ impl Counted {
     }
 
     fn connections(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "New connections to a service port; the labels are empty for all service ports beyond \
-                    --metrics-services-limit together";
+        let help = "Only with --counters: new connections that went to a service port, read every 10 s; those of all service ports \
+                    beyond --metrics-services-limit together have empty labels";
         let mut metric = family(encoder, "kubeproxy_nft_service_connections", help)?;
         self.all().try_for_each(|(label, counts)| sample(&mut metric, &labels(label), counts.connections))
     }
 
     fn rejected(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help =
-            "Packets to a service port that were refused (no_endpoints) or dropped (no_local_endpoints, source_ranges)";
+        let help = "Only with --counters: packets to a service port that were refused because it has no endpoints (no_endpoints), or \
+             dropped because its policy is Local and no endpoint is on this node (no_local_endpoints) or because \
+             loadBalancerSourceRanges lacks the source (source_ranges)";
         let mut metric = family(encoder, "kubeproxy_nft_service_rejected_packets", help)?;
         for (label, counts) in self.all() {
             let reasons = [
@@ -104,8 +105,8 @@ impl Counted {
         if self.services.iter().all(|(_, counts)| counts.endpoints.is_empty()) {
             return Ok(());
         }
-        let help = "New connections to an endpoint of a service port; in layout maps without those that session affinity \
-                    remembered";
+        let help = "Only with --counters=endpoints: new connections to an endpoint, for the 100 busiest of each service port that has \
+                    series; in layout maps without those of clients that session affinity remembered";
         let mut metric = family(encoder, "kubeproxy_nft_endpoint_connections", help)?;
         for (label, counts) in &self.services {
             for (endpoint, count) in &counts.endpoints {
@@ -117,8 +118,8 @@ impl Counted {
     }
 
     fn unused(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Packets to a port of a cluster IP that no service port has (port), or to an address of a ServiceCIDR that \
-                    no Service has (address)";
+        let help = "Only with --counters: packets to a cluster IP whose Service has no such port (port), and to an address of a \
+                    ServiceCIDR that no Service has (address)";
         let mut metric = family(encoder, "kubeproxy_nft_unused_cluster_ip_packets", help)?;
         let counts = [("port", self.unused_ports), ("address", self.unused_addresses)];
         counts.into_iter().try_for_each(|(unused, count)| sample(&mut metric, &[("unused", unused)], count))

@@ -1,3 +1,5 @@
+mod page;
+
 use super::*;
 
 fn lines(metrics: &Metrics, name: &str) -> Vec<String> {

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 use std::fs;
-use std::process::{Command, Output};
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
 
 const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/kubeadm.yaml");
 
@@ -80,4 +81,51 @@ fn foreign_text_stays_in_its_place_when_the_ruleset_is_printed() {
     assert!(!printed.contains("b\"drop"), "{printed}");
     assert!(messages.contains("\\nFORGED\\u{1b}\\u{202e}.yaml"), "{messages:?}");
     assert_eq!(messages.lines().count(), 3, "an unknown field, a bad file, and their number: {messages:?}");
+}
+
+// mandoc, which `make deps` installs, finds nothing wrong with the man page but that it has no date.
+#[test]
+fn the_man_page_has_no_warnings_and_all_commands() {
+    let page = printed(&["man"]);
+    let mut lint = Command::new("mandoc")
+        .args(["-T", "lint", "-W", "warning"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    lint.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let output = String::from_utf8(lint.wait_with_output().unwrap().stdout).unwrap();
+    let warnings: Vec<&str> = output.lines().filter(|line| !line.contains("WARNING: missing date")).collect();
+    assert_eq!(warnings, [""; 0]);
+    let commands = ["render", "explain", "services", "changes", "top", "trace", "verify", "check", "completion", "man"];
+    for command in commands {
+        let heading = format!(".SH \"COMMAND {}\"", command.to_uppercase());
+        assert!(page.contains(&heading), "no {heading} in\n{page}");
+    }
+}
+
+// A word that is near to a command is answered with the command.
+#[test]
+fn an_unknown_command_is_answered_with_the_near_one() {
+    for (typed, meant) in [("service", "services"), ("verfy", "verify"), ("chek", "check"), ("complete", "completion")]
+    {
+        let error = refused(&[typed]);
+        assert!(error.contains(&format!("'{meant}'")), "{typed}: {error}");
+    }
+}
+
+// What is written has our own fields too, each with its default, and reads back (P2).
+#[test]
+fn our_own_fields_are_written_with_their_defaults() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+    printed(&["--proxy-mode=nftables", "--table-ownership=auto", "--write-config-to", first.to_str().unwrap()]);
+    let text = fs::read_to_string(&first).unwrap();
+    for line in
+        ["  counters: \"off\"", "  rulesetLayout: maps", "  serviceElementsLimit: 100000", "  tableOwnership: auto"]
+    {
+        assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+    }
+    printed(&["--config", first.to_str().unwrap(), "--write-config-to", second.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(&second).unwrap(), text);
 }

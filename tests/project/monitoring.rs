@@ -6,10 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::netns::run;
+use crate::support::proxy::binary;
 
 fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -26,10 +27,19 @@ fn alerts(rules: &mut Value) -> Vec<&mut Value> {
     groups.iter_mut().flat_map(|group| group["rules"].as_array_mut().expect("a list of rules")).collect()
 }
 
-#[test]
-fn each_alert_fires_when_it_should_and_not_otherwise() {
+/// Has promtool run cases, which name the rules `rules.json`.
+fn test_rules(rules: &Value, cases: &str) {
     let promtool = project().join("target/tools/prometheus/usr/bin/promtool");
     assert!(promtool.exists(), "no {}: run `make deps`", promtool.display());
+    let directory = TempDir::new().expect("a temporary directory can be made");
+    fs::write(directory.path().join("rules.json"), rules.to_string()).expect("a file can be written");
+    fs::write(directory.path().join("cases.yaml"), cases).expect("a file can be written");
+    let output = run(Command::new(promtool).current_dir(&directory).args(["test", "rules", "cases.yaml"]));
+    assert!(output.contains("SUCCESS"), "{output}");
+}
+
+#[test]
+fn each_alert_fires_when_it_should_and_not_otherwise() {
     let mut rules = yaml("deploy/monitoring/rules.yaml");
     let tests = fs::read_to_string(project().join("tests/data/monitoring.yaml")).expect("the cases are there");
     for alert in alerts(&mut rules) {
@@ -39,11 +49,47 @@ fn each_alert_fires_when_it_should_and_not_otherwise() {
         let annotations = alert.as_object_mut().and_then(|alert| alert.remove("annotations")).expect("words");
         assert!(annotations["summary"].is_string() && annotations["description"].is_string(), "{name}");
     }
-    let directory = TempDir::new().expect("a temporary directory can be made");
-    fs::write(directory.path().join("rules.json"), rules["spec"].to_string()).expect("a file can be written");
-    fs::write(directory.path().join("cases.yaml"), tests).expect("a file can be written");
-    let output = run(Command::new(promtool).current_dir(&directory).args(["test", "rules", "cases.yaml"]));
-    assert!(output.contains("SUCCESS"), "{output}");
+    test_rules(&rules["spec"], &tests);
+}
+
+#[test]
+fn each_alert_is_on_the_page_of_metrics_and_no_other() {
+    let page = fs::read_to_string(project().join("deploy/METRICS.md")).expect("the page is there");
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| `KubeProxy")?.split('`').next());
+    let listed: Vec<String> = cells.map(|name| format!("KubeProxy{name}")).collect();
+    let mut rules = yaml("deploy/monitoring/rules.yaml");
+    let names: Vec<&str> =
+        alerts(&mut rules).into_iter().map(|alert| alert["alert"].as_str().expect("a name")).collect();
+    assert_eq!(listed, names);
+}
+
+/// The alert of kubernetes-mixin about components of different releases.
+const VERSION_MISMATCH: &str = "count by (cluster) (count by (git_version, cluster) (label_replace(kubernetes_build_info\
+    {job!~\"kube-dns|coredns\"},\"git_version\",\"$1\",\"git_version\",\"(v[0-9]*.[0-9]*).*\"))) > 1";
+
+#[test]
+fn the_usual_alert_about_versions_is_silent_in_a_cluster_of_the_release_that_is_followed() {
+    let printed = run(Command::new(binary()).arg("--version"));
+    let ours = printed.trim().strip_prefix("Kubernetes ").expect("the words of a component");
+    let minor = ours.split('.').nth(1).expect("a minor release");
+    let series = |job: &str, cluster: &str, version: &str| {
+        let labels = format!("job=\"{job}\", cluster=\"{cluster}\", git_version=\"{version}\"");
+        json!({ "series": format!("kubernetes_build_info{{{labels}}}"), "values": "1x30" })
+    };
+    let input = [
+        series("kube-proxy", "same", ours),
+        series("kubelet", "same", &format!("v1.{minor}.9")),
+        series("kube-proxy", "older", ours),
+        series("kubelet", "older", "v1.30.0"),
+        // With --version=v1.30.4.
+        series("kube-proxy", "told", "v1.30.4"),
+        series("kubelet", "told", "v1.30.0"),
+    ];
+    let rule = json!({ "groups": [{ "name": "mixin", "rules": [{ "alert": "KubeVersionMismatch", "expr": VERSION_MISMATCH, "for": "15m" }] }] });
+    let alert = json!({ "eval_time": "20m", "alertname": "KubeVersionMismatch", "exp_alerts": [{ "exp_labels": { "cluster": "older" } }] });
+    let tests = json!({ "interval": "1m", "input_series": input, "alert_rule_test": [alert] });
+    let cases = json!({ "rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [tests] });
+    test_rules(&rule, &cases.to_string());
 }
 
 #[test]

@@ -332,7 +332,7 @@ fn the_flags_and_fields_of_our_own_are_on_their_page() {
     let written = fs::read_to_string(&written).expect("it was written");
     let fields = words(&page, |word| word.starts_with("nftables."));
     let own: Vec<&str> = example.iter().copied().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(own.len(), 6, "{example:?}");
+    assert_eq!(own.len(), 7, "{example:?}");
     for line in own {
         assert!(written.lines().any(|found| found == line), "{line:?} was not taken:\n{written}");
         let field = format!("nftables.{}", line.trim().split(':').next().unwrap_or_default());
@@ -340,27 +340,12 @@ fn the_flags_and_fields_of_our_own_are_on_their_page() {
     }
 }
 
+// That METRICS.md has the metrics of the code, and no others, is held by the unit tests that write it.
 #[test]
-fn every_metric_of_our_own_is_on_its_page_and_nothing_else_is() {
-    let mut registered = BTreeSet::new();
-    for entry in fs::read_dir(project().join("src/metrics")).expect("the folder can be read") {
-        let path = entry.expect("it can be listed").path();
-        if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("tests.rs") {
-            let source = fs::read_to_string(path).expect("a source can be read");
-            let names =
-                source.split('"').filter(|text| text.starts_with("kubeproxy_nft_") && !text.contains(['{', ' ']));
-            registered.extend(names.map(str::to_owned));
-        }
-    }
-    assert!(registered.len() > 15, "{registered:?}");
+fn every_metric_of_our_own_that_a_page_names_is_there() {
     let page = page("deploy/METRICS.md");
-    let listed: BTreeSet<String> = first_cells(&page)
-        .filter(|cell| cell.starts_with("kubeproxy_nft_") && !cell.contains(' '))
-        .map(str::to_owned)
-        .collect();
-    // Counters are registered without the end of their samples' name.
-    let without_total = |name: &String| name.strip_suffix("_total").unwrap_or(name).to_owned();
-    assert_eq!(listed.iter().map(without_total).collect::<BTreeSet<_>>(), registered);
+    let listed: BTreeSet<&str> = first_cells(&page).filter(|cell| cell.starts_with("kubeproxy_nft_")).collect();
+    assert!(listed.len() > 15, "{listed:?}");
     for name in pages() {
         let text = self::page(&name);
         let unknown: Vec<_> =

@@ -6,6 +6,8 @@ use clap::{ArgMatches, Command, ValueEnum, value_parser};
 use clap_complete::shells;
 use clap_mangen::Man;
 
+use super::table::GROUPS;
+
 /// The command that prints completion for a shell.
 pub(super) const COMPLETION: &str = "completion";
 /// The command that prints the man page.
@@ -35,6 +37,14 @@ _kube_proxy_names() {
 }
 complete -F _kube_proxy_names -o bashdefault -o default kube-proxy
 "#;
+
+/// The begin of the man page. It has no date, so that each build gives the same page.
+const MAN_HEAD: &str = concat!(
+    ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq \'\n.TH KUBE-PROXY 8 \"\" \"kube-proxy-nft ",
+    env!("CARGO_PKG_VERSION"),
+    "\"\n.SH NAME\nkube-proxy \\- programs Kubernetes Services into nf_tables over netlink\n\
+     .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
+);
 
 /// Adds the commands that print documents.
 pub(super) fn add_to(line: Command) -> Command {
@@ -80,15 +90,24 @@ pub(super) fn man_page(line: Command) -> Result<String, String> {
     line.build();
     let mut page = Vec::new();
     Man::new(line.clone()).section("8").render(&mut page).map_err(|error| error.to_string())?;
-    let mut page = String::from_utf8(page).map_err(|error| error.to_string())?;
-    // The options of `render` are those of the proxy.
-    let is_told = |command: &&mut Command| command.get_name() != super::RENDER && !command.is_hide_set();
-    for command in line.get_subcommands_mut().filter(is_told) {
+    let page = String::from_utf8(page).map_err(|error| error.to_string())?;
+    // The title of clap_mangen has no place for a date, and its synopsis has every flag.
+    let (_, behind) = page.split_once(".SH DESCRIPTION\n").ok_or("the man page has no description")?;
+    let mut page = format!("{MAN_HEAD}.SH DESCRIPTION\n{behind}");
+    for command in line.get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = command.get_name().to_uppercase();
-        let help = command.render_long_help().to_string();
+        let help = without_flags_of_the_proxy(command.clone()).render_long_help().to_string();
         page += &format!(".SH \"COMMAND {name}\"\n.nf\n{}\n.fi\n", escaped(help.trim_end()));
     }
     Ok(page)
+}
+
+/// Without the flags that are told above already.
+fn without_flags_of_the_proxy(command: Command) -> Command {
+    let is_told = |arg: &clap::Arg| arg.get_help_heading().is_some_and(|heading| GROUPS.contains(&heading));
+    let (name, has_them) = (command.get_name().to_owned(), command.get_arguments().any(is_told));
+    let command = command.mut_args(|arg| if is_told(&arg) { arg.hide(true) } else { arg });
+    if has_them { command.after_help(format!("{name} takes the flags of the proxy as well.")) } else { command }
 }
 
 /// Text as lines of a man page, none of which is a request.

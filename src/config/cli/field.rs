@@ -6,7 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::duration::GoDuration;
-use crate::config::file::{Counters, Flowtable, KubeProxyConfiguration, Quantity, RulesetLayout, VmoduleItem};
+use crate::config::file::{
+    Counters, Flowtable, KubeProxyConfiguration, Quantity, RulesetLayout, TableOwnership, VmoduleItem,
+};
 
 /// The place of a field in the configuration.
 type Place<T> = fn(&mut KubeProxyConfiguration) -> &mut T;
@@ -38,6 +40,8 @@ pub(super) enum Field {
     Counts(Place<Counters>),
     /// `off`, `auto`, or names of interfaces.
     Interfaces(Place<Flowtable>),
+    /// `off` or `auto`.
+    Ownership(Place<TableOwnership>),
     /// `name=bool` pairs; given again, they are merged.
     Gates,
     /// `pattern=level` pairs, put before those of the file.
@@ -66,6 +70,7 @@ impl Field {
             }
             Self::Layout(place) => *place(config) = parsed(last)?,
             Self::Counts(place) => *place(config) = parsed(last)?,
+            Self::Ownership(place) => *place(config) = parsed(last)?,
             Self::Interfaces(place) => *place(config) = Flowtable::from(last.clone()),
             Self::Gates => config.feature_gates.extend(pairs(values, go_bool)?),
             Self::Vmodule => {
@@ -90,15 +95,32 @@ impl Field {
             Self::Quantity(place) => place(config).to_string(),
             Self::Layout(place) => place(config).to_string(),
             Self::Counts(place) => place(config).to_string(),
+            Self::Ownership(place) => place(config).to_string(),
             Self::Interfaces(place) => place(config).to_string(),
             Self::Gates => joined(config.feature_gates.iter()),
             Self::Vmodule => joined(config.logging.vmodule.iter().map(|item| (&item.file_pattern, &item.verbosity))),
         }
     }
 
-    /// Whether the flag may be given without a value.
-    pub(super) fn is_switch(self) -> bool {
-        matches!(self, Self::Bool(_))
+    /// Go's name of the type, or the words that the flag takes. A `bool` may be given without a value.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Self::Text(_) => "string",
+            Self::Address(_) => "ipport",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int32",
+            Self::Level(_) => "level",
+            Self::Float(_) => "float32",
+            Self::Duration(_) => "duration",
+            Self::List(_) => "strings",
+            Self::Quantity(_) => "quantity",
+            Self::Layout(_) => "maps|chains",
+            Self::Counts(_) => "off|services|endpoints",
+            Self::Interfaces(_) => "off|auto|INTERFACES",
+            Self::Ownership(_) => "off|auto",
+            Self::Gates => "mapStringBool",
+            Self::Vmodule => "pattern=N,...",
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The command line.
 //!
 //! Takes the process's arguments, gives a [`Request`]. The arguments of the commands that look at a node are given by the caller, as an
-//! addition to the command line ([`Commands`]), and go back to it as clap's matches. `table` says which flag sets which field of the configuration; the
-//! flags that set none are [`OPTIONS`]. [`Flags::apply`] decides which flags have effect beside `--config`. Invariant:
-//! the values of a [`Flags`] have the type of their flag.
+//! addition to the command line ([`Commands`]), and go back to it as clap's matches. `table` says which flag sets which field of the
+//! configuration, and which set none. [`Flags::apply`] decides which flags have effect beside `--config`. Invariant: the values of a
+//! [`Flags`] have the type of their flag.
 
 mod documents;
 mod field;
@@ -18,7 +18,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 use super::KUBERNETES_MINOR;
 use super::file::KubeProxyConfiguration;
 use field::go_bool;
-use table::FLAGS;
+use table::{DEPRECATED, FLAGS, Flag, GLOBAL, GROUPS, OPTIONS, Opt, WITHOUT_EFFECT};
 
 /// The version to report unless `--version=v...` gives another one. Tools read `Kubernetes v1.36.2` from the first line of `--version`,
 /// so the release whose behaviour this program follows comes first; its own version is the build part after `+`, as in semantic
@@ -27,51 +27,6 @@ pub(super) const VERSION: &str = concat!("v1.36.2+kube-proxy-nft.", env!("CARGO_
 
 /// The command that prints the ruleset for manifests.
 const RENDER: &str = "render";
-
-/// A flag that sets no field.
-struct Opt {
-    name: &'static str,
-    /// Its value when it is not given, as Go prints it.
-    default: &'static str,
-    check: fn(&str) -> Result<(), String>,
-    help: &'static str,
-}
-
-const fn text(name: &'static str, default: &'static str, help: &'static str) -> Opt {
-    Opt { name, default, check: |_| Ok(()), help }
-}
-
-const fn switch(name: &'static str, help: &'static str) -> Opt {
-    Opt { name, default: "false", check: |text| go_bool(text).map(drop), help }
-}
-
-const fn port(name: &'static str, default: &'static str, help: &'static str) -> Opt {
-    Opt { name, default, check: |text| text.parse::<i32>().map(drop).map_err(|error| error.to_string()), help }
-}
-
-/// The flags that choose what to do, and some of upstream's that have no effect here.
-const OPTIONS: &[Opt] = &[
-    text("config", "", "Path of a KubeProxyConfiguration file (YAML or JSON); with it, most other flags are ignored"),
-    text(
-        "manifests",
-        "",
-        "Read Services, EndpointSlices and Nodes from the files of this directory, not the API server",
-    ),
-    Opt {
-        name: "table-ownership",
-        default: "off",
-        check: |text| if ["auto", "off"].contains(&text) { Ok(()) } else { Err("expected auto or off".to_owned()) },
-        help: "Whether the kernel refuses changes of our tables by other programs: auto (kernel 6.9 and newer), or off",
-    },
-    text("master", "", "URL of the API server; overrides the kubeconfig"),
-    text("write-config-to", "", "Write the configuration to this file and exit"),
-    switch("cleanup", "Remove the rules of kube-proxy and exit"),
-    switch("init-only", "Do the privileged part of the start and exit"),
-    port("healthz-port", "10256", "Deprecated: port of the healthz server; 0 switches it off"),
-    port("metrics-port", "10249", "Deprecated: port of the metrics server"),
-    text("machine-id-file", "/etc/machine-id,/var/lib/dbus/machine-id", "Without effect"),
-    text("boot-id-file", "/proc/sys/kernel/random/boot_id", "Without effect"),
-];
 
 /// The values of each flag that was given, in order.
 #[derive(Debug, Default)]
@@ -228,32 +183,86 @@ fn version_flag(value: &str) -> Result<VersionFlag, String> {
 
 /// The whole command line.
 pub(super) fn command_line(commands: Commands) -> Command {
-    let version = argument("version", true).help("Print the version and exit; true, raw or a version to report");
-    let render = Command::new(RENDER).about("Print the ruleset for a directory of manifests, and change nothing");
+    let version = argument("version", "true|raw|VERSION", true).help(
+        "Print the version and exit; with a version such as v1.36.2 run, and report that one in metrics, pages and log",
+    );
+    let help = || Arg::new("help").short('h').long("help").action(ArgAction::Help).help("Print help and exit");
+    let render = RenderArgs::augment_args(Command::new(RENDER));
+    let render = render.about("Print the ruleset for a directory of manifests, and change nothing");
     let line = with_flags(Command::new("kube-proxy-nft"))
         .bin_name("kube-proxy")
-        .arg(version)
+        .args([help().help_heading(GLOBAL), version.help_heading(GLOBAL)])
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
-        .subcommand(with_flags(RenderArgs::augment_args(render)));
+        .subcommand(with_flags(render));
     // Behind the commands, whose own description would take its place.
-    documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink")
+    let line = documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink");
+    // The flag of clap has no heading; without it each command needs one of its own.
+    line.disable_help_flag(true).mut_subcommands(|command| command.arg(help()))
+}
+
+/// What is told of a flag.
+struct Described {
+    name: &'static str,
+    /// Its heading in the help text.
+    group: &'static str,
+    /// The Go type of its value, or the words that it takes.
+    kind: &'static str,
+    /// As Go prints it.
+    default: String,
+    /// Path of the field that it sets, if it sets one.
+    field: Option<&'static str>,
+    /// Whether it counts beside `--config`.
+    with_file: bool,
+    help: &'static str,
+}
+
+/// All flags but `--help` and `--version`, in the order of the help text.
+fn described() -> Vec<Described> {
+    let mut defaults = KubeProxyConfiguration::default();
+    let options = OPTIONS.iter().map(|&Opt { name, kind, default, group, help, with_file, .. }| Described {
+        name,
+        group,
+        kind,
+        default: default.to_owned(),
+        field: None,
+        with_file,
+        help,
+    });
+    let mut all: Vec<Described> = options.collect();
+    all.extend(FLAGS.iter().map(|&Flag { name, path, field, help, group, with_file }| Described {
+        name,
+        group,
+        kind: field.kind(),
+        default: field.show(&mut defaults),
+        field: Some(path),
+        with_file,
+        help,
+    }));
+    all.sort_by_key(|flag| GROUPS.iter().position(|group| *group == flag.group));
+    all
 }
 
 fn with_flags(command: Command) -> Command {
-    let options = OPTIONS.iter().map(|option| argument(option.name, option.default == "false").help(option.help));
-    let flags = FLAGS.iter().map(|flag| {
-        let argument = argument(flag.name, flag.field.is_switch()).help(flag.help).help_heading(flag.group);
+    let arguments = described().into_iter().map(|flag| {
+        let default = if ["", "[]"].contains(&flag.default.as_str()) {
+            String::new()
+        } else {
+            format!(" (default {})", flag.default)
+        };
+        let argument = argument(flag.name, flag.kind, flag.kind == "bool")
+            .help(format!("{}{default}", flag.help))
+            .help_heading(flag.group);
         if flag.name == "v" { argument.short('v') } else { argument }
     });
-    command.args(options).args(flags)
+    command.args(arguments)
 }
 
 /// Any word can be a value, also one with a dash, as in Go; but a switch takes its value after `=` only.
-fn argument(name: &'static str, switch: bool) -> Arg {
-    let argument = Arg::new(name).long(name).action(ArgAction::Append).value_name("VALUE");
+fn argument(name: &'static str, kind: &'static str, switch: bool) -> Arg {
+    let argument = Arg::new(name).long(name).action(ArgAction::Append).value_name(kind);
     if switch {
-        return argument.value_name("BOOL").num_args(0..=1).require_equals(true).default_missing_value("true");
+        return argument.num_args(0..=1).require_equals(true).default_missing_value("true");
     }
     argument.num_args(1).allow_hyphen_values(true)
 }
@@ -352,28 +361,30 @@ impl Flags {
         }
     }
 
-    /// The flags that were given and have no effect, because there is a configuration file.
-    pub(super) fn ignored(&self) -> Vec<&'static str> {
-        if self.config_file().is_none() {
-            return Vec::new();
+    /// A warning for each flag that was given, and that has no effect or is deprecated.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let given = described().into_iter().filter(|flag| !self.values(flag.name).is_empty());
+        given.filter_map(|flag| self.warning(&flag)).collect()
+    }
+
+    fn warning(&self, flag: &Described) -> Option<String> {
+        let name = flag.name;
+        if flag.help.starts_with(WITHOUT_EFFECT) {
+            return Some(format!("--{name} has no effect in this program: take the flag away"));
         }
-        let of_file = FLAGS.iter().filter(|flag| !flag.with_file).map(|flag| flag.name);
-        let names = of_file.chain(["healthz-port", "metrics-port"]);
-        names.filter(|name| !self.values(name).is_empty()).collect()
-    }
-
-    /// The flags that were given and never have an effect.
-    pub(super) fn unused(&self) -> Vec<&'static str> {
-        let unused = FLAGS.iter().filter(|flag| flag.group == table::UNUSED || flag.help.starts_with("Without effect"));
-        let options = OPTIONS.iter().filter(|option| option.help.starts_with("Without effect"));
-        let names = unused.map(|flag| flag.name).chain(options.map(|option| option.name));
-        names.filter(|name| !self.values(name).is_empty()).collect()
-    }
-
-    /// The flags that were given and that upstream calls deprecated.
-    pub(super) fn deprecated(&self) -> Vec<&'static str> {
-        let deprecated = OPTIONS.iter().filter(|option| option.help.starts_with("Deprecated"));
-        deprecated.map(|option| option.name).filter(|name| !self.values(name).is_empty()).collect()
+        // Both port flags end in the same way.
+        let successor = name.replace("port", "bind-address");
+        match flag.field {
+            _ if flag.with_file || self.config_file().is_none() => flag
+                .help
+                .starts_with(DEPRECATED)
+                .then(|| format!("--{name} is deprecated: use --{successor} with the port")),
+            Some(field) => Some(format!("--{name} has no effect beside --config: set {field} in the file")),
+            None => {
+                let field = FLAGS.iter().find(|flag| flag.name == successor).map_or("", |flag| flag.path);
+                Some(format!("--{name} has no effect beside --config: set {field} in the file"))
+            }
+        }
     }
 
     /// The version to report.

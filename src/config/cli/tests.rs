@@ -1,5 +1,8 @@
 //! Tests of the command line: each flag, and the rules for all of them.
 
+mod page;
+
+use super::table::OWN;
 use super::*;
 use crate::config::duration::GoDuration;
 
@@ -149,8 +152,8 @@ fn beside_a_file_only_the_flags_of_the_table_count() {
         let other = if other.starts_with("[1") { other.trim_matches(['[', ']']) } else { other };
         let changed =
             applied(&["--config=f", &format!("--{}={other}", flag.name)]) != KubeProxyConfiguration::default();
-        let ours = ["ruleset-layout", "relist-removal-limit", "service-elements-limit", "flowtable", "counters"];
-        let counts = ["hostname-override", "metrics-services-limit"].iter().chain(&ours).any(|name| *name == flag.name)
+        let counts = flag.name == "hostname-override"
+            || flag.group == OWN
             || flag.name.starts_with("log")
             || flag.name.starts_with('v');
         assert_eq!(changed, counts, "{}", flag.name);
@@ -234,6 +237,7 @@ fn commands_of_the_caller_get_their_arguments_and_their_own_errors() {
     assert!(text.contains("'look'"), "the near command is not named: {text}");
 }
 
+// Flags that do nothing are named, one by one, with what to do.
 #[test]
 fn flags_that_do_nothing_are_named() {
     let given = [
@@ -243,15 +247,64 @@ fn flags_that_do_nothing_are_named() {
         "--healthz-port=1",
         "--ipvs-scheduler=rr",
         "--boot-id-file=x",
+        "--master=https://192.0.2.1",
+        "--table-ownership=auto",
         "--v=2",
     ];
-    let beside_a_file = flags(&given);
-    assert_eq!(beside_a_file.ignored(), ["cluster-cidr", "ipvs-scheduler", "healthz-port"]);
-    assert_eq!(beside_a_file.unused(), ["ipvs-scheduler", "boot-id-file"]);
-    assert_eq!(beside_a_file.deprecated(), ["healthz-port"]);
-    let alone = flags(&given[1..]);
-    assert_eq!(alone.ignored(), [""; 0]);
-    assert_eq!(flags(&["--config=f"]).unused(), [""; 0]);
+    assert_eq!(
+        flags(&given).warnings(),
+        [
+            "--cluster-cidr has no effect beside --config: set clusterCIDR in the file",
+            "--healthz-port has no effect beside --config: set healthzBindAddress in the file",
+            "--boot-id-file has no effect in this program: take the flag away",
+            "--ipvs-scheduler has no effect in this program: take the flag away",
+        ]
+    );
+    assert_eq!(
+        flags(&given[1..]).warnings(),
+        [
+            "--healthz-port is deprecated: use --healthz-bind-address with the port",
+            "--boot-id-file has no effect in this program: take the flag away",
+            "--ipvs-scheduler has no effect in this program: take the flag away",
+        ]
+    );
+    assert_eq!(flags(&["--config=f"]).warnings(), [""; 0]);
+}
+
+// Each flag sets the field that its warning and its page name, and no other.
+#[test]
+fn each_flag_sets_the_field_of_its_path() {
+    let default = serde_json::to_value(KubeProxyConfiguration::default()).unwrap();
+    for flag in FLAGS {
+        let (_, _, other) = SURFACE.iter().find(|(name, _, _)| *name == flag.name).unwrap();
+        let other = if other.starts_with("[1") { other.trim_matches(['[', ']']) } else { other };
+        let mut config = KubeProxyConfiguration::default();
+        flag.field.set(&mut config, &[other.to_owned()]).unwrap();
+        let mut changed = serde_json::to_value(config).unwrap();
+        let pointer = format!("/{}", flag.path.replace('.', "/"));
+        let [field, before] = [&mut changed, &mut default.clone()]
+            .map(|document| document.pointer_mut(&pointer).unwrap_or_else(|| panic!("no field {}", flag.path)).take());
+        assert_ne!(field, before, "--{}", flag.name);
+        *changed.pointer_mut(&pointer).unwrap() = before;
+        assert_eq!(changed, default, "--{} sets more than {}", flag.name, flag.path);
+    }
+}
+
+// The help text has each flag below its heading, with its type and its default; ours are below a heading that says so.
+#[test]
+fn help_has_groups_types_and_defaults() {
+    let Ok(Request::Print(text)) = request(&["--help"]) else { panic!() };
+    let headings: Vec<&str> = text.lines().filter(|line| line.ends_with(':') && !line.starts_with(' ')).collect();
+    let wanted: Vec<String> = ["Commands"].iter().chain(&GROUPS).map(|group| format!("{group}:")).collect();
+    assert_eq!(headings, wanted);
+    for flag in described() {
+        let below = text.split(&format!("\n{}:\n", flag.group)).nth(1).unwrap().split("\n\n").next().unwrap();
+        let value = if flag.kind == "bool" { "[=<bool>]".to_owned() } else { format!(" <{}>", flag.kind) };
+        assert!(below.contains(&format!("--{}{value}", flag.name)), "--{}{value} is not in\n{below}", flag.name);
+        let default = format!("{} (default {})", flag.help, flag.default);
+        let has_default = !["", "[]"].contains(&flag.default.as_str());
+        assert_eq!(below.contains(&default), has_default, "{default} in\n{below}");
+    }
 }
 
 #[test]
@@ -264,7 +317,20 @@ fn completion_and_man_page_know_the_commands_and_their_options() {
     }
     assert!(request(&["completion", "tcsh"]).is_err());
     let Ok(Request::Print(page)) = request_with_look(&["man"]) else { panic!() };
-    for part in [".TH kube-proxy 8", "masquerade\\-all", ".SH \"COMMAND LOOK\"", "\\-\\-far"] {
+    let parts = [
+        ".TH KUBE-PROXY 8",
+        "masquerade\\-all",
+        ".SH \"COMMAND LOOK\"",
+        "\\-\\-far",
+        ".SH \"COMMAND RENDER\"",
+        "\\-\\-strict",
+    ];
+    for part in parts {
         assert!(page.contains(part), "the page lacks {part}: {page}");
+    }
+    let groups = GROUPS.map(str::to_uppercase);
+    for heading in groups {
+        let found = page.lines().filter(|line| line.starts_with(".SH ") && line.contains(&heading)).count();
+        assert_eq!(found, 1, "{heading}: {page}");
     }
 }

@@ -27,43 +27,21 @@ pub(crate) struct Nftables {
     pub(crate) sync_period: GoDuration,
     /// Least time between two syncs (G3); 0 stands for 1 s.
     pub(crate) min_sync_period: GoDuration,
-    /// How the rules are laid out; a field of our own, left out of what is written when it has its default.
-    #[serde(skip_serializing_if = "RulesetLayout::is_default")]
+    /// How the rules are laid out. This field and those below are our own.
     pub(crate) ruleset_layout: RulesetLayout,
     /// The share of all objects of a kind, in percent, that one list of the API server may remove; a list that lacks more is confirmed
-    /// by a second one. A field of our own, left out of what is written when it has its default.
-    #[serde(skip_serializing_if = "is_default_removal_limit")]
+    /// by a second one.
     pub(crate) relist_removal_limit: i32,
-    /// The number of elements of sets and maps that one Service may take; one that takes more is left out. 0 stands for no limit. A
-    /// field of our own, left out of what is written when it has its default.
-    #[serde(skip_serializing_if = "is_default_elements_limit")]
+    /// The number of elements of sets and maps that one Service may take; one that takes more is left out. 0 stands for no limit.
     pub(crate) service_elements_limit: i32,
-    /// The interfaces between which established connections bypass the rules. A field of our own, left out of what is written when it
-    /// is `off`.
-    #[serde(skip_serializing_if = "Flowtable::is_default")]
+    /// The interfaces between which established connections bypass the rules.
     pub(crate) flowtable: Flowtable,
-    /// What the rules count. A field of our own, left out of what is written when it is `off`.
-    #[serde(skip_serializing_if = "Counters::is_default")]
+    /// What the rules count.
     pub(crate) counters: Counters,
-    /// The number of Services that have metrics of their own when the rules count; those of the others are added up. A field of our own,
-    /// left out of what is written when it has its default.
-    #[serde(skip_serializing_if = "is_default_metrics_limit")]
+    /// The number of Services that have metrics of their own when the rules count; those of the others are added up.
     pub(crate) metrics_services_limit: i32,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_default_removal_limit(limit: &i32) -> bool {
-    *limit == RELIST_REMOVAL_LIMIT
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_default_elements_limit(limit: &i32) -> bool {
-    *limit == SERVICE_ELEMENTS_LIMIT
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_default_metrics_limit(limit: &i32) -> bool {
-    *limit == METRICS_SERVICES_LIMIT
+    /// Whether the kernel refuses changes of our tables by other programs.
+    pub(crate) table_ownership: TableOwnership,
 }
 
 /// `nftables.flowtable`: `off`, `auto`, or names of interfaces with commas between them. The names are checked with the other rules of the
@@ -78,12 +56,6 @@ pub(crate) enum Flowtable {
     Auto,
     /// The interfaces of these names, as far as they exist.
     Interfaces(Vec<String>),
-}
-
-impl Flowtable {
-    pub(super) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 impl From<String> for Flowtable {
@@ -112,6 +84,25 @@ impl fmt::Display for Flowtable {
     }
 }
 
+/// The word of each variant, as the file and the command line have it.
+macro_rules! words {
+    ($type:ident: $($variant:ident = $word:literal),+; $expected:literal) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = &'static str;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text { $($word => Ok(Self::$variant),)+ _ => Err(concat!("expected ", $expected)) }
+            }
+        }
+    };
+}
+
 /// How the rules of Services are laid out in nftables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -123,29 +114,7 @@ pub(crate) enum RulesetLayout {
     Chains,
 }
 
-impl fmt::Display for RulesetLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Maps => "maps",
-            Self::Chains => "chains",
-        })
-    }
-}
-
-impl std::str::FromStr for RulesetLayout {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let layouts = [Self::Maps, Self::Chains];
-        layouts.into_iter().find(|layout| layout.to_string() == text).ok_or("expected maps or chains")
-    }
-}
-
-impl RulesetLayout {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
+words!(RulesetLayout: Maps = "maps", Chains = "chains"; "maps or chains");
 
 /// `nftables.counters`: what the rules count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -160,30 +129,20 @@ pub(crate) enum Counters {
     Endpoints,
 }
 
-impl Counters {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
+words!(Counters: Off = "off", Services = "services", Endpoints = "endpoints"; "off, services or endpoints");
+
+/// `nftables.tableOwnership`: whether the kernel refuses changes of our tables by other programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TableOwnership {
+    /// It does not.
+    #[default]
+    Off,
+    /// It does, where it can (Linux 6.9), while this program runs.
+    Auto,
 }
 
-impl fmt::Display for Counters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Off => "off",
-            Self::Services => "services",
-            Self::Endpoints => "endpoints",
-        })
-    }
-}
-
-impl std::str::FromStr for Counters {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Self::Off, Self::Services, Self::Endpoints];
-        all.into_iter().find(|counters| counters.to_string() == text).ok_or("expected off, services or endpoints")
-    }
-}
+words!(TableOwnership: Off = "off", Auto = "auto"; "off or auto");
 
 impl Default for Nftables {
     fn default() -> Self {
@@ -198,6 +157,7 @@ impl Default for Nftables {
             flowtable: Flowtable::default(),
             counters: Counters::default(),
             metrics_services_limit: METRICS_SERVICES_LIMIT,
+            table_ownership: TableOwnership::default(),
         }
     }
 }

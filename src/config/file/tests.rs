@@ -14,7 +14,7 @@ fn refused(body: &str) -> String {
     decode(&format!("{HEADER}{body}")).unwrap_err().to_string()
 }
 
-/// Every field with the default that upstream documents.
+/// Every field with the default that upstream, or our page, documents.
 fn documented_defaults() -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -47,7 +47,12 @@ fn documented_defaults() -> Value {
             "syncPeriod": "30s", "minSyncPeriod": "0s", "scheduler": "", "excludeCIDRs": [], "strictARP": false,
             "tcpTimeout": "0s", "tcpFinTimeout": "0s", "udpTimeout": "0s"
         },
-        "nftables": {"masqueradeBit": 14, "masqueradeAll": false, "syncPeriod": "30s", "minSyncPeriod": "1s"},
+        "nftables": {
+            "masqueradeBit": 14, "masqueradeAll": false, "syncPeriod": "30s", "minSyncPeriod": "1s",
+            // Our own.
+            "rulesetLayout": "maps", "relistRemovalLimit": 90, "serviceElementsLimit": 100_000, "flowtable": "off",
+            "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off"
+        },
         "winkernel": {
             "networkName": "", "sourceVip": "", "enableDSR": false, "rootHnsEndpointName": "",
             "forwardHealthCheckVip": false
@@ -154,6 +159,9 @@ fn every_field_is_read() {
     changed["apiVersion"] = json!(API_VERSION);
     changed["kind"] = json!(KIND);
     changed["featureGates"] = json!({"Gate": true});
+    for (field, value) in [("rulesetLayout", "chains"), ("counters", "endpoints"), ("tableOwnership", "auto")] {
+        changed["nftables"][field] = json!(value);
+    }
     changed["logging"]["vmodule"] = json!([{"filePattern": "proxier", "verbosity": 3}]);
     let decoded = decode(&changed.to_string()).unwrap();
     assert_eq!(serde_json::to_value(&decoded.config).unwrap(), changed);

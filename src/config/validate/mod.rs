@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::duration::GoDuration;
-use super::file::{self, KubeProxyConfiguration, LoggingSection};
+use super::file::{self, KubeProxyConfiguration, LoggingSection, TableOwnership};
 use super::{Client, Config, Conntrack, Context, FieldError, LogFormat, LoggingConfig};
 
 /// The errors and warnings so far.
@@ -139,7 +139,7 @@ fn check(
         features: features.reported,
         logging: logging?,
         manifests: context.manifests,
-        own_tables: context.own_tables,
+        own_tables: file.nftables.table_ownership == TableOwnership::Auto,
         version: context.version,
         config_file: context.config_file,
         configz: context.configz,

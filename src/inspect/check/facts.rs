@@ -12,7 +12,7 @@ use nft::{Connection, HookedChain};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::is_about_rights;
-use crate::config::{Config, FlagNotes, ProxyArgs};
+use crate::config::{Config, ProxyArgs};
 use crate::inspect::source::{client, options};
 use crate::kernel::leftovers::{self, Left};
 use crate::kernel::probe::{ProbeError, probe};
@@ -40,7 +40,6 @@ impl From<nft::ReadError> for NoLook {
 /// Everything that was found.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    pub(super) flags: FlagNotes,
     pub(super) file: Option<String>,
     /// The configuration, or what is wrong with it. Without one, what depends on it is not looked at.
     pub(super) config: Result<OfConfig, String>,
@@ -118,7 +117,6 @@ impl Facts {
     pub(super) fn gather(args: &ProxyArgs) -> Self {
         let proc = Path::new("/proc");
         Self {
-            flags: args.notes(),
             file: args.file().map(str::to_owned),
             config: args.config().map(|config| OfConfig::of(&config, proc)).map_err(|error| chain(&error.into())),
             kernel: Kernel::look(proc),

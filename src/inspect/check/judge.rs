@@ -93,20 +93,6 @@ fn configuration(facts: &Facts) -> Vec<Line> {
             )]
         }
     };
-    for name in &facts.flags.ignored {
-        lines.push(warning(
-            AREA,
-            format_args!("--{name} is ignored beside --config"),
-            "set the field in the configuration file, or take the flag away",
-        ));
-    }
-    for name in facts.flags.unused.iter().filter(|name| !facts.flags.ignored.contains(name)) {
-        lines.push(warning(AREA, format_args!("--{name} has no effect in this program"), "take the flag away"));
-    }
-    for name in facts.flags.deprecated.iter().filter(|name| !facts.flags.ignored.contains(name)) {
-        let remedy = format!("use --{} with the port", name.replace("port", "bind-address"));
-        lines.push(warning(AREA, format_args!("--{name} is deprecated"), &remedy));
-    }
     let warnings = facts.config.iter().flat_map(|config| &config.warnings);
     lines.extend(warnings.map(|text| line(AREA, Verdict::Warning, text, None)));
     lines

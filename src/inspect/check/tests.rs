@@ -10,7 +10,6 @@ use nft::{Hook, HookedChain, TableName};
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::judge::lines_at;
 use super::*;
-use crate::config::FlagNotes;
 use crate::inspect::output::Output;
 use crate::kernel::leftovers::Left;
 use crate::kernel::sysctl::{Setting, Writable};
@@ -52,7 +51,6 @@ fn good() -> Facts {
         ports: vec![("metrics", "127.0.0.1:10249".parse().unwrap(), true)],
     };
     Facts {
-        flags: FlagNotes::default(),
         file: Some("/var/lib/kube-proxy/config.conf".to_owned()),
         config: Ok(config),
         kernel: Kernel {
@@ -120,7 +118,8 @@ fn a_good_node_has_no_trouble() {
 #[test]
 fn what_people_see_is_as_recorded() {
     let mut facts = good();
-    facts.flags = FlagNotes { ignored: vec!["cluster-cidr"], unused: Vec::new(), deprecated: Vec::new() };
+    config(&mut facts).warnings =
+        vec!["--cluster-cidr has no effect beside --config: set clusterCIDR in the file".to_owned()];
     config(&mut facts).sysctls[0].present = Ok(65_536);
     api(&mut facts).access[1].outcome = Allowed::No("the server answered 403: Forbidden".to_owned());
     facts.programs.proxy = Err(NoLook::NotPermitted);
@@ -158,24 +157,10 @@ fn a_configuration_that_is_not_valid_is_a_failure_and_the_rest_is_looked_at() {
 }
 
 #[test]
-fn flags_and_fields_without_effect_are_warnings_with_their_names() {
-    let found = troubles(|facts| {
-        facts.flags = FlagNotes {
-            ignored: vec!["healthz-port"],
-            unused: vec!["ipvs-scheduler"],
-            deprecated: vec!["metrics-port", "healthz-port"],
-        };
-        config(facts).warnings = vec!["unknown field shiny in the configuration file is ignored".to_owned()];
-    });
-    let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
-    let expected = [
-        "--healthz-port is ignored beside --config",
-        "--ipvs-scheduler has no effect in this program",
-        "--metrics-port is deprecated",
-        "unknown field shiny in the configuration file is ignored",
-    ];
-    assert_eq!(texts, expected);
-    assert!(found.iter().all(|(result, _)| *result == Verdict::Warning));
+fn the_warnings_of_the_configuration_are_warnings_here() {
+    let text = "unknown field shiny in the configuration file is ignored";
+    let found = troubles(|facts| config(facts).warnings = vec![text.to_owned()]);
+    assert_eq!(found, [(Verdict::Warning, text.to_owned())]);
 }
 
 #[test]

@@ -122,7 +122,10 @@ fn flags_and_fields_without_effect_are_named_and_a_wrong_file_is_a_failure() {
     );
     assert_eq!(code, Some(0), "{report:#}");
     let warnings = with_result(&report, "warning");
-    assert!(contains(&warnings, "--cluster-cidr is ignored beside --config"), "{report:#}");
+    assert!(
+        contains(&warnings, "--cluster-cidr has no effect beside --config: set clusterCIDR in the file"),
+        "{report:#}"
+    );
     assert!(contains(&warnings, "unknown field shiny"), "{report:#}");
     assert!(contains(&warnings, "there is no Node nobody"), "{report:#}");
     assert!(!contains(&warnings, "--v is") && !contains(&warnings, "hostname-override is"), "{report:#}");
