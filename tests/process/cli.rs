@@ -129,3 +129,28 @@ fn our_own_fields_are_written_with_their_defaults() {
     printed(&["--config", first.to_str().unwrap(), "--write-config-to", second.to_str().unwrap()]);
     assert_eq!(fs::read_to_string(&second).unwrap(), text);
 }
+
+// A flag that the file makes ineffective is named, with the field to set (P1).
+#[test]
+fn each_flag_without_effect_beside_a_file_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let manifests = dir.path().to_str().unwrap();
+    let args = [
+        "--config",
+        KUBEADM,
+        "--hostname-override=n1",
+        "--cluster-cidr=10.0.0.0/8",
+        "--oom-score-adj=1",
+        "--manifests",
+        manifests,
+    ];
+    let output = proxy(&[&["render"], &args[..]].concat());
+    let messages = String::from_utf8(output.stderr).unwrap();
+    for warning in [
+        "--cluster-cidr has no effect beside --config: set clusterCIDR",
+        "--oom-score-adj has no effect beside --config",
+    ] {
+        assert_eq!(messages.lines().filter(|line| line.contains(warning)).count(), 1, "{messages}");
+    }
+    assert!(!messages.contains("--hostname-override") && !messages.contains("--manifests"), "{messages}");
+}
