@@ -69,7 +69,8 @@ fn proxy(invocation: Invocation) -> Result<()> {
     match invocation {
         Invocation::Run(config) => run(config),
         Invocation::Render { config, is_named, args } => render::render(config, is_named, args.strict),
-        Invocation::WriteConfig { path, text } => {
+        Invocation::WriteConfig { path, text, warnings } => {
+            warnings.iter().for_each(output::print_error);
             output::check_reader(fs::write(&path, text)).with_context(|| format!("cannot write {}", path.display()))
         }
         Invocation::InitOnly(config) => init_only(&config),

@@ -57,6 +57,8 @@ pub enum Invocation {
         path: PathBuf,
         /// The configuration as v1alpha1 YAML.
         text: String,
+        /// Warnings for the operator.
+        warnings: Vec<String>,
     },
     /// Do the privileged part of the start and exit.
     InitOnly(Config),
@@ -337,7 +339,7 @@ fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
     let (config, file) = configure(flags, hostname)?;
     if let Some(path) = flags.option("write-config-to") {
         let text = output::yaml(&file).map_err(Error::Usage)?;
-        return Ok(Invocation::WriteConfig { path: path.into(), text });
+        return Ok(Invocation::WriteConfig { path: path.into(), text, warnings: config.warnings });
     }
     Ok(if flags.is_on("cleanup") {
         Invocation::Cleanup(config)

@@ -109,7 +109,7 @@ mod tests {
     fn written(args: &[&str]) -> String {
         let args = ["kube-proxy", "--write-config-to=out"].iter().chain(args).map(OsString::from);
         match load(args).unwrap() {
-            Invocation::WriteConfig { path, text } if path.as_os_str() == "out" => text,
+            Invocation::WriteConfig { path, text, .. } if path.as_os_str() == "out" => text,
             other => panic!("{other:?}"),
         }
     }
@@ -192,5 +192,9 @@ mod tests {
         assert_eq!(object["clientConnection"]["qps"], json!(5));
         assert_eq!(object["iptables"]["syncPeriod"], "0s");
         assert_eq!(object["nftables"]["syncPeriod"], "30s");
+        assert_eq!(
+            (&object["nftables"]["tableOwnership"], &object["nftables"]["counters"]),
+            (&json!("off"), &json!("off"))
+        );
     }
 }

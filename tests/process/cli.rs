@@ -144,13 +144,18 @@ fn each_flag_without_effect_beside_a_file_is_named() {
         "--manifests",
         manifests,
     ];
-    let output = proxy(&[&["render"], &args[..]].concat());
-    let messages = String::from_utf8(output.stderr).unwrap();
-    for warning in [
-        "--cluster-cidr has no effect beside --config: set clusterCIDR",
-        "--oom-score-adj has no effect beside --config",
+    let written = dir.path().join("written");
+    for output in [
+        proxy(&[&["render"], &args[..]].concat()),
+        proxy(&[&["--write-config-to", written.to_str().unwrap()], &args[..]].concat()),
     ] {
-        assert_eq!(messages.lines().filter(|line| line.contains(warning)).count(), 1, "{messages}");
+        let messages = String::from_utf8(output.stderr).unwrap();
+        for warning in [
+            "--cluster-cidr has no effect beside --config: set clusterCIDR",
+            "--oom-score-adj has no effect beside --config",
+        ] {
+            assert_eq!(messages.lines().filter(|line| line.contains(warning)).count(), 1, "{messages}");
+        }
+        assert!(!messages.contains("--hostname-override") && !messages.contains("--manifests"), "{messages}");
     }
-    assert!(!messages.contains("--hostname-override") && !messages.contains("--manifests"), "{messages}");
 }

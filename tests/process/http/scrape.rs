@@ -197,7 +197,7 @@ fn every_family_of_upstream_has_its_name_type_labels_buckets_and_help() {
     let unknown: Vec<_> = unknown.filter(|name| !known.contains(*name)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
     let of_go: Vec<_> = families.keys().filter(|name| name.starts_with("go_")).collect();
-    assert_eq!(of_go, ["go_goroutines"], "the others are about a Go program");
+    assert_eq!(of_go, ["go_goroutines", "go_threads"], "the others are about a Go program");
 }
 
 #[test]
