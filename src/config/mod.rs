@@ -170,6 +170,8 @@ pub(crate) struct Client {
     pub(crate) kubeconfig: Option<PathBuf>,
     /// URL of the API server; overrides the kubeconfig's.
     pub(crate) master: Option<String>,
+    /// The `Accept` header of lists and watches.
+    pub(crate) accept: String,
 }
 
 /// Connection tracking sysctls (N1 to N4). The default leaves all of them as the kernel has them.

@@ -60,7 +60,11 @@ fn defaults_without_file_or_flags() {
         relist_removal_limit: 90,
         service_elements_limit: 100_000,
         allow_service_external_ips: true,
-        client: Client { kubeconfig: None, master: None },
+        client: Client {
+            kubeconfig: None,
+            master: None,
+            accept: "application/vnd.kubernetes.protobuf,application/json".into(),
+        },
         conntrack: Conntrack {
             max_per_core: 32_768,
             min: 131_072,

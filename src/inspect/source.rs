@@ -6,7 +6,8 @@ use crate::source::api::ClientOptions;
 
 /// How the API server is reached.
 pub(crate) fn client(config: &Config) -> ClientOptions {
-    ClientOptions { kubeconfig: config.client.kubeconfig.clone(), master: config.client.master.clone() }
+    let crate::config::Client { kubeconfig, master, accept } = config.client.clone();
+    ClientOptions { kubeconfig, master, accept }
 }
 
 /// How objects are converted.

@@ -78,7 +78,7 @@ fn function_name(line: &str) -> Option<&str> {
 }
 
 /// How the line above the function of a test starts.
-const TESTS: [&str; 3] = ["#[test]", "#[tokio::test", "test_in_each_layout!("];
+const TESTS: [&str; 4] = ["#[test]", "#[tokio::test", "test_in_each_layout!(", "test_in_each_format!("];
 
 fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()

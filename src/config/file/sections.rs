@@ -249,7 +249,7 @@ impl Ipvs {
     }
 }
 
-/// The `clientConnection` section. Only `kubeconfig` is used: the watches send few requests, and their content type is fixed.
+/// The `clientConnection` section. `qps` and `burst` are not used: the watches send few requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ClientConnection {
@@ -257,7 +257,7 @@ pub(crate) struct ClientConnection {
     pub(crate) kubeconfig: String,
     /// The `Accept` header of requests; empty: the content type.
     pub(crate) accept_content_types: String,
-    /// Content type of requests.
+    /// Content type of answers, where `accept_content_types` is empty. Requests with a body are JSON.
     pub(crate) content_type: String,
     /// Requests a second; 0 stands for 5.
     pub(crate) qps: f32,

@@ -130,7 +130,7 @@ fn check(
         relist_removal_limit: relist_removal_limit?,
         service_elements_limit: service_elements_limit?,
         allow_service_external_ips: features.allow_service_external_ips,
-        client: client(file, context.master),
+        client: client(file, context.master, diagnostics),
         conntrack: conntrack?,
         oom_score_adj: file.oom_score_adj,
         profiling: file.enable_profiling,
@@ -242,9 +242,31 @@ fn conntrack(section: &file::Conntrack, diagnostics: &mut Diagnostics) -> Option
     })
 }
 
-fn client(file: &KubeProxyConfiguration, master: Option<String>) -> Client {
-    let kubeconfig = &file.client_connection.kubeconfig;
-    Client { kubeconfig: (!kubeconfig.is_empty()).then(|| kubeconfig.into()), master }
+fn client(file: &KubeProxyConfiguration, master: Option<String>, diagnostics: &mut Diagnostics) -> Client {
+    let section = &file.client_connection;
+    let kubeconfig = Some(&section.kubeconfig).filter(|path| !path.is_empty()).map(Into::into);
+    Client { kubeconfig, master, accept: accept(section, diagnostics) }
+}
+
+/// What the API server may answer with: as in client-go, `acceptContentTypes`, or `contentType` in its place, and JSON from servers
+/// that have no protobuf.
+fn accept(section: &crate::config::file::ClientConnection, diagnostics: &mut Diagnostics) -> String {
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    const JSON: &str = "application/json";
+    let (field, list) = if section.accept_content_types.is_empty() {
+        ("clientConnection.contentType", &section.content_type)
+    } else {
+        ("clientConnection.acceptContentTypes", &section.accept_content_types)
+    };
+    let given: Vec<&str> = list.split(',').map(str::trim).collect();
+    let mut readable: Vec<&str> = given.iter().copied().filter(|word| [PROTOBUF, JSON].contains(word)).collect();
+    if readable.is_empty() {
+        diagnostics.error(field, format!("must name {PROTOBUF} or {JSON}, not {list:?}"));
+    }
+    if section.accept_content_types.is_empty() && readable == [PROTOBUF] {
+        readable.push(JSON);
+    }
+    readable.join(",")
 }
 
 /// `alpha_options` is the value of feature gate LoggingAlphaOptions.

@@ -17,6 +17,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tracing::debug;
 
+use super::decode::{JSON, PROTOBUF};
 use super::error::{chain, explain};
 use super::{EventSender, plugin};
 use crate::model::Event;
@@ -29,12 +30,20 @@ const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
 const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
 
 /// How to reach the API server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientOptions {
     /// A kubeconfig file; its current context counts.
     pub(crate) kubeconfig: Option<PathBuf>,
     /// The server's URL, in place of the kubeconfig's (`--master`). Without a kubeconfig no credentials are used.
     pub(crate) master: Option<String>,
+    /// The `Accept` header of lists and watches; of the formats in it the server picks one for each answer.
+    pub(crate) accept: String,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { kubeconfig: None, master: None, accept: format!("{PROTOBUF},{JSON}") }
+    }
 }
 
 /// The API server as the configuration describes it.
@@ -277,7 +286,7 @@ mod tests {
     use super::*;
 
     async fn found(url: &str) -> Vec<String> {
-        let options = ClientOptions { kubeconfig: None, master: Some(url.to_owned()) };
+        let options = ClientOptions { master: Some(url.to_owned()), ..ClientOptions::default() };
         addresses(&options).await.unwrap().iter().map(ToString::to_string).collect()
     }
 
@@ -293,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_is_sent_once() {
         let (sender, events) = sync_channel(2);
-        let options = ClientOptions { kubeconfig: None, master: Some("https://192.0.2.7:6443".to_owned()) };
+        let options = ClientOptions { master: Some("https://192.0.2.7:6443".to_owned()), ..ClientOptions::default() };
         let sender = EventSender(sender);
         tokio::select! {
             () = announce_address(&options, &sender) => panic!("the receiver is there"),

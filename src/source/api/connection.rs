@@ -1,14 +1,13 @@
 //! Requests to the API server and their answers, with a limit to every wait.
 //!
-//! Takes what to list or watch, gives the answer's bytes, or lines of them, or an [`Error`]. The only file here that talks to the network.
-//!
-//! Invariant: a line needs memory for its limit plus one chunk.
+//! Takes what to list or watch, gives the answer's bytes and their format, or an [`Error`]. The only file here that talks to the network.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use http_body_util::BodyExt as _;
+use hyper::header::{ACCEPT, CONTENT_TYPE};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::api::{ListParams, PostParams, WatchParams};
@@ -17,7 +16,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::client::{ClientOptions, Server};
-use super::decode::Status;
+use super::decode::{Format, JSON, PROTOBUF, Status};
 use super::error::{Error, chain};
 
 /// How long the body of a failure may take to arrive. Only its message is used.
@@ -28,8 +27,6 @@ const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 const FILE_CHECK: Duration = Duration::from_secs(1);
 /// The largest body of a failure that is read, in bytes.
 const MAX_FAILURE_BODY: usize = 64 << 10;
-/// Memory that an idle line buffer may keep, in bytes.
-const KEEP: usize = 256 << 10;
 
 /// A request.
 #[derive(Debug)]
@@ -144,20 +141,30 @@ impl Connection {
     /// No credentials, no connection, no response in time, or one with another status than 200 and 201.
     pub(super) async fn send(&mut self, path: &str, request: &Request, patience: Duration) -> Result<Response, Error> {
         let builder = kube::core::Request::new(path);
-        let request = match request {
+        let built = match request {
             Request::List(params) => builder.list(params),
             Request::Watch(params, version) => builder.watch(params, version),
             Request::Create(object) => builder.create(&PostParams::default(), object.clone()),
         };
-        let request = request.map_err(|error| Error::Malformed(error.to_string()))?;
+        let mut built = built.map_err(|error| Error::Malformed(error.to_string()))?;
+        if !matches!(request, Request::Create(_)) {
+            let accept =
+                self.options.accept.parse().map_err(|_| Error::Malformed("the Accept header is no text".into()))?;
+            built.headers_mut().insert(ACCEPT, accept);
+        }
         let client = self.client().await?;
-        let sent = client.send(request.map(Body::from));
+        let sent = client.send(built.map(Body::from));
         let response = timeout(patience, sent).await.map_err(|_| Error::Silent(patience))?;
         let response = response.map_err(|error| Error::of_request(&error))?;
         let code = response.status().as_u16();
         let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-        let mut response = Response(response.into_body());
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let format = Format::of(content_type);
+        let mut response = Response { body: response.into_body(), format: Format::Json };
         if matches!(code, 200 | 201) {
+            response.format = format.map_err(|other| {
+                Error::Malformed(format!("an answer of content type {other:?}, which is neither {PROTOBUF} nor {JSON}"))
+            })?;
             return Ok(response);
         }
         let body = response.read_all(MAX_FAILURE_BODY, FAILURE_BODY, FAILURE_BODY).await.unwrap_or_default();
@@ -181,7 +188,11 @@ fn is_ending(client: &Client) -> bool {
 }
 
 /// A response whose body is under way.
-pub(super) struct Response(Body);
+pub(super) struct Response {
+    body: Body,
+    /// How the body is encoded.
+    pub(super) format: Format,
+}
 
 impl Response {
     /// The next bytes.
@@ -190,7 +201,7 @@ impl Response {
     /// The connection broke.
     pub(super) async fn chunk(&mut self, until: Instant) -> Result<Chunk<impl AsRef<[u8]> + use<>>, Error> {
         loop {
-            let frame = self.0.frame();
+            let frame = self.body.frame();
             match timeout_at(until, frame).await {
                 Err(_) => return Ok(Chunk::TimedOut),
                 Ok(None) => return Ok(Chunk::End),
@@ -230,110 +241,5 @@ impl Response {
                 return Err(Error::Malformed(format!("an answer of more than {limit} bytes")));
             }
         }
-    }
-}
-
-/// A line is longer than the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LineTooLong;
-
-/// Cuts chunks of bytes, as the network delivers them, into lines.
-#[derive(Debug)]
-pub(super) struct LineBuffer {
-    bytes: Vec<u8>,
-    /// Where the next line starts.
-    start: usize,
-    /// Up to where the end of a line was searched for and not found.
-    searched: usize,
-    limit: usize,
-}
-
-impl LineBuffer {
-    /// An empty buffer. `limit` is the longest line, in bytes.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { bytes: Vec::new(), start: 0, searched: 0, limit }
-    }
-
-    /// Adds a chunk.
-    pub(super) fn push(&mut self, chunk: &[u8]) {
-        self.bytes.drain(..self.start);
-        self.searched -= self.start;
-        self.start = 0;
-        if self.bytes.is_empty() {
-            self.bytes.shrink_to(KEEP);
-        }
-        self.bytes.extend_from_slice(chunk);
-    }
-
-    /// The next whole line without its end; `None` if more bytes are needed.
-    ///
-    /// # Errors
-    /// The line is too long, whether its end is there or not.
-    pub(super) fn next(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
-        let Some(length) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
-            self.searched = self.bytes.len();
-            return if self.searched - self.start > self.limit { Err(LineTooLong) } else { Ok(None) };
-        };
-        let (start, end) = (self.start, self.searched + length);
-        if end - start > self.limit {
-            return Err(LineTooLong);
-        }
-        self.start = end + 1;
-        self.searched = self.start;
-        Ok(Some(&self.bytes[start..end]))
-    }
-
-    /// Bytes of a line whose end is missing.
-    pub(super) fn pending(&self) -> usize {
-        self.bytes.len() - self.start
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// All lines of a text that comes in chunks of a size.
-    fn cut(text: &[u8], size: usize) -> Vec<Vec<u8>> {
-        let mut lines = LineBuffer::new(100);
-        let mut found = Vec::new();
-        for chunk in text.chunks(size) {
-            lines.push(chunk);
-            while let Some(line) = lines.next().unwrap() {
-                found.push(line.to_vec());
-            }
-        }
-        found
-    }
-
-    #[test]
-    fn chunks_may_end_anywhere_in_a_line() {
-        let text = "{\"a\":1}\n\n{\"ö\":2}\nunfinished".as_bytes();
-        for size in 1..=text.len() {
-            assert_eq!(cut(text, size), [&b"{\"a\":1}"[..], b"", "{\"ö\":2}".as_bytes()], "{size}");
-        }
-    }
-
-    #[test]
-    fn a_line_has_a_limit_whether_it_ends_or_not() {
-        let mut lines = LineBuffer::new(4);
-        lines.push(b"1234\n12345");
-        assert_eq!(lines.next(), Ok(Some(&b"1234"[..])));
-        assert_eq!(lines.next(), Err(LineTooLong));
-        let mut lines = LineBuffer::new(4);
-        lines.push(b"12345\n");
-        assert_eq!(lines.next(), Err(LineTooLong));
-    }
-
-    #[test]
-    fn the_memory_of_a_long_line_is_released() {
-        let mut lines = LineBuffer::new(8 << 20);
-        lines.push(&vec![b'x'; 4 << 20]);
-        assert_eq!(lines.next(), Ok(None));
-        assert_eq!(lines.pending(), 4 << 20);
-        lines.push(b"\n");
-        assert!(lines.next().unwrap().is_some());
-        lines.push(b"y");
-        assert!(lines.bytes.capacity() <= KEEP, "{}", lines.bytes.capacity());
     }
 }

@@ -1,4 +1,4 @@
-//! The requests of a [`Reflector`]: a list page by page, a watch line by line, or a streaming list, which is a watch that begins with
+//! The requests of a [`Reflector`]: a list page by page, a watch event by event, or a streaming list, which is a watch that begins with
 //! all objects.
 //!
 //! Takes the server's answers, calls the reflector's methods. Every wait has an end: a server that falls silent, sends a byte at a time
@@ -10,16 +10,17 @@ use kube::api::{ListParams, WatchParams};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::connection::{Chunk, LineBuffer, LineTooLong, Request, Response};
-use super::decode::WatchEvent;
+use super::connection::{Chunk, Request, Response};
+use super::decode::{Format, WatchEvent};
 use super::error::Error;
+use super::frames::{FrameBuffer, TooLong};
 use super::reflector::Reflector;
 use super::{Answered, Observer};
 
 /// Objects on a page of a list.
 const PAGE: u32 = 500;
-/// The longest line of a watch, in bytes: an object has 3 MiB at most, which JSON may double.
-const MAX_LINE: usize = 16 << 20;
+/// The longest event of a watch, in bytes: an object has 3 MiB at most, which JSON may double.
+const MAX_EVENT: usize = 16 << 20;
 /// The largest page, in bytes, for servers that ignore the page size.
 const MAX_PAGE: usize = 256 << 20;
 /// A resumed watch counts as working after so long without a failure, because it may have no news for a minute.
@@ -49,10 +50,9 @@ impl<O: Observer> Reflector<'_, O> {
         let mut next = None;
         loop {
             let request = Request::List(self.list_params(next));
-            let body = self.page(&request).await?;
+            let (format, body) = self.page(&request).await?;
             self.received();
-            let page = self.decoder.page(&body).map_err(Error::Malformed)?;
-            drop(body);
+            let page = self.decoder.page(format, body).map_err(Error::Malformed)?;
             for object in page.objects {
                 self.applied(object).await?;
             }
@@ -64,14 +64,17 @@ impl<O: Observer> Reflector<'_, O> {
     }
 
     /// The body of a page.
-    async fn page(&mut self, request: &Request) -> Result<Vec<u8>, Error> {
+    async fn page(&mut self, request: &Request) -> Result<(Format, Vec<u8>), Error> {
         let (timing, start) = (self.shared.timing, Instant::now());
-        let body = match self.connection.send(self.kind.path(), request, timing.list_response).await {
-            Ok(mut response) => response.read_all(MAX_PAGE, timing.stall, timing.page).await,
+        let page = match self.connection.send(self.kind.path(), request, timing.list_response).await {
+            Ok(mut response) => {
+                let body = response.read_all(MAX_PAGE, timing.stall, timing.page).await;
+                body.map(|body| (response.format, body))
+            }
             Err(error) => Err(error),
         };
-        self.answered(body.as_ref().err(), start, body.as_ref().ok().map(Vec::len));
-        body
+        self.answered(page.as_ref().err(), start, page.as_ref().ok().map(|(_, body)| body.len()));
+        page
     }
 
     /// Has a request counted that was answered with status 200, or failed.
@@ -106,42 +109,40 @@ impl<O: Observer> Reflector<'_, O> {
         let mut last = Instant::now();
         self.watch_began = Some(last);
         let resumed = last + RESUMED;
-        let mut lines = LineBuffer::new(MAX_LINE);
+        let format = response.format;
+        let mut frames = FrameBuffer::new(format, MAX_EVENT);
         loop {
-            while let Some(line) = lines.next().map_err(too_long)? {
-                is_list = self.line(line, is_list).await?;
+            while let Some(event) = frames.next().map_err(too_long)? {
+                is_list = self.event(format, event, is_list).await?;
                 last = Instant::now();
             }
             let patience = if is_list { timing.initial } else { timing.idle };
             let deadline = (last + patience).min(end);
             let is_resuming = !is_list && self.outage.is_on() && resumed < deadline;
-            match read(&mut response, &mut lines, if is_resuming { resumed } else { deadline }).await? {
+            match read(&mut response, &mut frames, if is_resuming { resumed } else { deadline }).await? {
                 Read::More => self.received(),
                 Read::TimedOut if is_resuming => self.recovered(),
                 Read::TimedOut if is_list => return Err(self.streaming_ignored()),
                 Read::TimedOut => {
                     return Err(Error::Broken(format!("nothing came on the watch for {} s", patience.as_secs())));
                 }
-                Read::End => return self.watch_ended(is_list, &lines),
+                Read::End => return self.watch_ended(is_list, &frames),
             }
         }
     }
 
     /// The server ended a watch.
-    fn watch_ended(&self, is_list: bool, lines: &LineBuffer) -> Result<(), Error> {
+    fn watch_ended(&self, is_list: bool, frames: &FrameBuffer) -> Result<(), Error> {
         let lived = self.watch_began.map_or(Duration::ZERO, |since| since.elapsed());
-        if is_list || lines.pending() > 0 {
+        if is_list || frames.pending() > 0 {
             return Err(Error::Broken("the server closed the connection".into()));
         }
         if lived < self.shared.timing.stable { Err(Error::VeryShortWatch) } else { Ok(()) }
     }
 
-    /// Handles a line. Gives whether a streaming list is still under way.
-    async fn line(&mut self, line: &[u8], is_list: bool) -> Result<bool, Error> {
-        if line.trim_ascii().is_empty() {
-            return Ok(is_list);
-        }
-        let version = match self.decoder.watch_event(line).map_err(Error::Malformed)? {
+    /// Handles an event. Gives whether a streaming list is still under way.
+    async fn event(&mut self, format: Format, event: &[u8], is_list: bool) -> Result<bool, Error> {
+        let version = match self.decoder.watch_event(format, event).map_err(Error::Malformed)? {
             WatchEvent::Applied(object) => self.applied(object).await?,
             WatchEvent::Deleted(key, version) => {
                 self.deleted(key).await?;
@@ -210,10 +211,10 @@ enum Read {
     TimedOut,
 }
 
-async fn read(response: &mut Response, lines: &mut LineBuffer, until: Instant) -> Result<Read, Error> {
+async fn read(response: &mut Response, frames: &mut FrameBuffer, until: Instant) -> Result<Read, Error> {
     Ok(match response.chunk(until).await? {
         Chunk::Bytes(bytes) => {
-            lines.push(bytes.as_ref());
+            frames.push(bytes.as_ref());
             Read::More
         }
         Chunk::End => Read::End,
@@ -221,8 +222,8 @@ async fn read(response: &mut Response, lines: &mut LineBuffer, until: Instant) -
     })
 }
 
-fn too_long(LineTooLong: LineTooLong) -> Error {
-    Error::Malformed(format!("a line of more than {MAX_LINE} bytes"))
+fn too_long(TooLong: TooLong) -> Error {
+    Error::Malformed(format!("an event of more than {MAX_EVENT} bytes"))
 }
 
 /// A way to list.

@@ -4,18 +4,19 @@
 //! all kinds, then [`Event::InitialListDone`], then changes as they happen.
 //!
 //! A reflector (`reflector.rs`) for each kind lists and watches; all of them run on one thread, so that their events have an order. What it uses:
-//! `list_watch` makes the requests of a list or a watch, `decode` reads the answers, `known` finds out what a list no longer has,
+//! `list_watch` makes the requests of a list or a watch, `frames` cuts a watch into events, `decode` reads the answers, `known` finds out what a list no longer has,
 //! `retry` decides when to try again and when to log, `error` explains failures. Below them, `connection` sends requests with a client
 //! that `client` builds from the configuration, with credentials that `plugin` may provide. `startup` waits for the first lists.
 //!
 //! Invariants: a broken object loses only itself; a list deletes only objects that it lacks, and only once it is complete; memory is
-//! bounded by one page or line plus the names of the objects; all times are monotonic.
+//! bounded by one page or event plus the names of the objects; all times are monotonic.
 
 mod certificate;
 mod client;
 mod connection;
 mod decode;
 mod error;
+mod frames;
 mod known;
 mod list_watch;
 mod look;

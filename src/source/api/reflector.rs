@@ -7,7 +7,7 @@
 //! - Bounded: a line and a page have a largest size.
 //! - A dead connection is noticed after [`Timing::idle`]; the other one notices it when the life of the watch ends.
 //! - A broken object loses only itself; there, an object that does not decode fails its whole page.
-//! - Protobuf can replace JSON in `decode`; the other one decodes JSON only.
+//! - The server may answer in protobuf, which is half the bytes; the other one decodes JSON only.
 //! - A server that refuses or ignores streaming lists is listed page by page, and Retry-After is honoured.
 //!
 //! The client, its TLS, its credentials and its requests are kube's.

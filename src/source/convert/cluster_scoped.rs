@@ -16,7 +16,7 @@ impl Converter {
         let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {
             return fields.finish(None);
         };
-        let zone = object.metadata.labels.zone.as_deref();
+        let zone = object.metadata.label(objects::ZONE);
         let node = Node {
             name,
             zone: zone.filter(|zone| !zone.is_empty()).map(|zone| self.names.share(zone)),
@@ -43,7 +43,7 @@ fn raw_ips(object: &objects::Node, fields: &mut Fields) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {
         let addresses = object.status.addresses.iter().enumerate();
-        for (index, address) in addresses.filter(|(_, address)| &*address.type_ == wanted) {
+        for (index, address) in addresses.filter(|(_, address)| address.type_ == wanted) {
             all.extend(fields.ip(format_args!("status.addresses[{index}].address"), &address.address));
         }
     }
@@ -56,5 +56,5 @@ fn raw_ips(object: &objects::Node, fields: &mut Fields) -> Vec<IpAddr> {
 
 /// Whether load balancers may send traffic to the Node: it is not being deleted and not about to be (L5).
 fn is_eligible(object: &objects::Node) -> bool {
-    !object.metadata.is_being_deleted && !object.spec.taints.iter().any(|taint| &*taint.key == DELETION_TAINT)
+    object.metadata.deletion_timestamp.is_none() && !object.spec.taints.iter().any(|taint| taint.key == DELETION_TAINT)
 }

@@ -64,7 +64,7 @@ impl Converter {
     /// The validated name of a namespaced object.
     fn object_name(&mut self, meta: &Metadata, fields: &mut Fields) -> Option<ObjectName> {
         let name = valid_name(meta, fields)?;
-        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let namespace = &*meta.namespace;
         if !text::is_dns_label(namespace) {
             fields.problem("metadata.namespace", format!("{namespace:?} is not a DNS label; object ignored"));
             return None;
@@ -129,7 +129,7 @@ impl Fields {
     }
 
     /// A list of CIDRs, each trimmed; blank ones are left out, bad ones are problems (A9, A10).
-    fn cidrs(&mut self, field: &str, values: &[Box<str>]) -> Vec<ipnet::IpNet> {
+    fn cidrs(&mut self, field: &str, values: &[String]) -> Vec<ipnet::IpNet> {
         let mut cidrs = Vec::new();
         for (index, value) in values.iter().enumerate() {
             match text::parse_cidr(value.trim()) {
@@ -142,8 +142,8 @@ impl Fields {
     }
 
     /// A transport protocol; absent means TCP, as in the API.
-    fn protocol(&mut self, field: &str, value: Option<&str>) -> Option<Protocol> {
-        match value.unwrap_or_default() {
+    fn protocol(&mut self, field: &str, value: &str) -> Option<Protocol> {
+        match value {
             "" | "TCP" => Some(Protocol::Tcp),
             "UDP" => Some(Protocol::Udp),
             "SCTP" => Some(Protocol::Sctp),

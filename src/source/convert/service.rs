@@ -44,13 +44,13 @@ impl Converter {
         let source_ranges = source_ranges(spec, &load_balancer_ips, fields);
         Some(Service {
             name: name.clone(),
-            created: object.metadata.creation_timestamp.unwrap_or(i64::MAX),
+            created: object.metadata.creation_timestamp.and_then(|time| time.seconds).unwrap_or(i64::MAX),
             cluster_ips,
             external_ips: if self.options.allow_external_ips { external_ips(spec, fields) } else { Vec::new() },
             load_balancer_ips,
             source_ranges,
             external_policy,
-            internal_policy: policy(spec.internal_traffic_policy.as_deref(), "spec.internalTrafficPolicy", fields),
+            internal_policy: policy(&spec.internal_traffic_policy, "spec.internalTrafficPolicy", fields),
             affinity_seconds: affinity_seconds(spec, fields),
             health_check_node_port: health_check_node_port(spec, external_policy, fields),
             ports,
@@ -80,8 +80,8 @@ impl Converter {
     }
 
     fn service_port(&mut self, port: &objects::ServicePort, field: &str, fields: &mut Fields) -> Option<ServicePort> {
-        let name = self.port_name(port.name.as_deref().unwrap_or_default(), field, fields)?;
-        let protocol = fields.protocol(field, port.protocol.as_deref())?;
+        let name = self.port_name(&port.name, field, fields)?;
+        let protocol = fields.protocol(field, &port.protocol)?;
         let number = fields.port(format_args!("{field}.port"), port.port, "port ignored")?;
         let node_port = Some(port.node_port).filter(|port| *port != 0);
         let node_port = node_port.and_then(|port| fields.port(format_args!("{field}.nodePort"), port, "no node port"));
@@ -105,9 +105,9 @@ fn source_ranges(spec: &objects::ServiceSpec, load_balancer_ips: &[IpAddr], fiel
 
 /// Whether this proxy handles the Service: it is not labelled for another proxy (A1), has a cluster IP (A2) and is no ExternalName (A3).
 fn is_for_this_proxy(object: &objects::Service, spec: &objects::ServiceSpec) -> bool {
-    object.metadata.labels.proxy_name.is_none()
-        && !matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"))
-        && spec.type_.as_deref() != Some("ExternalName")
+    object.metadata.label(objects::PROXY_NAME).is_none()
+        && !matches!(&*spec.cluster_ip, "" | "None")
+        && spec.type_ != "ExternalName"
 }
 
 /// The cluster IP of each family (A4); `None` when there is no usable one, which is a problem.
@@ -115,7 +115,7 @@ fn cluster_ips(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<Clust
     let mut found = ClusterIps::default();
     let families = &spec.ip_families;
     if families.is_empty() {
-        let ip = fields.ip("spec.clusterIP", spec.cluster_ip.as_deref().unwrap_or_default())?;
+        let ip = fields.ip("spec.clusterIP", &spec.cluster_ip)?;
         set_cluster_ip(&mut found, ip);
         return Some(found);
     }
@@ -176,14 +176,14 @@ fn load_balancer_ips(object: &objects::Service, fields: &mut Fields) -> Vec<IpAd
     let (mut ips, mut known) = (Vec::new(), HashSet::new());
     for (index, ingress) in ingress.iter().enumerate() {
         let field = format!("status.loadBalancer.ingress[{index}]");
-        let Some(text) = ingress.ip.as_deref().filter(|text| !text.is_empty()) else { continue };
-        match ingress.ip_mode.as_deref() {
-            None | Some("VIP") => {
+        let Some(text) = Some(&ingress.ip).filter(|text| !text.is_empty()) else { continue };
+        match &*ingress.ip_mode {
+            "" | "VIP" => {
                 let ip = reachable_ip(format_args!("{field}.ip"), text, fields);
                 ips.extend(ip.filter(|ip| known.insert(*ip)));
             }
-            Some("Proxy") => {}
-            Some(other) => {
+            "Proxy" => {}
+            other => {
                 fields.problem(format!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored"))
             }
         }
@@ -210,11 +210,11 @@ fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields) -> Option<
 }
 
 /// A traffic policy; absent means Cluster (A12).
-fn policy(word: Option<&str>, field: &str, fields: &mut Fields) -> TrafficPolicy {
+fn policy(word: &str, field: &str, fields: &mut Fields) -> TrafficPolicy {
     match word {
-        None | Some("" | "Cluster") => TrafficPolicy::Cluster,
-        Some("Local") => TrafficPolicy::Local,
-        Some(other) => {
+        "" | "Cluster" => TrafficPolicy::Cluster,
+        "Local" => TrafficPolicy::Local,
+        other => {
             fields.problem(field, format!("{other:?} is not Cluster or Local; Cluster is used"));
             TrafficPolicy::Cluster
         }
@@ -223,13 +223,13 @@ fn policy(word: Option<&str>, field: &str, fields: &mut Fields) -> TrafficPolicy
 
 /// The external policy; Local counts only where traffic can come from outside (A12).
 fn external_policy(spec: &objects::ServiceSpec, fields: &mut Fields) -> TrafficPolicy {
-    let policy = policy(spec.external_traffic_policy.as_deref(), "spec.externalTrafficPolicy", fields);
+    let policy = policy(&spec.external_traffic_policy, "spec.externalTrafficPolicy", fields);
     // External IPs count here even when the gate AllowServiceExternalIPs is off (A7).
     let has_external_ips = !spec.external_ips.is_empty();
-    let reachable = match spec.type_.as_deref() {
-        Some("LoadBalancer" | "NodePort") => true,
-        None | Some("" | "ClusterIP") => has_external_ips,
-        Some(other) => {
+    let reachable = match &*spec.type_ {
+        "LoadBalancer" | "NodePort" => true,
+        "" | "ClusterIP" => has_external_ips,
+        other => {
             fields.problem("spec.type", format!("{other:?} is not a Service type; ClusterIP is used"));
             has_external_ips
         }
@@ -239,10 +239,10 @@ fn external_policy(spec: &objects::ServiceSpec, fields: &mut Fields) -> TrafficP
 
 /// The time-out of ClientIP affinity in seconds (A11).
 fn affinity_seconds(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<u32> {
-    match spec.session_affinity.as_deref() {
-        None | Some("" | "None") => return None,
-        Some("ClientIP") => {}
-        Some(other) => {
+    match &*spec.session_affinity {
+        "" | "None" => return None,
+        "ClientIP" => {}
+        other => {
             fields.problem("spec.sessionAffinity", format!("{other:?} is not None or ClientIP; None is used"));
             return None;
         }
@@ -260,7 +260,7 @@ fn affinity_seconds(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<
 
 /// The health-check node port, for load balancers with effective Local policy (A13).
 fn health_check_node_port(spec: &objects::ServiceSpec, external: TrafficPolicy, fields: &mut Fields) -> Option<u16> {
-    if spec.type_.as_deref() != Some("LoadBalancer") || external != TrafficPolicy::Local {
+    if spec.type_ != "LoadBalancer" || external != TrafficPolicy::Local {
         return None;
     }
     fields.port("spec.healthCheckNodePort", spec.health_check_node_port, "no health check")

@@ -9,9 +9,6 @@ use super::{Converted, Converter, Fields};
 use crate::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
 use crate::source::objects;
 
-/// Label that names the Service of a slice (B2).
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-
 impl Converter {
     /// An EndpointSlice; [`Event::SliceDeleted`] when it is not usable (B1 to B3).
     pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice) -> Converted {
@@ -32,16 +29,15 @@ impl Converter {
         object: &objects::EndpointSlice,
         fields: &mut Fields,
     ) -> Option<EndpointSlice> {
-        let labels = &object.metadata.labels;
         // Slices of headless Services are for DNS only (B1).
-        if labels.headless.is_some() {
+        if object.metadata.label(objects::HEADLESS).is_some() {
             return None;
         }
         // The label names the Service (B2).
-        let service = labels.service_name.as_deref().unwrap_or_default();
+        let service = object.metadata.label(objects::SERVICE_NAME).unwrap_or_default();
         if !is_dns_subdomain(service) {
             let text = format!("{service:?} is not the name of a Service; slice ignored");
-            fields.problem(format!("metadata.labels[{SERVICE_LABEL}]"), text);
+            fields.problem(format!("metadata.labels[{}]", objects::SERVICE_NAME), text);
             return None;
         }
         let family = slice_family(&object.address_type, fields)?;
@@ -51,7 +47,7 @@ impl Converter {
             family,
             ports: self.slice_ports(object, fields),
             endpoints: self.slice_endpoints(object, family, fields),
-            trigger: trigger(object.metadata.annotations.trigger_time.as_deref()),
+            trigger: trigger(object.metadata.annotation(objects::TRIGGER_TIME)),
         })
     }
 
@@ -67,7 +63,7 @@ impl Converter {
             return None;
         };
         let name = self.port_name(name, field, fields)?;
-        let protocol = fields.protocol(field, port.protocol.as_deref())?;
+        let protocol = fields.protocol(field, &port.protocol)?;
         let port = fields.port(format_args!("{field}.port"), port.port, "port ignored")?;
         Some(SlicePort { name, protocol, port })
     }
@@ -93,7 +89,7 @@ impl Converter {
         fields: &mut Fields,
     ) -> Option<Endpoint> {
         // Only the first address counts (B6).
-        let Some(text) = endpoint.address.as_deref() else {
+        let Some(text) = endpoint.addresses.first() else {
             fields.problem(format!("endpoints[{index}].addresses"), "empty; endpoint ignored");
             return None;
         };
@@ -104,7 +100,7 @@ impl Converter {
             fields.problem(format!("endpoints[{index}].addresses[0]"), text);
             return None;
         }
-        let node = endpoint.node_name.as_deref().filter(|node| !node.is_empty());
+        let node = Some(&*endpoint.node_name).filter(|node| !node.is_empty());
         Some(Endpoint {
             address,
             conditions: conditions(&endpoint.conditions),

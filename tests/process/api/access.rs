@@ -6,11 +6,11 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, served};
-use crate::support::apiserver::Scheme;
 use crate::support::apiserver::fault::{Command, Ending};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::state::Streaming;
 use crate::support::apiserver::wait_for;
+use crate::support::apiserver::{Format, Scheme, test_in_each_format};
 use crate::support::plan::NODE;
 use crate::support::proxy::{Proxy, config};
 
@@ -20,11 +20,11 @@ const CREDENTIAL: &str = "client.authentication.k8s.io/v1";
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0.c2lnbmF0dXJl";
 
 // The selectors are upstream's, and the role is enough (P10).
-#[test]
-fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role() {
+test_in_each_format!(requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role);
+fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role(format: Format) {
     // Requests have upstream's selectors, so that Services of other proxies and headless ones never come (A1, A2, B1).
     for streaming in [Streaming::On, Streaming::Refused] {
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(format);
         cluster.server.settings().streaming = streaming;
         let mut proxy = cluster.proxy();
         cluster.server.wait_for_watches();
@@ -64,33 +64,33 @@ fn follows_as(cluster: &Cluster, user: &Value) -> String {
     proxy.log()
 }
 
-fn with_token(scheme: Scheme) -> Cluster {
-    let cluster = Cluster::with(scheme);
+fn with_token(format: Format, scheme: Scheme) -> Cluster {
+    let cluster = Cluster::with(format, scheme);
     cluster.server.settings().tokens = Some([TOKEN.to_owned()].into());
     cluster
 }
 
-#[test]
-fn a_token_opens_the_door_and_is_never_logged() {
+test_in_each_format!(a_token_opens_the_door_and_is_never_logged);
+fn a_token_opens_the_door_and_is_never_logged(format: Format) {
     for scheme in [Scheme::Http, Scheme::Https] {
-        let log = follows_as(&with_token(scheme), &json!({ "token": TOKEN }));
+        let log = follows_as(&with_token(format, scheme), &json!({ "token": TOKEN }));
         assert!(!log.is_empty() && !log.contains(TOKEN), "{log}");
     }
 }
 
-#[test]
-fn a_certificate_opens_the_door() {
-    let cluster = with_token(Scheme::Https);
+test_in_each_format!(a_certificate_opens_the_door);
+fn a_certificate_opens_the_door(format: Format) {
+    let cluster = with_token(format, Scheme::Https);
     let user = cluster.server.certified_user("system:kube-proxy");
     follows_as(&cluster, &user);
     assert!(cluster.server.requests().iter().all(|request| !request.headers.contains_key("authorization")));
 }
 
-#[test]
-fn a_certificate_that_is_replaced_is_used_without_a_failure() {
+test_in_each_format!(a_certificate_that_is_replaced_is_used_without_a_failure);
+fn a_certificate_that_is_replaced_is_used_without_a_failure(format: Format) {
     // In place, and as kubelet does it: a link that leads to another file from one moment to the next.
     for is_link in [false, true] {
-        let cluster = with_token(Scheme::Https);
+        let cluster = with_token(format, Scheme::Https);
         let user = cluster.server.certified_user("system:kube-proxy");
         let directory = cluster.server.directory();
         let path = |name: &str| directory.join(name);
@@ -129,9 +129,9 @@ fn a_certificate_that_is_replaced_is_used_without_a_failure() {
     }
 }
 
-#[test]
-fn a_plugin_provides_the_token() {
-    let cluster = with_token(Scheme::Http);
+test_in_each_format!(a_plugin_provides_the_token);
+fn a_plugin_provides_the_token(format: Format) {
+    let cluster = with_token(format, Scheme::Http);
     let log = follows_as(&cluster, &plugin(&cluster));
     assert!(!log.contains(TOKEN), "{log}");
 }
@@ -150,9 +150,9 @@ fn credential(token: &str) -> String {
     json!({ "apiVersion": CREDENTIAL, "kind": "ExecCredential", "status": { "token": token } }).to_string()
 }
 
-#[test]
-fn a_plugin_is_asked_again_when_its_token_is_refused() {
-    let cluster = with_token(Scheme::Http);
+test_in_each_format!(a_plugin_is_asked_again_when_its_token_is_refused);
+fn a_plugin_is_asked_again_when_its_token_is_refused(format: Format) {
+    let cluster = with_token(format, Scheme::Http);
     let mut proxy = proxy(&cluster, &plugin(&cluster));
     cluster.server.wait_for_watches();
     fs::write(cluster.server.directory().join("credential"), credential("rotated")).expect("a file can be written");
@@ -164,10 +164,10 @@ fn a_plugin_is_asked_again_when_its_token_is_refused() {
 }
 
 // Events reach the API server (P9).
-#[test]
-fn the_start_is_an_event_of_the_node() {
+test_in_each_format!(the_start_is_an_event_of_the_node);
+fn the_start_is_an_event_of_the_node(format: Format) {
     // Each start is an event of the Node (O11).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let _proxy = cluster.proxy();
     let event = wait_for("the Event", || cluster.server.events().into_iter().next());
     let words =
@@ -177,9 +177,9 @@ fn the_start_is_an_event_of_the_node() {
     assert_eq!(event["regarding"]["name"], NODE);
 }
 
-#[test]
-fn a_token_file_is_read_again() {
-    let cluster = with_token(Scheme::Http);
+test_in_each_format!(a_token_file_is_read_again);
+fn a_token_file_is_read_again(format: Format) {
+    let cluster = with_token(format, Scheme::Http);
     let file = cluster.server.directory().join("token");
     fs::write(&file, format!("{TOKEN}\n")).expect("a token can be written");
     let mut proxy = proxy(&cluster, &json!({ "tokenFile": file }));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::apiserver::{ApiServer, Scheme, wait_for};
+use crate::support::apiserver::{ApiServer, Format, Scheme, wait_for};
 use crate::support::netns::Namespace;
 use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
@@ -21,14 +21,14 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// A plain HTTP server with the Node, the ServiceCIDR and the Service `web`.
-    pub(crate) fn new() -> Self {
-        Self::with(Scheme::Http)
+    pub(crate) fn new(format: Format) -> Self {
+        Self::with(format, Scheme::Http)
     }
 
     /// The same with a scheme.
-    pub(crate) fn with(scheme: Scheme) -> Self {
+    pub(crate) fn with(format: Format, scheme: Scheme) -> Self {
         let node = Namespace::new("node");
-        let server = node.enter(|| ApiServer::start(scheme));
+        let server = node.enter(|| ApiServer::start_with(scheme, format));
         server.apply(&base());
         server.apply(&served("web", 1));
         Self { server, node }

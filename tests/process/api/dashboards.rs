@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::cluster::{Cluster, PORTS};
 use crate::support::apiserver::fault::Command;
-use crate::support::apiserver::wait_for;
+use crate::support::apiserver::{Format, test_in_each_format, wait_for};
 use crate::support::netns::{Namespace, run};
 use crate::support::objects::{service, slices};
 use crate::support::plan::Family;
@@ -106,9 +106,9 @@ impl Drop for Prometheus<'_> {
     }
 }
 
-#[test]
-fn every_query_of_the_dashboards_has_data() {
-    let cluster = Cluster::new();
+test_in_each_format!(every_query_of_the_dashboards_has_data);
+fn every_query_of_the_dashboards_has_data(format: Format) {
+    let cluster = Cluster::new(format);
     let mut config = config();
     config["nftables"]["counters"] = json!("services");
     let mut proxy = Proxy::with_api(&cluster.node, &config, &cluster.server.kubeconfig(&json!({})));

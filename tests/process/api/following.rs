@@ -8,7 +8,7 @@ use serde_json::json;
 use super::cluster::{Cluster, PORTS, base, sent, served};
 use crate::support::apiserver::fault::{Fault, On};
 use crate::support::apiserver::resource::Resource;
-use crate::support::apiserver::{ApiServer, Scheme, wait_for};
+use crate::support::apiserver::{ApiServer, Format, Scheme, test_in_each_format, wait_for};
 use crate::support::objects::{service, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Flow, Outcome, Proto, probe, probe_many};
@@ -44,11 +44,11 @@ fn wait_for_outcome(world: &World, n: u8, wanted: &Outcome) {
     }
 }
 
-#[test]
-fn traffic_follows_the_objects_of_the_server() {
+test_in_each_format!(traffic_follows_the_objects_of_the_server);
+fn traffic_follows_the_objects_of_the_server(format: Format) {
     // Services and slices are served unless their labels exclude them (A1, B1).
     let world = World::new();
-    let server = world.node.enter(|| ApiServer::start(Scheme::Http));
+    let server = world.node.enter(|| ApiServer::start_with(Scheme::Http, format));
     server.apply(&base());
     server.apply(&served("web", 1));
     let mut proxy = Proxy::with_api(&world.node, &config(), &server.kubeconfig(&json!({})));
@@ -78,10 +78,10 @@ fn traffic_follows_the_objects_of_the_server() {
     assert_eq!(proxy.stop().code(), Some(0));
 }
 
-#[test]
-fn nothing_is_written_before_everything_was_listed() {
+test_in_each_format!(nothing_is_written_before_everything_was_listed);
+fn nothing_is_written_before_everything_was_listed(format: Format) {
     // No rule is written before all kinds have been listed (G1).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     cluster.server.lasting_fault(On::Both(Resource::EndpointSlice), Fault::Refuse(503, None));
     let mut proxy = cluster.prepared();
     proxy.spawn();
@@ -95,10 +95,10 @@ fn nothing_is_written_before_everything_was_listed() {
     assert_eq!(sent(&proxy)[0].to_bits(), 1_f64.to_bits(), "one transaction for all there is");
 }
 
-#[test]
-fn what_does_not_matter_sends_nothing() {
+test_in_each_format!(what_does_not_matter_sends_nothing);
+fn what_does_not_matter_sends_nothing(format: Format) {
     // A change of metadata is no change (A6).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let mut proxy = cluster.proxy();
     proxy.wait_until_quiet();
     let before = sent(&proxy);
@@ -117,11 +117,11 @@ fn what_does_not_matter_sends_nothing() {
     cluster.wait_until_serves("api", true);
 }
 
-#[test]
-fn a_hundred_services_are_there_with_the_first_transaction() {
+test_in_each_format!(a_hundred_services_are_there_with_the_first_transaction);
+fn a_hundred_services_are_there_with_the_first_transaction(format: Format) {
     // The first sync is one transaction with everything that was listed (G1, G8). It prints how long that takes: `cargo test
     // --test process api::following::a_hundred -- --nocapture`, with `KUBE_PROXY_BINARY` for another build.
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     (2..=100).for_each(|n| cluster.server.apply(&served(&format!("s{n}"), n)));
     let mut proxy = cluster.prepared();
     let start = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs_f64();
@@ -132,9 +132,9 @@ fn a_hundred_services_are_there_with_the_first_transaction() {
     assert_eq!(sent(&proxy)[0].to_bits(), 1_f64.to_bits(), "one transaction for all there is");
 }
 
-#[test]
-fn a_slice_without_a_service_is_named_once_however_often_it_changes() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_slice_without_a_service_is_named_once_however_often_it_changes);
+fn a_slice_without_a_service_is_named_once_however_often_it_changes(format: Format) {
+    let cluster = Cluster::new(format);
     let proxy = cluster.proxy();
     let mut lost = slices("shop", "lost", &[0], &PORTS).remove(0);
     lost["metadata"]["labels"] = json!({});
@@ -153,9 +153,9 @@ fn a_slice_without_a_service_is_named_once_however_often_it_changes() {
     assert_eq!(logged(), 1, "{}", proxy.log());
 }
 
-#[test]
-fn a_claim_that_loses_is_an_event_of_its_service() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_claim_that_loses_is_an_event_of_its_service);
+fn a_claim_that_loses_is_an_event_of_its_service(format: Format) {
+    let cluster = Cluster::new(format);
     let proxy = cluster.proxy();
     let taker = service("tenant", "taker").cluster_ips(9).port("http", Proto::Tcp, 80);
     cluster.server.apply(&[taker.external_ip(Family::V4.cluster_ip(1)).json()]);

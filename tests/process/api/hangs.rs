@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use crate::support::apiserver::fault::{Fault, On};
-use crate::support::apiserver::wait_for;
+use crate::support::apiserver::{Format, test_in_each_format, wait_for};
 use crate::support::netns::Namespace;
 use crate::support::proxy::{Proxy, config};
 
@@ -58,9 +58,9 @@ fn running(file: &Path) -> Option<PathBuf> {
     (!command.is_empty()).then_some(process)
 }
 
-#[test]
-fn a_plugin_that_hangs_at_the_start_delays_neither_start_nor_end() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_plugin_that_hangs_at_the_start_delays_neither_start_nor_end);
+fn a_plugin_that_hangs_at_the_start_delays_neither_start_nor_end(format: Format) {
+    let cluster = Cluster::new(format);
     let file = cluster.server.directory().join("pid");
     // The processes that the plugin starts are ended with it.
     let user = plugin(cluster.server.directory(), &format!("sleep 1000 & echo $! > {}; wait", file.display()));
@@ -72,9 +72,9 @@ fn a_plugin_that_hangs_at_the_start_delays_neither_start_nor_end() {
     assert!(cluster.server.requests().is_empty(), "no request went out without credentials");
 }
 
-#[test]
-fn a_plugin_that_hangs_later_delays_neither_start_nor_end() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_plugin_that_hangs_later_delays_neither_start_nor_end);
+fn a_plugin_that_hangs_later_delays_neither_start_nor_end(format: Format) {
+    let cluster = Cluster::new(format);
     let (file, marker) = (cluster.server.directory().join("pid"), cluster.server.directory().join("hang"));
     // Credentials that end at once: each connection needs new ones.
     let status = json!({ "token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z" });
@@ -94,9 +94,9 @@ fn a_plugin_that_hangs_later_delays_neither_start_nor_end() {
     wait_for("the end of the plugin", || running(&file).is_none().then_some(()));
 }
 
-#[test]
-fn a_plugin_that_fails_is_tried_again_and_its_words_are_in_the_log() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_plugin_that_fails_is_tried_again_and_its_words_are_in_the_log);
+fn a_plugin_that_fails_is_tried_again_and_its_words_are_in_the_log(format: Format) {
+    let cluster = Cluster::new(format);
     let marker = cluster.server.directory().join("good");
     let credential = json!({ "apiVersion": CREDENTIAL, "kind": "ExecCredential", "status": { "token": "t" } });
     let script =
@@ -112,9 +112,9 @@ fn a_plugin_that_fails_is_tried_again_and_its_words_are_in_the_log() {
     assert!(cluster.serves("web"));
 }
 
-#[test]
-fn a_server_that_accepts_and_never_answers_delays_neither_start_nor_end() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_server_that_accepts_and_never_answers_delays_neither_start_nor_end);
+fn a_server_that_accepts_and_never_answers_delays_neither_start_nor_end(format: Format) {
+    let cluster = Cluster::new(format);
     let silent = cluster.node.enter(|| TcpListener::bind("127.0.0.1:0").expect("a port is free"));
     let url = format!("http://{}", silent.local_addr().expect("it is bound"));
     let mut proxy = cluster.prepared();
@@ -142,10 +142,10 @@ impl Drop for Resolver {
     }
 }
 
-#[test]
-fn a_name_server_that_never_answers_delays_neither_start_nor_end() {
+test_in_each_format!(a_name_server_that_never_answers_delays_neither_start_nor_end);
+fn a_name_server_that_never_answers_delays_neither_start_nor_end(format: Format) {
     // SIGTERM ends the process within 5 s while names are looked up (O15).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let _resolver = Resolver::new(&cluster.node, "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n");
     let silent = cluster.node.enter(|| UdpSocket::bind("127.0.0.1:53").expect("the port is free"));
     let mut proxy = cluster.prepared();
@@ -156,10 +156,10 @@ fn a_name_server_that_never_answers_delays_neither_start_nor_end() {
     assert_eq!(serves_and_ends(&mut proxy), Some(0));
 }
 
-#[test]
-fn a_sync_that_hangs_in_the_kernel_does_not_keep_the_process_from_ending() {
+test_in_each_format!(a_sync_that_hangs_in_the_kernel_does_not_keep_the_process_from_ending);
+fn a_sync_that_hangs_in_the_kernel_does_not_keep_the_process_from_ending(format: Format) {
     // SIGTERM ends the process within 5 s whatever hangs (O15).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let trace = cluster.server.directory().join("trace");
     cluster.server.lasting_fault(On::All, Fault::Refuse(503, None));
     let mut proxy = cluster.prepared();

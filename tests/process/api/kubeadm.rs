@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
+use crate::support::apiserver::{Format, test_in_each_format};
 use crate::support::nft;
 use crate::support::plan::NODE;
 use crate::support::proxy::Proxy;
@@ -12,10 +13,10 @@ use crate::support::proxy::Proxy;
 /// `config.conf` of kubeadm's ConfigMap.
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/kubeadm.yaml");
 
-#[test]
-fn kubeadms_config_map_and_command_line_start_unchanged() {
+test_in_each_format!(kubeadms_config_map_and_command_line_start_unchanged);
+fn kubeadms_config_map_and_command_line_start_unchanged(format: Format) {
     // kubeadm's file and flags start the proxy: sysctls by its limits, health pages, and a watch of the file (L5, N1, O5).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let config: Value = serde_saphyr::from_str(&fs::read_to_string(CONFIG).expect("the file is there")).expect("YAML");
     assert_eq!((&config["mode"], &config["hostnameOverride"]), (&json!(""), &json!("")), "as kubeadm writes them");
     let kubeconfig = cluster.server.kubeconfig(&json!({}));

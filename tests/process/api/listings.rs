@@ -8,6 +8,7 @@ use super::cluster::{Cluster, served};
 use crate::support::apiserver::fault::{Fault, On};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::state::Streaming;
+use crate::support::apiserver::{Format, test_in_each_format};
 use crate::support::nft;
 use crate::support::objects::service;
 use crate::support::probe::Proto;
@@ -23,9 +24,9 @@ fn fill(cluster: &Cluster) {
     cluster.server.apply(&many);
 }
 
-#[test]
-fn a_server_with_streaming_lists_is_asked_for_nothing_else() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_server_with_streaming_lists_is_asked_for_nothing_else);
+fn a_server_with_streaming_lists_is_asked_for_nothing_else(format: Format) {
+    let cluster = Cluster::new(format);
     fill(&cluster);
     let mut proxy = cluster.proxy();
     proxy.wait_until_quiet();
@@ -40,8 +41,8 @@ fn a_server_with_streaming_lists_is_asked_for_nothing_else() {
 }
 
 /// Starts with a server that does not do streaming lists, and checks that all was read page by page.
-fn read_by_pages(streaming: Streaming) {
-    let cluster = Cluster::new();
+fn read_by_pages(format: Format, streaming: Streaming) {
+    let cluster = Cluster::new(format);
     fill(&cluster);
     cluster.server.settings().streaming = streaming;
     let _proxy = cluster.proxy();
@@ -60,19 +61,19 @@ fn read_by_pages(streaming: Streaming) {
     assert!(!watch.query.get("resourceVersion").is_empty());
 }
 
-#[test]
-fn a_server_that_refuses_streaming_lists_is_read_page_by_page() {
-    read_by_pages(Streaming::Refused);
+test_in_each_format!(a_server_that_refuses_streaming_lists_is_read_page_by_page);
+fn a_server_that_refuses_streaming_lists_is_read_page_by_page(format: Format) {
+    read_by_pages(format, Streaming::Refused);
 }
 
-#[test]
-fn a_server_that_ignores_streaming_lists_is_read_page_by_page() {
-    read_by_pages(Streaming::Ignored);
+test_in_each_format!(a_server_that_ignores_streaming_lists_is_read_page_by_page);
+fn a_server_that_ignores_streaming_lists_is_read_page_by_page(format: Format) {
+    read_by_pages(format, Streaming::Ignored);
 }
 
-#[test]
-fn a_list_whose_next_page_is_gone_is_started_again() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_list_whose_next_page_is_gone_is_started_again);
+fn a_list_whose_next_page_is_gone_is_started_again(format: Format) {
+    let cluster = Cluster::new(format);
     fill(&cluster);
     cluster.server.settings().streaming = Streaming::Refused;
     let slow = Fault::Drip(5000, Duration::from_millis(20));
@@ -90,10 +91,10 @@ fn a_list_whose_next_page_is_gone_is_started_again() {
     assert!(cluster.serves("web") && rules.contains("\"many/s599:http\"") && !rules.contains("\"many/s0:http\""));
 }
 
-#[test]
-fn a_cluster_may_have_no_service_cidrs_or_not_show_them() {
+test_in_each_format!(a_cluster_may_have_no_service_cidrs_or_not_show_them);
+fn a_cluster_may_have_no_service_cidrs_or_not_show_them(format: Format) {
     for forbidden in [false, true] {
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(format);
         let kind = Resource::ServiceCidr;
         if forbidden {
             cluster.server.settings().forbidden.insert(kind);
@@ -109,10 +110,10 @@ fn a_cluster_may_have_no_service_cidrs_or_not_show_them() {
     }
 }
 
-#[test]
-fn an_object_that_cannot_be_read_loses_only_itself() {
+test_in_each_format!(an_object_that_cannot_be_read_loses_only_itself);
+fn an_object_that_cannot_be_read_loses_only_itself(format: Format) {
     for streaming in [Streaming::On, Streaming::Refused] {
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(format);
         cluster.server.settings().streaming = streaming;
         let broken = |name: &str| {
             let mut object = served(name, 9)[0].clone();

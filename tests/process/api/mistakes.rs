@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::cluster::{Cluster, sent, served};
 use crate::support::apiserver::fault::Command;
 use crate::support::apiserver::resource::Resource;
-use crate::support::apiserver::wait_for;
+use crate::support::apiserver::{Format, test_in_each_format, wait_for};
 use crate::support::nft;
 use crate::support::proxy::Proxy;
 
@@ -50,10 +50,10 @@ fn listed_empty(cluster: &Cluster) -> Proxy<'_> {
     proxy
 }
 
-#[test]
-fn a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed() {
+test_in_each_format!(a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed);
+fn a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed(format: Format) {
     // A list that takes away nearly everything needs a second one (O14).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let before = {
         let mut proxy = listed_empty(&cluster);
         let before = nft::list_ruleset(&cluster.node);
@@ -69,24 +69,24 @@ fn a_server_that_lists_an_empty_cluster_by_mistake_is_not_believed() {
     assert!(before.contains("\"shop/s11:http\""), "{before}");
 }
 
-#[test]
-fn a_cluster_that_was_emptied_is_empty_after_the_second_list() {
+test_in_each_format!(a_cluster_that_was_emptied_is_empty_after_the_second_list);
+fn a_cluster_that_was_emptied_is_empty_after_the_second_list(format: Format) {
     // A second list without the same objects is used (O14).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let proxy = listed_empty(&cluster);
     names().for_each(|name| cluster.wait_until_serves(&name, false));
     assert!(sent(&proxy)[2] > 0.5);
 }
 
-#[test]
-fn the_share_that_one_list_may_take_away_is_a_setting() {
+test_in_each_format!(the_share_that_one_list_may_take_away_is_a_setting);
+fn the_share_that_one_list_may_take_away_is_a_setting(format: Format) {
     // `nftables.relistRemovalLimit` is the share (O14).
     // Of thirteen Services ten go, which is 77 %.
     let missing: Vec<String> = names().take(10).collect();
     for (arguments, is_doubted) in
         [(&[][..], false), (&["--relist-removal-limit=70"], true), (&["--relist-removal-limit=100"], false)]
     {
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(format);
         let proxy = listed_without(&cluster, arguments, &missing);
         missing.iter().for_each(|name| cluster.wait_until_serves(name, false));
         assert_eq!(proxy.log().contains(DOUBT), is_doubted, "{arguments:?}: {}", proxy.log());
@@ -107,9 +107,9 @@ fn huge(round: u32) -> Value {
     })
 }
 
-#[test]
-fn memory_is_bounded_under_huge_objects() {
-    let cluster = Cluster::new();
+test_in_each_format!(memory_is_bounded_under_huge_objects);
+fn memory_is_bounded_under_huge_objects(format: Format) {
+    let cluster = Cluster::new(format);
     let mut proxy = cluster.proxy();
     cluster.server.wait_for_watches();
     let mut peaks = Vec::new();
@@ -146,10 +146,10 @@ fn number_of_slices() -> u32 {
     std::env::var("KUBE_PROXY_SLICES").map_or(20_000, |text| text.parse().expect("KUBE_PROXY_SLICES is a number"))
 }
 
-#[test]
-fn memory_is_bounded_under_very_many_slices() {
+test_in_each_format!(memory_is_bounded_under_very_many_slices);
+fn memory_is_bounded_under_very_many_slices(format: Format) {
     let number = number_of_slices();
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let slices: Vec<Value> = (0..number).map(small).collect();
     let bytes: usize = slices.iter().map(|slice| slice.to_string().len()).sum();
     cluster.server.apply(&slices);

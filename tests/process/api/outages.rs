@@ -12,7 +12,7 @@ use serde_json::json;
 use super::cluster::{Cluster, base, sent, served};
 use crate::support::apiserver::fault::{Command, Ending};
 use crate::support::apiserver::resource::Resource;
-use crate::support::apiserver::{ApiServer, Scheme, wait_for};
+use crate::support::apiserver::{ApiServer, Format, Scheme, test_in_each_format, wait_for};
 use crate::support::netns::Namespace;
 use crate::support::nft;
 use crate::support::plan::Family;
@@ -79,11 +79,11 @@ impl Monitor {
     }
 }
 
-#[test]
-fn traffic_does_not_notice_an_outage_and_the_rules_catch_up() {
+test_in_each_format!(traffic_does_not_notice_an_outage_and_the_rules_catch_up);
+fn traffic_does_not_notice_an_outage_and_the_rules_catch_up(format: Format) {
     // The rules stay as they are while the API server is away (O10).
     let world = World::new();
-    let server = world.node.enter(|| ApiServer::start(Scheme::Http));
+    let server = world.node.enter(|| ApiServer::start_with(Scheme::Http, format));
     server.apply(&base());
     (1..=3).for_each(|n| server.apply(&served(["", "web", "old", "moved"][usize::from(n)], n)));
     let mut proxy = Proxy::with_api(&world.node, &config(), &server.kubeconfig(&json!({})));
@@ -128,10 +128,10 @@ fn traffic_does_not_notice_an_outage_and_the_rules_catch_up() {
     assert!(proxy.series("kubeproxy_nft_source_reconnects_total").iter().sum::<f64>() > 0.5);
 }
 
-#[test]
-fn a_listing_of_what_is_known_sends_nothing() {
+test_in_each_format!(a_listing_of_what_is_known_sends_nothing);
+fn a_listing_of_what_is_known_sends_nothing(format: Format) {
     // Listing the same objects again asks for no sync (O9).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let mut proxy = cluster.proxy();
     cluster.server.wait_for_watches();
     proxy.wait_until_quiet();
@@ -168,9 +168,9 @@ fn outage() -> Duration {
     Duration::from_secs(seconds)
 }
 
-#[test]
-fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end() {
-    let cluster = Cluster::new();
+test_in_each_format!(an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end);
+fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end(format: Format) {
+    let cluster = Cluster::new(format);
     let proxy = cluster.proxy();
     cluster.server.wait_for_watches();
     let all_connected = |value: f64| (proxy.series(CONNECTED) == [value; 4]).then_some(());
@@ -214,9 +214,9 @@ fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end() {
     assert!(!proxy.log().contains("kube_client"), "the library logs too: {}", proxy.log());
 }
 
-#[test]
-fn a_watch_that_breaks_and_goes_on_is_one_line_in_the_log() {
-    let cluster = Cluster::new();
+test_in_each_format!(a_watch_that_breaks_and_goes_on_is_one_line_in_the_log);
+fn a_watch_that_breaks_and_goes_on_is_one_line_in_the_log(format: Format) {
+    let cluster = Cluster::new(format);
     let proxy = cluster.proxy();
     cluster.server.wait_for_watches();
     cluster.server.order(Some(Resource::Service), Command::End(Ending::Reset));
@@ -226,10 +226,10 @@ fn a_watch_that_breaks_and_goes_on_is_one_line_in_the_log() {
     assert_eq!(proxy.series(CONNECTED), [1.0; 4]);
 }
 
-#[test]
-fn a_restart_without_a_server_keeps_the_rules_until_it_is_back() {
+test_in_each_format!(a_restart_without_a_server_keeps_the_rules_until_it_is_back);
+fn a_restart_without_a_server_keeps_the_rules_until_it_is_back(format: Format) {
     // The rules outlive the process, and nothing is written before the server is back (G1, O7).
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(format);
     let mut proxy = cluster.proxy();
     let rules = nft::list_ruleset(&cluster.node);
     proxy.stop();

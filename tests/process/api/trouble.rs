@@ -9,7 +9,7 @@ use super::cluster::{Cluster, sent, served};
 use crate::support::apiserver::fault::{Command, Ending, Fault, On};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::state::Streaming;
-use crate::support::apiserver::wait_for;
+use crate::support::apiserver::{Format, test_in_each_format, wait_for};
 
 /// As many proxies as a small machine runs at the same time.
 const AT_ONCE: usize = 4;
@@ -27,8 +27,8 @@ fn for_each_case<T: Sync + std::fmt::Debug>(cases: &[T], check: impl Fn(&T) + Sy
 }
 
 /// Starts a proxy that meets the fault once with a list or watch of each kind, and waits until it serves all the same.
-fn starts_in_spite_of(fault: &Fault, streaming: Streaming) {
-    let cluster = Cluster::new();
+fn starts_in_spite_of(format: Format, fault: &Fault, streaming: Streaming) {
+    let cluster = Cluster::new(format);
     cluster.server.settings().streaming = streaming;
     for kind in Resource::ALL {
         let on = if streaming == Streaming::On { On::Watch(kind) } else { On::List(kind) };
@@ -64,24 +64,24 @@ fn faults() -> Vec<Fault> {
     ]
 }
 
-#[test]
-fn a_streaming_list_that_fails_is_tried_again() {
-    for_each_case(&faults(), |fault| starts_in_spite_of(fault, Streaming::On));
+test_in_each_format!(a_streaming_list_that_fails_is_tried_again);
+fn a_streaming_list_that_fails_is_tried_again(format: Format) {
+    for_each_case(&faults(), |fault| starts_in_spite_of(format, fault, Streaming::On));
 }
 
-#[test]
-fn a_paged_list_that_fails_is_tried_again() {
-    for_each_case(&faults(), |fault| starts_in_spite_of(fault, Streaming::Refused));
+test_in_each_format!(a_paged_list_that_fails_is_tried_again);
+fn a_paged_list_that_fails_is_tried_again(format: Format) {
+    for_each_case(&faults(), |fault| starts_in_spite_of(format, fault, Streaming::Refused));
 }
 
-#[test]
-fn a_list_that_falls_silent_is_given_up() {
+test_in_each_format!(a_list_that_falls_silent_is_given_up);
+fn a_list_that_falls_silent_is_given_up(format: Format) {
     // The client waits 15 s for the end of a streaming list.
-    starts_in_spite_of(&Fault::After(150, Ending::Silence), Streaming::On);
+    starts_in_spite_of(format, &Fault::After(150, Ending::Silence), Streaming::On);
 }
 
-#[test]
-fn a_watch_that_fails_is_taken_up_again() {
+test_in_each_format!(a_watch_that_fails_is_taken_up_again);
+fn a_watch_that_fails_is_taken_up_again(format: Format) {
     let orders = [
         Command::End(Ending::Reset),
         Command::End(Ending::Close),
@@ -89,13 +89,15 @@ fn a_watch_that_fails_is_taken_up_again() {
         Command::Expire,
         Command::Bytes(b"\xff\xfe\n".to_vec()),
         Command::Bytes(b"{\"type\":\"ADDED\",\"object\":\n".to_vec()),
-        Command::Bytes(b"{\"type\":\"SURPRISE\",\"object\":{}}\n".to_vec()),
-        Command::Bytes(b"{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":500}}\n".to_vec()),
-        // The line is longer than any object can be.
+        // A message that ends in its text.
+        Command::Bytes(b"\0\0\0\x03\x0a\x05A\n".to_vec()),
+        Command::Bytes(format.event("SURPRISE", &json!({}))),
+        Command::Bytes(format.event("ERROR", &json!({ "kind": "Status", "code": 500 }))),
+        // The event is longer than any object can be.
         Command::Flood(17 << 20),
     ];
     for_each_case(&orders, |order| {
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(format);
         let mut proxy = cluster.proxy();
         cluster.server.wait_for_watches();
         let asked = cluster.server.requests().len();
@@ -115,16 +117,16 @@ fn a_watch_that_fails_is_taken_up_again() {
     });
 }
 
-#[test]
-fn an_object_of_another_kind_is_named_and_not_used() {
+test_in_each_format!(an_object_of_another_kind_is_named_and_not_used);
+fn an_object_of_another_kind_is_named_and_not_used(format: Format) {
     for (word, is_followed_on) in [("ADDED", true), ("MODIFIED", true), ("DELETED", false)] {
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(format);
         let mut proxy = cluster.proxy();
         cluster.server.wait_for_watches();
         let asked = cluster.server.requests_for(Resource::Service).len();
         let metadata = json!({ "namespace": "shop", "name": "web", "resourceVersion": "1" });
-        let line = json!({ "type": word, "object": { "apiVersion": "v1", "kind": "Pod", "metadata": metadata } });
-        cluster.server.order(Some(Resource::Service), Command::Bytes(format!("{line}\n").into_bytes()));
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
+        cluster.server.order(Some(Resource::Service), Command::Bytes(format.event(word, &pod)));
         let named =
             if is_followed_on { "Service shop/web: kind: the server sent a \"Pod\"" } else { "of another kind" };
         wait_for("a word about it", || proxy.log().contains(named).then_some(()));
@@ -136,9 +138,9 @@ fn an_object_of_another_kind_is_named_and_not_used() {
     }
 }
 
-#[test]
-fn an_object_that_is_sent_byte_by_byte_is_an_object() {
-    let cluster = Cluster::new();
+test_in_each_format!(an_object_that_is_sent_byte_by_byte_is_an_object);
+fn an_object_that_is_sent_byte_by_byte_is_an_object(format: Format) {
+    let cluster = Cluster::new(format);
     cluster.server.lasting_fault(On::All, Fault::Drip(1, Duration::ZERO));
     let _proxy = cluster.proxy();
     for n in 2..5 {

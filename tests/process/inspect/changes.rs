@@ -220,7 +220,7 @@ fn a_transaction_that_the_kernel_refuses_is_told_and_so_is_its_later_success(lay
 
 #[test]
 fn the_api_server_that_is_lost_and_found_is_told() {
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(crate::support::apiserver::Format::Protobuf);
     let _proxy = cluster.proxy();
     cluster.server.wait_for_watches();
     cluster.server.close();

@@ -12,10 +12,12 @@ use std::time::Instant;
 use futures_util::stream::{self, Stream};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
+use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::Format;
 use super::fault::{Fault, take};
 use super::list::list;
 use super::query::Query;
@@ -62,7 +64,9 @@ pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Inc
         fault if may_enter => served(&shared, &asked, &query, &body, &head.headers, (&peer.killer, fault.as_ref())),
         _ => Err(Refusal::new(401, "Unauthorized")),
     };
-    let response = outcome.map_or_else(|refusal| refused(&refusal), |(status, body)| response(status, body));
+    let format = format(&shared, &head.headers, &asked);
+    let response =
+        outcome.map_or_else(|refusal| refused(&refusal, format), |(status, body)| response(status, body, format));
     shared.lock().requests[number].answered = response.status().as_u16();
     response
 }
@@ -99,14 +103,15 @@ fn served(
             permitted(shared, *resource, headers)?;
             let list = list(&shared.lock().store, *resource, query)?;
             let (mut writer, body) = Writer::new(killer.clone(), fault);
+            let list = format(shared, headers, asked).object(&list);
             // The end of the answer matters to the client only.
-            tokio::spawn(async move { writer.send(list.to_string().as_bytes()).await });
+            tokio::spawn(async move { writer.send(&list).await });
             ok(Box::pin(body))
         }
         Ask::Watch(resource) => {
             permitted(shared, *resource, headers)?;
             let resource = *resource;
-            let watch = Watch::parse(resource, query, shared.lock().streaming)?;
+            let watch = Watch::parse(format(shared, headers, asked), resource, query, shared.lock().streaming)?;
             let (writer, body) = Writer::new(killer.clone(), fault);
             // A test that has seen the head of the answer may order the watch to do something, so it is registered before the head is sent.
             let (open, orders) = Shared::open(shared, resource);
@@ -125,12 +130,23 @@ fn permitted(shared: &Shared, resource: Resource, headers: &HeaderMap) -> Result
     if state.missing.contains(&resource) {
         return Err(Refusal::new(404, "the server could not find the requested resource"));
     }
-    let accept = headers.get("accept").and_then(|value| value.to_str().ok()).unwrap_or("*/*");
-    if accept.contains("json") || accept.contains("*/*") {
+    let accepts = |format: Format| accept(headers).contains(format.media_type()) || accept(headers).contains("*/*");
+    if accepts(Format::Json) || accepts(state.format) {
         Ok(())
     } else {
-        Err(Refusal::new(406, "only application/json is served"))
+        Err(Refusal::new(406, format!("only application/json and {} are served", state.format.media_type())))
     }
+}
+
+fn accept(headers: &HeaderMap) -> &str {
+    headers.get("accept").and_then(|value| value.to_str().ok()).unwrap_or("*/*")
+}
+
+/// The format of the answer.
+fn format(shared: &Shared, headers: &HeaderMap, asked: &Ask) -> Format {
+    let format = shared.lock().format;
+    let is_list = matches!(asked, Ask::List(_) | Ask::Watch(_));
+    if is_list && accept(headers).contains(format.media_type()) { format } else { Format::Json }
 }
 
 fn create_event(shared: &Shared, body: &[u8]) -> Result<Pieces, Refusal> {
@@ -176,18 +192,18 @@ fn whole(bytes: impl Into<Bytes>) -> Pieces {
     Box::pin(stream::iter([Ok(Frame::data(bytes.into()))]))
 }
 
-fn refused(refusal: &Refusal) -> Response<Body> {
+fn refused(refusal: &Refusal, format: Format) -> Response<Body> {
     let status = StatusCode::from_u16(refusal.code).expect("a refusal has an HTTP status");
-    let mut response = response(status, whole(refusal.json().to_string()));
+    let mut response = response(status, whole(format.object(&refusal.json())), format);
     if let Some(seconds) = refusal.retry_after {
         response.headers_mut().insert("retry-after", seconds.into());
     }
     response
 }
 
-fn response(status: StatusCode, body: Pieces) -> Response<Body> {
+fn response(status: StatusCode, body: Pieces, format: Format) -> Response<Body> {
     let mut response = Response::new(StreamBody::new(body));
     *response.status_mut() = status;
-    response.headers_mut().insert("content-type", hyper::header::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert("content-type", HeaderValue::from_static(format.media_type()));
     response
 }

@@ -8,11 +8,12 @@
 //! through all of them; `writer` and `fault` spoil it; `serve` has the sockets, `tls` the certificates, `state` what the test
 //! and the server share.
 //!
-//! Left out, because the proxy does not use it: other encodings than JSON, selectors with sets, writing of objects.
+//! Left out, because the proxy does not use it: other encodings than JSON and protobuf, selectors with sets, writing of objects.
 
 mod answer;
 pub(crate) mod fault;
 mod list;
+mod protobuf;
 pub(crate) mod query;
 pub(crate) mod resource;
 pub(crate) mod selector;
@@ -45,6 +46,64 @@ use tls::{Authority, Signed};
 /// The deadline of every wait: longer than anything here takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How a server encodes objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// As JSON, also for clients that accept protobuf.
+    Json,
+    /// As Kubernetes' protobuf for clients that accept it, as a real server does.
+    Protobuf,
+}
+
+impl Format {
+    /// The media type.
+    const fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+
+    /// An object or a list.
+    fn object(self, object: &Value) -> Vec<u8> {
+        match self {
+            Self::Json => object.to_string().into_bytes(),
+            Self::Protobuf => protobuf::enveloped(object),
+        }
+    }
+
+    /// An event of a watch.
+    pub(crate) fn event(self, kind: &str, object: &Value) -> Vec<u8> {
+        match self {
+            Self::Json => format!("{}\n", json!({ "type": kind, "object": object })).into_bytes(),
+            Self::Protobuf => protobuf::event(kind, object),
+        }
+    }
+}
+
+#[allow(unused_macros, reason = "not every test binary has tests of both formats")]
+macro_rules! test_in_each_format {
+    ($name:ident) => {
+        mod $name {
+            use crate::support::apiserver::Format;
+
+            #[test]
+            fn json() {
+                super::$name(Format::Json);
+            }
+
+            #[test]
+            fn protobuf() {
+                super::$name(Format::Protobuf);
+            }
+        }
+    };
+}
+
+/// `test_in_each_format!(NAME)` above `fn NAME(format: Format)` makes the tests `NAME::json` and `NAME::protobuf` of it.
+#[allow(unused_imports, reason = "not every test binary has tests of both formats")]
+pub(crate) use test_in_each_format;
+
 /// How a server listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
@@ -68,7 +127,12 @@ pub(crate) struct ApiServer {
 impl ApiServer {
     /// Listens on 127.0.0.1, on a port the kernel picks, in the network namespace of the calling thread.
     pub(crate) fn start(scheme: Scheme) -> Self {
-        let (shared, authority) = (Arc::new(Shared::new()), Authority::new());
+        Self::start_with(scheme, Format::Protobuf)
+    }
+
+    /// The same, with the format for clients that accept it.
+    pub(crate) fn start_with(scheme: Scheme, format: Format) -> Self {
+        let (shared, authority) = (Arc::new(Shared::new(format)), Authority::new());
         let tls = (scheme == Scheme::Https).then(|| authority.server(&["127.0.0.1", "::1", "localhost"]));
         let (controls, orders) = unbounded_channel();
         let (sender, receiver) = sync_channel(1);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::sync::{broadcast, watch};
 
+use super::Format;
 use super::fault::{Command, Planned};
 use super::query::Query;
 use super::resource::Resource;
@@ -48,6 +49,8 @@ pub(crate) struct Record {
 
 /// Everything that changes.
 pub(crate) struct State {
+    /// What clients that accept it get; JSON for the others.
+    pub(crate) format: Format,
     pub(crate) store: Store,
     pub(crate) streaming: Streaming,
     /// How often open watches get a bookmark.
@@ -80,8 +83,9 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// A server without objects that lets every client in.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(format: Format) -> Self {
         let state = State {
+            format,
             store: Store::default(),
             streaming: Streaming::default(),
             bookmark_every: Duration::from_secs(60),

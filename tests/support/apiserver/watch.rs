@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, interval_at, sleep_until};
 
+use super::Format;
 use super::fault::Command;
 use super::list::{number, selector};
 use super::query::Query;
@@ -24,6 +25,7 @@ const WAVE: usize = 64 << 10;
 /// A watch as it was asked for.
 #[derive(Debug)]
 pub(crate) struct Watch {
+    format: Format,
     resource: Resource,
     selector: Selector,
     /// Changes after this one are sent; `None` if the objects of now are sent first.
@@ -36,7 +38,12 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Reads the query.
-    pub(crate) fn parse(resource: Resource, query: &Query, streaming: Streaming) -> Result<Self, Refusal> {
+    pub(crate) fn parse(
+        format: Format,
+        resource: Resource,
+        query: &Query,
+        streaming: Streaming,
+    ) -> Result<Self, Refusal> {
         let wish = query.get("sendInitialEvents");
         let forbidden = |why: &str| Refusal::new(422, format!("ListOptions is invalid: {why}"));
         if streaming == Streaming::Refused && !wish.is_empty() {
@@ -60,6 +67,7 @@ impl Watch {
             }
         };
         Ok(Self {
+            format,
             resource,
             selector: selector(resource, query)?,
             from: version.filter(|version| *version > 0 && !streams),
@@ -111,7 +119,7 @@ impl Watch {
             (version, state.store.at(self.resource, version, &self.selector).unwrap_or_default())
         };
         for object in objects {
-            writer.send(&line("ADDED", &object)).await?;
+            writer.send(&self.format.event("ADDED", &object)).await?;
         }
         if self.tells_end {
             self.bookmark(version, true, writer).await?;
@@ -127,7 +135,7 @@ impl Watch {
             Err(TooOld(oldest)) => return self.expire(after, oldest, writer).await,
         };
         for notice in notices {
-            writer.send(&line(notice.kind, &notice.object)).await?;
+            writer.send(&self.format.event(notice.kind, &notice.object)).await?;
         }
         Ok(version.max(after))
     }
@@ -156,7 +164,7 @@ impl Watch {
 
     async fn expire<T>(&self, version: u64, oldest: u64, writer: &mut Writer) -> Result<T, Over> {
         let refusal = Refusal::new(410, format!("too old resource version: {version} ({oldest})"));
-        writer.send(&line("ERROR", &refusal.json())).await?;
+        writer.send(&self.format.event("ERROR", &refusal.json())).await?;
         Err(Over)
     }
 
@@ -168,10 +176,6 @@ impl Watch {
         let object = json!({
             "kind": self.resource.kind(), "apiVersion": self.resource.api_version(), "metadata": metadata,
         });
-        writer.send(&line("BOOKMARK", &object)).await
+        writer.send(&self.format.event("BOOKMARK", &object)).await
     }
-}
-
-fn line(kind: &str, object: &Value) -> Vec<u8> {
-    format!("{}\n", json!({ "type": kind, "object": object })).into_bytes()
 }

@@ -32,7 +32,7 @@ fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
         "users": [{"name": "u", "user": user}]
     });
     fs::write(&file, config.to_string()).unwrap();
-    ClientOptions { kubeconfig: Some(file), master: None }
+    ClientOptions { kubeconfig: Some(file), ..ClientOptions::default() }
 }
 
 /// The body of a request for one page of Services with these options.
@@ -65,7 +65,7 @@ fn without_any_way_to_a_server_the_error_says_what_to_do() {
 
 #[test]
 fn a_kubeconfig_that_cannot_be_read_is_named() {
-    let options = ClientOptions { kubeconfig: Some("/nowhere/kubeconfig".into()), master: None };
+    let options = ClientOptions { kubeconfig: Some("/nowhere/kubeconfig".into()), ..ClientOptions::default() };
     let error = runtime().block_on(ask(options)).unwrap_err();
     assert_eq!(error, "kubeconfig /nowhere/kubeconfig: No such file or directory (os error 2)");
     let dir = TempDir::new().unwrap();
@@ -83,7 +83,7 @@ fn a_url_takes_the_place_of_the_kubeconfigs_server() {
     assert_eq!(server.requests("services")[0].headers["authorization"], "Bearer t");
     // A server's address may lack the scheme, as for kubectl.
     let address = server.url.trim_start_matches("http://").to_owned();
-    runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(address) })).unwrap();
+    runtime().block_on(ask(ClientOptions { master: Some(address), ..ClientOptions::default() })).unwrap();
     assert_eq!(server.requests("services").len(), 2);
 }
 
@@ -298,7 +298,9 @@ fn a_server_that_cannot_be_reached_is_explained() {
         (forbidden.url.clone(), "system:node-proxier"),
         (lost.url.clone(), "is this the URL of an API server?"),
     ] {
-        let error = runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(url.clone()) })).unwrap_err();
+        let error = runtime()
+            .block_on(ask(ClientOptions { master: Some(url.clone()), ..ClientOptions::default() }))
+            .unwrap_err();
         assert!(error.contains(words), "{url}: {error}");
         for part in error.split(": ") {
             assert_eq!(error.matches(part).count(), 1, "{part} is there twice: {error}");
@@ -310,7 +312,7 @@ fn a_server_that_cannot_be_reached_is_explained() {
 fn a_server_that_accepts_and_does_not_speak_tls_is_given_up() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", silent.local_addr().unwrap());
-    let error = runtime().block_on(ask(ClientOptions { kubeconfig: None, master: Some(url) })).unwrap_err();
+    let error = runtime().block_on(ask(ClientOptions { master: Some(url), ..ClientOptions::default() })).unwrap_err();
     assert!(error.contains("no connection in time"), "{error}");
 }
 
@@ -327,7 +329,7 @@ fn a_url_in_a_message_holds_no_password() {
 
 #[test]
 fn a_configuration_that_cannot_be_read_ends_the_process() {
-    let client = ClientOptions { kubeconfig: Some("/nowhere/kubeconfig".into()), master: None };
+    let client = ClientOptions { kubeconfig: Some("/nowhere/kubeconfig".into()), ..ClientOptions::default() };
     let server = serve(|_| Vec::new());
     let mut followed = start(server, ApiOptions { client, ..options("") }, Timing::default());
     let failure = runtime().block_on(async { tokio::time::timeout(PATIENCE, followed.failures.next()).await }).unwrap();

@@ -125,7 +125,7 @@ fn longest_waits() -> Timing {
 
 fn options(url: &str) -> ApiOptions {
     ApiOptions {
-        client: ClientOptions { kubeconfig: None, master: Some(url.to_owned()) },
+        client: ClientOptions { master: Some(url.to_owned()), ..ClientOptions::default() },
         node_name: "node-1".into(),
         convert: ConvertOptions::default(),
         needs_pod_cidrs: false,

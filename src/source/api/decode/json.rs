@@ -1,0 +1,127 @@
+//! The JSON of the API server: lines of a watch, and pages of a list.
+//!
+//! Takes text, gives what `decode` gives. A text that decodes is read once; the identity of an object and the field that is wrong are
+//! searched for only when it does not.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{Decoder, Identity, Kind, Page, ReadObject, Status, UNUSABLE_DELETION, Undecodable, WatchEvent, bookmark};
+use crate::source::objects::{self, Metadata};
+
+impl Decoder {
+    /// Reads a line of a watch.
+    pub(super) fn json_event<T: Kind>(&mut self, line: &str) -> Result<WatchEvent, String> {
+        // An attempt for another type of event ends early: the server writes the type first.
+        if let Ok(line) = serde_json::from_str::<Line<Applied, T>>(line) {
+            return Ok(WatchEvent::Applied(self.read_json(&line.object)));
+        }
+        if let Ok(line) = serde_json::from_str::<Line<Deleted, Identified<'_>>>(line) {
+            let Identified { kind, metadata } = line.object;
+            let deleted = self.deleted(kind.as_deref().unwrap_or_default(), &metadata);
+            return deleted.ok_or_else(|| UNUSABLE_DELETION.to_owned());
+        }
+        let line: Line<Cow<'_, str>, &RawValue> = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        match &*line.kind {
+            "ADDED" | "MODIFIED" => Ok(WatchEvent::Applied(self.read_raw::<T>(line.object))),
+            "DELETED" => Err(UNUSABLE_DELETION.to_owned()),
+            "BOOKMARK" => {
+                let object: Bookmark =
+                    serde_json::from_str(line.object.get()).map_err(|error| format!("bookmark: {error}"))?;
+                bookmark(object.metadata)
+            }
+            "ERROR" => Ok(WatchEvent::Error(Status::of_body(line.object.get().as_bytes()))),
+            other => Err(format!("unknown event type {other:?}")),
+        }
+    }
+
+    /// Reads a page, and gives the kind of the list with it.
+    pub(super) fn json_page<T: Kind>(&mut self, body: &str) -> Result<(String, Page), String> {
+        let (kind, metadata, objects) = if let Ok(list) = serde_json::from_str::<List<T>>(body) {
+            let objects = list.items.unwrap_or_default();
+            (list.kind, list.metadata, objects.into_iter().map(|object| self.read_json(&object)).collect())
+        } else {
+            let list: List<&RawValue> = serde_json::from_str(body).map_err(|error| error.to_string())?;
+            let objects = list.items.unwrap_or_default();
+            (list.kind, list.metadata, objects.into_iter().map(|object| self.read_raw::<T>(object)).collect())
+        };
+        let ListMetadata { resource_version: version, next } = metadata;
+        Ok((kind, Page { objects, version, next: next.filter(|token| !token.is_empty()) }))
+    }
+
+    fn read_json<T: Kind>(&mut self, object: &T) -> ReadObject {
+        self.read(object.head().0, object)
+    }
+
+    fn read_raw<T: Kind>(&mut self, object: &RawValue) -> ReadObject {
+        match serde_json::from_str::<T>(object.get()) {
+            Ok(object) => self.read_json(&object),
+            Err(_) => Err(Box::new(self.broken_json::<T>(object))),
+        }
+    }
+
+    /// Finds out which object does not decode, and why.
+    fn broken_json<T: Kind>(&self, object: &RawValue) -> Undecodable {
+        let identified = serde_json::from_str::<Identified<'_>>(object.get()).ok();
+        let identity = identified.map(|identified| identified.metadata).unwrap_or_default();
+        let (field, reason) = match serde_json::from_str(object.get()).map(|value| objects::decode::<T>(&value)) {
+            Ok(Err(error)) => (error.field, error.reason),
+            // The text fails, but not its tree, which has each field once.
+            Ok(Ok(_)) => (".".into(), "a field is there twice".into()),
+            Err(error) => (".".into(), error.to_string()),
+        };
+        self.undecodable(&identity, field, &reason)
+    }
+}
+
+/// A line of a watch: `K` is its type, `O` its object.
+#[derive(Deserialize)]
+struct Line<K, O> {
+    #[serde(rename = "type")]
+    kind: K,
+    object: O,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum Applied {
+    Added,
+    Modified,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum Deleted {
+    Deleted,
+}
+
+/// A page of a list: `O` is an item.
+#[derive(Deserialize)]
+struct List<O> {
+    kind: String,
+    metadata: ListMetadata,
+    items: Option<Vec<O>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: String,
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
+}
+
+/// The kind and the identity of an object.
+#[derive(Deserialize)]
+struct Identified<'a> {
+    #[serde(borrow, default)]
+    kind: Option<Cow<'a, str>>,
+    metadata: Identity,
+}
+
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: Metadata,
+}
