@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use http_body_util::BodyExt as _;
-use hyper::header::{ACCEPT, CONTENT_TYPE};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::api::{ListParams, PostParams, WatchParams};
@@ -150,7 +149,7 @@ impl Connection {
         if !matches!(request, Request::Create(_)) {
             let accept =
                 self.options.accept.parse().map_err(|_| Error::Malformed("the Accept header is no text".into()))?;
-            built.headers_mut().insert(ACCEPT, accept);
+            built.headers_mut().insert("accept", accept);
         }
         let client = self.client().await?;
         let sent = client.send(built.map(Body::from));
@@ -158,7 +157,7 @@ impl Connection {
         let response = response.map_err(|error| Error::of_request(&error))?;
         let code = response.status().as_u16();
         let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
         let format = Format::of(content_type);
         let mut response = Response { body: response.into_body(), format: Format::Json };
         if matches!(code, 200 | 201) {
