@@ -242,7 +242,7 @@ impl Decoder {
         let text = format!("the server sent a {kind:?}; it is not used");
         Undecodable {
             key: None,
-            version: Some(metadata.resource_version.as_str().into()).filter(|version: &Box<str>| !version.is_empty()),
+            version: version(&metadata.resource_version),
             problem: Problem { kind: self.resource.name(), object: metadata.full_name(), field: "kind".into(), text },
         }
     }
@@ -280,8 +280,13 @@ struct Identity {
 
 impl Identity {
     fn version(&self) -> Option<Box<str>> {
-        Some(self.resource_version.as_str().into()).filter(|version: &Box<str>| !version.is_empty())
+        version(&self.resource_version)
     }
+}
+
+/// A resource version that is not empty.
+fn version(text: &str) -> Option<Box<str>> {
+    Some(text).filter(|text| !text.is_empty()).map(Into::into)
 }
 
 fn text(bytes: &[u8]) -> Result<&str, String> {
@@ -349,7 +354,7 @@ pub fn list_bytes(kind: usize, bytes: &[u8]) -> (Vec<Event>, Vec<String>) {
 
 /// The decoder of this index, and the format.
 fn of_index(index: usize) -> (Decoder, Format) {
-    let format = if index / Resource::ALL.len() % 2 == 0 { Format::Json } else { Format::Protobuf };
+    let format = if (index / Resource::ALL.len()).is_multiple_of(2) { Format::Json } else { Format::Protobuf };
     (Decoder::new(Resource::ALL[index % Resource::ALL.len()], ConvertOptions::default()), format)
 }
 
