@@ -22,7 +22,10 @@ pub fn log(entry: &Entry) {
         }
         What::Sync(run) => {
             let elapsed = duration(run.latency.unwrap_or_default());
-            info!(target: V2, sync, trigger = %run.trigger, %elapsed, result = %run.result, details = %run, "Synced the node");
+            info!(
+                target: V2, sync, trigger = %run.trigger, %elapsed, result = %run.result, details = %run,
+                "Synced the node"
+            );
         }
         What::Repair(repair) => info!(target: V2, sync, details = %repair, "Repaired the rules"),
         What::ApiServer(_) => {}

@@ -403,7 +403,7 @@ pub fn check_content(content: &[u8]) -> Result<(), String> {
     let decoded = file::decode(text).map_err(|error| error.to_string())?;
     let name = || Ok("node".to_owned());
     let checked = validate::validate(&decoded.config, Context::default(), Vec::new(), name);
-    checked.map(drop).map_err(|errors| lines(&errors))
+    checked.map(drop).map_err(|errors| Error::Invalid(errors).to_string())
 }
 
 /// The part of a [`Config`] that does not come from the fields of the file.

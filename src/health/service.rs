@@ -109,7 +109,10 @@ impl ServiceServers {
     async fn close_unwanted(&mut self, snapshot: &Snapshot) {
         let is_wanted = |name: &CheckName, server: &Server| {
             if !server.listeners.iter().all(http::Server::is_running) {
-                warn!(service = %name.service, ipFamily = %name.family, "A health-check server panicked; opening it again");
+                warn!(
+                    service = %name.service, ipFamily = %name.family,
+                    "A health-check server panicked; opening it again"
+                );
                 return false;
             }
             let check = snapshot.checks.get(name);
@@ -148,7 +151,10 @@ impl ServiceServers {
         if listeners.is_empty() {
             return;
         }
-        info!(target: V2, %service, ipFamily = %family, port = check.port, addresses = list(&addresses), "Opened healthcheck");
+        info!(
+            target: V2, %service, ipFamily = %family, port = check.port, addresses = list(&addresses),
+            "Opened healthcheck"
+        );
         let local_endpoints = Arc::new(Count(AtomicUsize::new(check.local_endpoints)));
         let listeners = listeners.into_iter().map(|listener| self.start(listener, service, &local_endpoints)).collect();
         self.open.insert(name.clone(), Server { addresses, local_endpoints, listeners });

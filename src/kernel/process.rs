@@ -68,7 +68,10 @@ fn set_oom_score_below(proc: &Path, score: i32) {
         }
     }
     if let Err(error) = outcome {
-        warn!(err = %error, score, "Cannot set oom_score_adj; when memory is short, the kernel may end this process early");
+        warn!(
+            err = %error, score,
+            "Cannot set oom_score_adj; when memory is short, the kernel may end this process early"
+        );
     }
 }
 

@@ -93,7 +93,8 @@ struct Log(Arc<RwLock<Filter>>);
 impl Subscriber for Log {
     /// Asked once for each place in the source, and again after a change of the verbosity.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && self.0.read().unwrap_or_else(PoisonError::into_inner).shows(metadata)
+        // `enabled!` asks with metadata of neither kind.
+        !metadata.is_span() && self.0.read().unwrap_or_else(PoisonError::into_inner).shows(metadata)
     }
 
     fn event(&self, event: &Event<'_>) {

@@ -75,11 +75,17 @@ impl UdpFlows {
                 Ok(deleted) => {
                     let took = start.elapsed();
                     let elapsed = duration(took);
-                    debug!(ipFamily = %family, entriesDeleted = deleted, %elapsed, "Finished reconciling conntrack entries");
+                    debug!(
+                        ipFamily = %family, entriesDeleted = deleted, %elapsed,
+                        "Finished reconciling conntrack entries"
+                    );
                     results.push(Reconciled { family: *family, took, deleted });
                 }
                 Err(error) => {
-                    warn!(err = %error, ipFamily = %family, "Cannot examine UDP flows; some may lead to endpoints that are gone")
+                    warn!(
+                        err = %error, ipFamily = %family,
+                        "Cannot examine UDP flows; some may lead to endpoints that are gone"
+                    )
                 }
             }
         }

@@ -478,18 +478,31 @@ impl<K: Kernel> Sync<K> {
         let elapsed = duration(took);
         match committed {
             None => {
-                debug!(%elapsed, fullSync = full, numServices = services, "SyncProxyRules complete, nothing to change")
+                debug!(
+                    %elapsed, fullSync = full, numServices = services,
+                    "SyncProxyRules complete, nothing to change"
+                )
             }
             Some(committed) => {
                 let bytes = committed.bytes;
-                debug!(%elapsed, fullSync = full, numServices = services, added, removed, bytes, "SyncProxyRules complete");
+                debug!(
+                    %elapsed, fullSync = full, numServices = services, elementsAdded = added, elementsRemoved = removed, bytes,
+                    "SyncProxyRules complete"
+                );
             }
         }
         if report.repaired {
-            debug!(added, removed, "Another program had changed our tables; they are as they should be again");
+            debug!(
+                elementsAdded = added,
+                elementsRemoved = removed,
+                "Another program had changed our tables; they are as they should be again"
+            );
         }
         if took > Duration::from_secs(1) {
-            warn!(%elapsed, numServices = services, added, removed, "SyncProxyRules took long");
+            warn!(
+                %elapsed, numServices = services, elementsAdded = added, elementsRemoved = removed,
+                "SyncProxyRules took long"
+            );
         }
     }
 
@@ -497,7 +510,10 @@ impl<K: Kernel> Sync<K> {
     fn log_first(&self, took: Duration) {
         let (elapsed, since_start) = (duration(took), duration(self.started.elapsed()));
         let (services, endpoints) = (self.engine.state.service_count(), self.engine.endpoint_count());
-        info!(numServices = services, numEndpoints = endpoints, %elapsed, sinceStart = %since_start, "Synced for the first time");
+        info!(
+            numServices = services, numEndpoints = endpoints, %elapsed, sinceStart = %since_start,
+            "Synced for the first time"
+        );
     }
 
     /// Puts what a successful sync did into the metrics.

@@ -17,7 +17,7 @@ use kube_proxy::config::{LogFormat, LoggingConfig};
 use regex::Regex;
 use serde_json::{Value, json};
 
-use crate::api::cluster::{Cluster, PORTS};
+use crate::api::cluster::{Cluster, PORTS, served};
 use crate::support::apiserver::wait_for;
 use crate::support::nft;
 use crate::support::objects::slices;
@@ -64,6 +64,9 @@ fn run(logging: &Value) -> Run {
     cluster.server.apply(&[lost]);
     says("Object has a field that cannot be used");
 
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+
     nft::load(&cluster.node, "flush chain ip kube-proxy nat-prerouting");
     says("Another program changed our rules");
 
@@ -74,9 +77,10 @@ fn run(logging: &Value) -> Run {
 
     let mut other = configuration.clone();
     other["mode"] = "several\nlines".into();
+    other["clusterCIDR"] = "several\nlines".into();
     fs::write(proxy.config_path(), other.to_string()).unwrap();
     says("not valid and not used");
-    other["mode"] = "nftables".into();
+    other = configuration.clone();
     other["nftables"]["masqueradeAll"] = true.into();
     fs::write(proxy.config_path(), other.to_string()).unwrap();
     assert_eq!(proxy.wait_for_end().code(), Some(1));
@@ -84,10 +88,11 @@ fn run(logging: &Value) -> Run {
 }
 
 /// The messages that every run has, with their severities as text has them.
-const EXPECTED: [(&str, char); 8] = [
+const EXPECTED: [(&str, char); 9] = [
     ("Starting kube-proxy", 'I'),
     ("Synced for the first time", 'I'),
     ("Object has a field that cannot be used", 'W'),
+    ("Service changed", 'I'),
     ("Another program changed our rules; comparing and repairing them", 'W'),
     ("Failed to watch; trying again", 'W'),
     ("Watching again", 'I'),
@@ -169,7 +174,7 @@ fn the_records_of_a_running_proxy_go_through_the_usual_pattern_of_klog() {
         fields("Another program changed our rules; comparing and repairing them")["by"].starts_with("[\"nft (pid ")
     );
     let invalid = fields("The new content of the configuration file is not valid and not used");
-    assert!(invalid["err"].contains("\n  mode: "), "a value of several lines: {invalid:?}");
+    assert!(invalid["err"].contains("\n  clusterCIDR: "), "a value of several lines: {invalid:?}");
     assert!(fields("Error running ProxyServer")["err"].contains("configuration file was updated"));
     // Verbosity 6 has the commands to the kernel too.
     assert!(
@@ -224,8 +229,8 @@ fn the_records_of_a_running_proxy_go_through_a_pipeline_of_json() {
     for (message, severity) in EXPECTED {
         let record = seen.get(message).unwrap_or_else(|| panic!("no {message:?} in {}", run.log));
         // The format has no warnings.
-        let verbosity = if severity == 'E' { None } else { Some(&json!(0)) };
-        assert_eq!(record.get("v"), verbosity, "{record}");
+        let verbosity = if message == "Service changed" { json!(2) } else { json!(0) };
+        assert_eq!(record.get("v"), (severity != 'E').then_some(&verbosity), "{record}");
     }
     assert_eq!(seen["SyncProxyRules complete"]["v"], 4);
     assert_eq!(seen["Running nftables command"]["v"], 6);

@@ -226,7 +226,10 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.recovered();
         if self.logged_absence.is_new(()) {
             let (kind, url) = (self.kind.name(), self.connection.url());
-            warn!("type" = kind, url, err = %error, "This kind cannot be read; the proxy works as if there were none of it");
+            warn!(
+                "type" = kind, url, err = %error,
+                "This kind cannot be read; the proxy works as if there were none of it"
+            );
         }
     }
 
@@ -238,7 +241,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
             self.shared.observer.lost(kind, &format!("{url}: {text}"));
         }
         match due {
-            None => debug!("type" = kind, url, err = text, "Failed to watch; trying again"),
+            None => debug!("type" = kind, url, err = text, "A list or watch ended with an error; trying again"),
             Some(lasted) => {
                 let lasted = Some(lasted).filter(|lasted| lasted.as_secs() > 0).map(go_duration);
                 warn!("type" = kind, url, err = text, lasted, "Failed to watch; trying again");

@@ -196,7 +196,10 @@ impl Worker {
     fn log_failure(&mut self, path: &Path, error: Errno) {
         if self.logged_failure.is_new(()) {
             let (file, interval) = (path.display(), duration(self.detection.interval));
-            warn!(%file, err = %error, %interval, "Cannot be watched with inotify; the directory is read in intervals instead");
+            warn!(
+                %file, err = %error, %interval,
+                "Cannot be watched with inotify; the directory is read in intervals instead"
+            );
         }
     }
 

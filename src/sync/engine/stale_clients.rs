@@ -198,7 +198,10 @@ impl<K: Kernel> Engine<K> {
                 Ok(Some(stale)) => self.forget_stale(&stale, now, report),
                 Ok(None) => {}
                 Err(error) => {
-                    warn!(err = %error, map = %map.1, "Cannot look for clients of endpoints that are gone; trying again")
+                    warn!(
+                        err = %error, map = %map.1,
+                        "Cannot look for clients of endpoints that are gone; trying again"
+                    )
                 }
             }
         }
@@ -213,7 +216,10 @@ impl<K: Kernel> Engine<K> {
         let outcome = self.forget_clients(stale, report);
         report.kernel_time += start.elapsed();
         if let Err(error) = outcome {
-            warn!(err = %error, map = %stale.map.name, "Cannot forget clients of endpoints that are gone; trying again");
+            warn!(
+                err = %error, map = %stale.map.name,
+                "Cannot forget clients of endpoints that are gone; trying again"
+            );
             self.tables.check_again(stale, true, now);
         }
     }
