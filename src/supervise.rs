@@ -96,8 +96,13 @@ pub(crate) fn guarded<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result
 }
 
 fn panicked(name: &str, panic: &(dyn Any + Send)) -> anyhow::Error {
+    Panicked(format!("{name} panicked: {}", text_of(panic))).into()
+}
+
+/// The text of a panic.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Panicked(format!("{name} panicked: {}", text.unwrap_or("without a message"))).into()
+    text.unwrap_or("without a message")
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use tracing::subscriber::{Subscriber, set_global_default};
 use tracing::{Event, Metadata, callsite, span, warn};
 
 use crate::config::{self, LogFormat, LoggingConfig};
+use crate::supervise;
 use buffer::Buffer;
 use filter::Filter;
 use queue::Queue;
@@ -148,9 +149,8 @@ pub fn init(config: &LoggingConfig) -> Verbosity {
 /// Logs a panic instead of printing it, with a backtrace if `RUST_BACKTRACE` is set.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map_or(Place { file: "???", line: 1 }, place);
-    let text = panic.payload_as_str().unwrap_or("no text");
     let mut record = Record::error(now(), place, "Observed a panic");
-    record.fields.push(("panic", text.into()));
+    record.fields.push(("panic", supervise::text_of(panic.payload()).into()));
     record.fields.push(("thread", thread::current().name().unwrap_or_default().into()));
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {

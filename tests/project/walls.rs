@@ -165,7 +165,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "supervise", modules: &["supervise"], words: &["tokio", "std::thread"] },
     Wall {
         module: "logging",
-        modules: &["logging", "config"],
+        modules: &["logging", "config", "supervise"],
         words: &["std::env", "std::fs", "std::process", "std::thread", "Instant::now", "SystemTime::now"],
     },
 ];
