@@ -87,7 +87,7 @@ impl Recorder {
     /// Records an event; it is dropped when too many wait already, or when there is no API server.
     pub(crate) fn record(&self, event: ReportedEvent) {
         if let Err(error) = self.sender.try_send(Message::Event(event)) {
-            debug!("no event is sent: {error}");
+            debug!(err = %error, "No event is sent");
         }
     }
 
@@ -95,7 +95,7 @@ impl Recorder {
     pub(crate) async fn flush(&self, at_most: Duration) {
         let (done, published) = oneshot::channel();
         if self.sender.try_send(Message::Flush(done)).is_ok() && timeout(at_most, published).await.is_err() {
-            debug!("the API server did not accept the last events in time");
+            debug!("The API server did not accept the last events in time");
         }
     }
 }
@@ -148,14 +148,16 @@ impl Publisher {
         for attempt in 0..TRIES {
             match timeout(TIMEOUT, self.try_to_publish(connect, answered, event)).await {
                 Ok(Ok(())) => return,
-                Ok(Err(error)) if is_final(&error) => return warn!("the API server refuses an event: {error:#}"),
-                Ok(Err(error)) => debug!("an event was not sent: {error:#}"),
-                Err(_) => debug!("the API server did not respond to an event in time"),
+                Ok(Err(error)) if is_final(&error) => {
+                    return warn!(err = format!("{error:#}"), "The API server refuses an event");
+                }
+                Ok(Err(error)) => debug!(err = format!("{error:#}"), "An event was not sent"),
+                Err(_) => debug!("The API server did not respond to an event in time"),
             }
             self.client = None;
             sleep(Duration::from_secs(1 << attempt)).await;
         }
-        debug!("an event is dropped after {TRIES} tries");
+        debug!(tries = TRIES, "An event is dropped");
     }
 
     async fn try_to_publish(

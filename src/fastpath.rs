@@ -64,14 +64,14 @@ impl<K: FlowtableKernel> Reconciler<K> {
         };
         if self.is_unsupported(&error) {
             info!(
-                "--flowtable={}: this kernel has no flowtables, so established connections go through all rules as without \
-                 it; load or build nf_flow_table, nf_flow_table_inet and nft_flow_offload ({error})",
-                self.wanted
+                flowtable = %self.wanted, err = %error,
+                "This kernel has no flowtables, so established connections go through all rules as without one; load or build \
+                 nf_flow_table, nf_flow_table_inet and nft_flow_offload"
             );
             return Outcome::Unsupported;
         }
         if self.logged.is_new(error.to_string()) {
-            warn!("fast path: {error}; the rules of the Services work without it");
+            warn!(err = %error, "The fast path failed; the rules of the Services work without it");
         }
         Outcome::Done
     }
@@ -91,7 +91,7 @@ impl<K: FlowtableKernel> Reconciler<K> {
         let commands = changes(present.as_ref(), &fastpath::content(devices.clone()));
         if !commands.is_empty() {
             self.kernel.commit(&commands)?;
-            info!("fast path: established connections between {} interfaces go past the rules", devices.len());
+            info!(numInterfaces = devices.len(), "Established connections between the interfaces go past the rules");
         }
         self.reconciled = Some((self.kernel.generation().map_err(Error::Read)?, devices));
         Ok(())

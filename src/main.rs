@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use kube_proxy::app::{self, ReaderGone};
+use kube_proxy::app::{self, Panicked, ReaderGone};
 
 fn main() -> ExitCode {
     // The log is flushed when `main` ends, also after a panic.
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         Err(error) if error.is::<ReaderGone>() => ExitCode::from(ReaderGone::EXIT_CODE),
         Err(error) => {
             kube_proxy::logging::fatal(&error);
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<Panicked>() { Panicked::EXIT_CODE } else { 1 })
         }
     }
 }

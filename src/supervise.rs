@@ -9,8 +9,18 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// A task or a thread panicked, which is a defect of the program.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Panicked(String);
+
+impl Panicked {
+    /// The exit code of a process that ends because of it: that of Go's panics, which upstream ends with.
+    pub const EXIT_CODE: u8 = 2;
+}
 
 /// Starts tasks and threads. Clones report to the same [`Failures`].
 #[derive(Clone, Debug)]
@@ -86,14 +96,20 @@ pub(crate) fn guarded<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result
 }
 
 fn panicked(name: &str, panic: &(dyn Any + Send)) -> anyhow::Error {
+    Panicked(format!("{name} panicked: {}", text_of(panic))).into()
+}
+
+/// The text of a panic.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    anyhow!("{name} panicked: {}", text.unwrap_or("without a message"))
+    text.unwrap_or("without a message")
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use anyhow::anyhow;
     use tokio::time::timeout;
 
     use super::*;

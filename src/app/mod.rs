@@ -27,17 +27,19 @@ use crate::config::{self, Config, Invocation};
 use crate::inspect;
 use crate::kernel::process::raise_open_files;
 use crate::kernel::{Lock, Turn, leftovers};
-use crate::logging::{self, Verbosity};
+use crate::logging::{self, V1, Verbosity};
 use crate::privileges;
+use crate::supervise::guarded;
 use crate::sync::layout;
 
+pub use crate::supervise::Panicked;
 pub use output::ReaderGone;
 
 /// Does what the arguments ask for; the first of them is the program's name. Gives the exit code: 0, but for commands that look at a
 /// node (`inspect::Outcome`).
 ///
 /// # Errors
-/// The error to show to the user; upstream's exit code for each is 1. [`ReaderGone`] is not to be shown.
+/// The error to show to the user; upstream's exit code for each is 1, but for [`Panicked`]. [`ReaderGone`] is not to be shown.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     match config::load_with(args, inspect::commands) {
         Ok(Invocation::Command(matches)) => look(inspect::run(&matches)),
@@ -45,7 +47,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
         Ok(Invocation::Render { config, is_named, args }) if args.diff.is_some() => {
             look(render::diff(config, is_named, &args))
         }
-        other => proxy(other?).map(|()| ExitCode::SUCCESS),
+        other => guarded("the main thread", || proxy(other?)).map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -58,7 +60,7 @@ fn look(outcome: Result<inspect::Outcome>) -> Result<ExitCode> {
         Ok(outcome) => Ok(ExitCode::from(outcome.exit_code())),
         Err(error) if error.is::<ReaderGone>() => Err(error),
         Err(error) => {
-            logging::fatal(&error);
+            logging::complain(&error);
             Ok(ExitCode::from(inspect::COULD_NOT_LOOK))
         }
     }
@@ -83,7 +85,7 @@ fn proxy(invocation: Invocation) -> Result<()> {
 /// Runs until a signal ends the process.
 fn run(config: Config) -> Result<()> {
     let verbosity = start_log(&config);
-    info!(version = config.version, node = config.node_name, "starting");
+    info!(version = config.version, node = config.node_name, "Starting kube-proxy");
     prepare::check(&config)?;
     let mut lock = Lock::new(std::process::id(), &command_line());
     let waits = another_holds(&mut lock);
@@ -101,7 +103,7 @@ fn run(config: Config) -> Result<()> {
 /// objects does not keep another one from writing.
 fn another_holds(lock: &mut Lock) -> bool {
     // The other steps of the start log errors such as a missing privilege.
-    let holder = lock.holder().inspect_err(|error| debug!(%error, "cannot read the lock"));
+    let holder = lock.holder().inspect_err(|error| debug!(err = %error, "Cannot read the lock"));
     holder.is_ok_and(|holder| holder.is_some())
 }
 
@@ -117,7 +119,7 @@ fn init_only(config: &Config) -> Result<()> {
     logging::start_writing();
     prepare::check(config)?;
     prepare::prepare(config)?;
-    info!("the node is prepared");
+    info!("System initialized and --init-only specified");
     Ok(())
 }
 
@@ -134,7 +136,7 @@ fn clean_up(config: &Config) -> Result<()> {
              repeat --cleanup"
         ),
         Ok(Turn::Ours) => {}
-        Err(error) => warn!("cannot find out whether a kube-proxy runs on this node: {error}"),
+        Err(error) => warn!(err = %error, "Cannot find out whether a kube-proxy runs on this node"),
     }
     let report = leftovers::remove_all();
     report.log(None);
@@ -145,9 +147,11 @@ fn clean_up(config: &Config) -> Result<()> {
 /// drops its privileges first, so that the thread that writes the log does not have them.
 fn start_log(config: &Config) -> Verbosity {
     let verbosity = logging::init(&config.logging);
-    config.warnings.iter().for_each(|text| warn!("{text}"));
-    if config.logging.verbosity >= 1 {
-        config.flags.iter().for_each(|(name, value)| info!("FLAG: --{name}={value:?}"));
-    }
+    config
+        .warnings
+        .iter()
+        .for_each(|reason| warn!(reason, "The configuration has something without effect or out of date"));
+    // As upstream writes it.
+    config.flags.iter().for_each(|(name, value)| info!(target: V1, "FLAG: --{name}={value:?}"));
     verbosity
 }

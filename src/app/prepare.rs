@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::kernel::probe::probe;
 use crate::kernel::process::{SKIP_VERSION_CHECK, check_kernel, set_oom_score};
 use crate::kernel::{families, load_conntrack, sysctl};
+use crate::logging::list;
 use crate::privileges::{self, Needs};
 use crate::source::api;
 
@@ -35,9 +36,12 @@ pub(super) fn check(config: &Config) -> Result<()> {
 pub(super) fn prepare(config: &Config) -> Result<()> {
     load_conntrack();
     match sysctl::apply(&config.conntrack) {
-        Ok(written) => written.iter().for_each(|(path, value)| info!(path = %path.display(), value, "set")),
+        Ok(written) => written.iter().for_each(|(path, value)| {
+            let entry = path.strip_prefix("/proc/sys").unwrap_or(path);
+            info!(entry = %entry.display(), value, "Set sysctl");
+        }),
         // Upstream has no manifests. A proxy that reads them may run in a network namespace, where the limit cannot be set.
-        Err(error) if config.manifests.is_some() => warn!(%error, "connection tracking stays as it is"),
+        Err(error) if config.manifests.is_some() => warn!(err = %error, "Connection tracking stays as it is"),
         Err(error) => return Err(error.into()),
     }
     set_oom_score(config.oom_score_adj);
@@ -50,14 +54,12 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
 /// When a privilege cannot be dropped although the kernel can drop it.
 pub(super) fn drop_privileges(config: &Config) -> Result<()> {
     if env::var_os(SANDBOX).is_some_and(|value| value == "off") {
-        warn!("{SANDBOX}=off: privileges are kept");
+        warn!(variable = SANDBOX, "Privileges are kept, because the environment says so");
         return Ok(());
     }
     let programs = config.manifests.is_none() && api::runs_programs(config.client.kubeconfig.as_deref());
     let dropped = privileges::drop_all(Needs { programs })?;
-    info!(
-        capabilities = dropped.capabilities.join(","),
-        "privileges given up; writing files is {}, other system calls are {}", dropped.files, dropped.syscalls
-    );
+    let capabilities = list(&dropped.capabilities);
+    info!(capabilities, writingFiles = %dropped.files, otherSyscalls = %dropped.syscalls, "Privileges given up");
     Ok(())
 }

@@ -77,7 +77,7 @@ pub(super) async fn run(
     // The sync loop ends when its source is gone.
     drop((source, sender, publisher.stop));
     shutdown::wait_for([("the sync loop", sync)].into_iter().chain(publisher.thread)).await?;
-    info!("ended; the rules stay in force");
+    info!("Ended; the rules stay in force");
     Ok(())
 }
 
@@ -121,7 +121,7 @@ fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
     let mut file = ConfigFile::new(path, content);
     let body = move || {
         while let Err(errors) = config::check_content(file.wait_for_change()) {
-            error!("the new content of the configuration file is not valid and not used:\n{errors}");
+            error!(err = %errors, "The new content of the configuration file is not valid and not used");
         }
         bail!("content of the proxy server's configuration file was updated")
     };

@@ -56,7 +56,9 @@ impl SyncLoop {
         let schedule = Schedule::new(config.min_sync_period, config.sync_period);
         let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);
         let check_node = Box::new(move |node: &Node| {
-            node_check::check(&config, &families, node)?.iter().for_each(|text| warn!("{text}"));
+            node_check::check(&config, &families, node)?
+                .iter()
+                .for_each(|reason| warn!(reason, "The Node does not fit the configuration"));
             Ok(())
         });
         let record = |recorder: &Recorder| {
@@ -112,7 +114,7 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
             match &next {
                 Ok(_) => failed.reset(),
                 Err(error) if failed.is_new(error.to_string()) => {
-                    warn!(%error, "cannot read the counters of the rules")
+                    warn!(err = %error, "Cannot read the counters of the rules")
                 }
                 Err(_) => {}
             }
@@ -142,7 +144,7 @@ pub(super) fn spawn_fast_path(config: &Config, lock: Held, supervisor: &Supervis
                     thread::sleep(fastpath::INTERVAL);
                 }
             }
-            Err(error) => warn!(%error, "no fast path: cannot open a netfilter netlink socket"),
+            Err(error) => warn!(err = %error, "No fast path: cannot open a netfilter netlink socket"),
         }
         Ok(())
     };

@@ -133,7 +133,7 @@ pub struct Config {
     pub(crate) features: Vec<Feature>,
     /// Every flag with its value as Go prints it, sorted by name.
     pub(crate) flags: Vec<(String, String)>,
-    /// Format and verbosity of the log.
+    /// Format, verbosity and streams of the log.
     pub(crate) logging: LoggingConfig,
     /// The body of `/configz`: the configuration file with defaults filled in and flags applied, as JSON.
     pub(crate) configz: String,
@@ -220,19 +220,26 @@ pub(crate) enum NodePortAddresses {
     Cidrs(Vec<IpNet>),
 }
 
-/// Format and verbosity of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The log. The default is text of verbosity 0 on standard error.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoggingConfig {
-    /// The format of each line.
+    /// The format of each record.
     pub format: LogFormat,
     /// Kubernetes' verbosity, from 0 up.
     pub verbosity: u32,
+    /// Patterns of file names without `.rs`, and the verbosity of these files if it is higher.
+    pub vmodule: Vec<(String, u32)>,
+    /// If informational records go to standard output: how many bytes of them are buffered.
+    pub info_buffer: Option<usize>,
+    /// How long they are buffered at most.
+    pub flush_every: Duration,
 }
 
-/// The format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The format of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// That of klog.
+    #[default]
     Text,
     /// One JSON object a line.
     Json,
@@ -281,6 +288,13 @@ pub enum Error {
     /// Fields that break rules; never empty.
     #[error("the configuration is not valid:\n{}", lines(.0))]
     Invalid(Vec<FieldError>),
+}
+
+impl Error {
+    /// Whether it is about the file or the values. Upstream's log is there by then, in its default form; before, it is not.
+    pub(crate) fn is_of_file(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Decode { .. } | Self::Invalid(_))
+    }
 }
 
 fn lines(errors: &[FieldError]) -> String {
@@ -391,7 +405,7 @@ pub fn check_content(content: &[u8]) -> Result<(), String> {
     let decoded = file::decode(text).map_err(|error| error.to_string())?;
     let name = || Ok("node".to_owned());
     let checked = validate::validate(&decoded.config, Context::default(), Vec::new(), name);
-    checked.map(drop).map_err(|errors| lines(&errors))
+    checked.map(drop).map_err(|errors| Error::Invalid(errors).to_string())
 }
 
 /// The part of a [`Config`] that does not come from the fields of the file.

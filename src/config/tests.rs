@@ -90,7 +90,7 @@ fn defaults_without_file_or_flags() {
         ],
         configz: config.configz.clone(), // compared in the tests of `output`
         flags: config.flags.clone(),     // compared in the tests of `cli`
-        logging: LoggingConfig { format: LogFormat::Text, verbosity: 0 },
+        logging: LoggingConfig { flush_every: Duration::from_secs(5), ..LoggingConfig::default() },
         warnings: Vec::new(),
     };
     assert_eq!(config, expected);
@@ -146,7 +146,7 @@ fn with_a_file_only_few_flags_count() {
     // `--hostname-override`, the logging flags and this program's own flags take precedence over the file.
     assert_eq!(config.node_name, "from-flag");
     assert_eq!(config.manifests, Some(PathBuf::from("dir")));
-    assert_eq!(config.logging, LoggingConfig { format: LogFormat::Json, verbosity: 5 });
+    assert_eq!((config.logging.format, config.logging.verbosity), (LogFormat::Json, 5));
     // Other flags have no effect beside a file, and a warning names each.
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
     assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
@@ -165,7 +165,7 @@ fn with_a_file_only_few_flags_count() {
 fn what_flags_leave_open_comes_from_the_file() {
     let config = run_file("mode: nftables\nhostnameOverride: from-file\nlogging: {verbosity: 2, format: json}\n", &[]);
     assert_eq!(config.node_name, "from-file");
-    assert_eq!(config.logging, LoggingConfig { format: LogFormat::Json, verbosity: 2 });
+    assert_eq!((config.logging.format, config.logging.verbosity), (LogFormat::Json, 2));
 }
 
 #[test]

@@ -198,7 +198,7 @@ impl Servers {
         let proxy = async move {
             if let Some(address) = listen.healthz {
                 let listener = http::bind_with_retry("healthz", address, listen.hard_fail).await?;
-                info!(%address, "serving healthz");
+                info!(%address, "Serving healthz");
                 proxy::start(listener, limits, health, of_proxy).forever().await;
             }
             Ok(())

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use hyper::header::{HeaderName, HeaderValue};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::{info, warn};
 
 use super::{Check, CheckName, ListenFailure, Observer, Shared, Snapshot};
 use crate::http::{self, Limits, Response};
+use crate::logging::{V2, duration, list};
 use crate::model::{Family, ObjectName};
 
 /// The header with the number of local endpoints, by which load balancers weigh the node.
@@ -108,7 +109,10 @@ impl ServiceServers {
     async fn close_unwanted(&mut self, snapshot: &Snapshot) {
         let is_wanted = |name: &CheckName, server: &Server| {
             if !server.listeners.iter().all(http::Server::is_running) {
-                warn!(service = %name.service, family = %name.family, "a health-check server panicked; opening it again");
+                warn!(
+                    service = %name.service, ipFamily = %name.family,
+                    "A health-check server panicked; opening it again"
+                );
                 return false;
             }
             let check = snapshot.checks.get(name);
@@ -119,7 +123,7 @@ impl ServiceServers {
             open.partition(|(name, server)| is_wanted(name, server));
         self.open = wanted;
         for (name, server) in unwanted {
-            debug!(service = %name.service, family = %name.family, "closing the health-check node port");
+            info!(target: V2, service = %name.service, ipFamily = %name.family, "Closing healthcheck");
             if !snapshot.checks.contains_key(&name) {
                 server.local_endpoints.set(None);
             }
@@ -137,8 +141,8 @@ impl ServiceServers {
             Ok(listeners) => listeners,
             Err(_) if is_retry => return,
             Err(error) => {
-                warn!(%service, %family, port = check.port, %error,
-                    "cannot listen on the health-check node port; trying again every {RETRY:?}");
+                warn!(err = %error, %service, ipFamily = %family, port = check.port, retryAfter = %duration(RETRY),
+                    "Failed to start healthcheck; trying again");
                 let failure = ListenFailure { service: service.clone(), port: check.port, error };
                 self.observer.listen_failed(&failure);
                 return;
@@ -147,7 +151,10 @@ impl ServiceServers {
         if listeners.is_empty() {
             return;
         }
-        debug!(%service, %family, ?addresses, "opened the health-check node port");
+        info!(
+            target: V2, %service, ipFamily = %family, port = check.port, addresses = list(&addresses),
+            "Opened healthcheck"
+        );
         let local_endpoints = Arc::new(Count(AtomicUsize::new(check.local_endpoints)));
         let listeners = listeners.into_iter().map(|listener| self.start(listener, service, &local_endpoints)).collect();
         self.open.insert(name.clone(), Server { addresses, local_endpoints, listeners });

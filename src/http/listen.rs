@@ -93,7 +93,10 @@ pub(crate) async fn bind_with_retry(what: &str, address: SocketAddr, hard_fail: 
             Ok(listener) => return Ok(listener),
             Err(error) if hard_fail => return Err(failure(what, address, &error)),
             Err(error) if tries % TRIES == 0 => {
-                warn!("{}; trying again every {RETRY:?}", failure(what, address, &error));
+                warn!(
+                    server = what, err = %failure(what, address, &error),
+                    "Cannot listen; trying again ten times a second"
+                );
             }
             Err(_) => {}
         }

@@ -129,13 +129,13 @@ where
                     connections.spawn(async move {
                         tokio::select! {
                             () = connection(stream, &permit, limits, respond, stopped) => {}
-                            _ = evicted => debug!("closed a connection to serve a new one within the limit"),
+                            _ = evicted => debug!("Closed a connection to serve a new one within the limit"),
                         }
                         drop(permit);
                     });
                 }
                 Err(error) => {
-                    debug!(%error, "cannot accept a connection");
+                    debug!(err = %error, "Cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -203,7 +203,7 @@ async fn exchange<A, F>(
     tokio::select! {
         ended = connection.as_mut() => {
             if let Err(error) = ended {
-                debug!(%error, "a connection ended early");
+                debug!(err = %error, "A connection ended early");
             }
             return;
         }
@@ -212,7 +212,7 @@ async fn exchange<A, F>(
     }
     connection.as_mut().graceful_shutdown();
     if timeout(limits.grace, connection).await.is_err() {
-        debug!("closed a connection whose client does not read its response");
+        debug!("Closed a connection whose client does not read its response");
     }
 }
 

@@ -152,7 +152,7 @@ impl Lock {
         match connection.commit(&commands) {
             Ok(_) => Ok(Turn::Ours),
             Err(CommitError::Refused(refusals)) if refusals.iter().any(nft::Refusal::is_unsupported) => {
-                info!("this kernel has no tables with an owner: a second kube-proxy could write at the same time");
+                info!("This kernel has no tables with an owner: a second kube-proxy could write at the same time");
                 self.unsupported = true;
                 Ok(Turn::Ours)
             }

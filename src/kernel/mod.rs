@@ -143,7 +143,7 @@ impl Netfilter {
             let text = "a flow is in a flowtable of another program, and this kernel does not delete such flows";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         };
-        info!("this kernel does not delete flows that are in a flowtable: all flows are removed from it for a moment");
+        info!("This kernel does not delete flows that are in a flowtable: all flows are removed from it for a moment");
         // The table is added first, because another program may have deleted it.
         let commands = [Command::AddTable(Table { name: name.clone(), comment: None }), Command::DeleteTable(name)];
         self.commit(&commands).map(drop).map_err(io::Error::other)
@@ -173,7 +173,7 @@ fn shortened(command: &Command) -> String {
 impl Kernel for Netfilter {
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
         if enabled!(Level::TRACE) {
-            commands.iter().for_each(|command| trace!("{}", shortened(command)));
+            commands.iter().for_each(|command| trace!(command = shortened(command), "Running nftables command"));
         }
         let detector = &mut self.foreign_writes;
         self.connection.with(

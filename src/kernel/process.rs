@@ -68,7 +68,10 @@ fn set_oom_score_below(proc: &Path, score: i32) {
         }
     }
     if let Err(error) = outcome {
-        warn!(%error, score, "cannot set oom_score_adj; when memory is short, the kernel may end this process early");
+        warn!(
+            err = %error, score,
+            "Cannot set oom_score_adj; when memory is short, the kernel may end this process early"
+        );
     }
 }
 
@@ -84,7 +87,7 @@ pub(crate) fn raise_open_files() -> u64 {
     match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum }) {
         Ok(()) => wanted,
         Err(error) => {
-            warn!(%error, limit = now, "cannot raise the limit of open files");
+            warn!(err = %error, limit = now, "Cannot raise the limit of open files");
             now
         }
     }

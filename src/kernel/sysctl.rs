@@ -168,9 +168,10 @@ fn differing(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<Ch
             let present = read(&path, value)?;
             if present.parse() != Ok(value) {
                 warn!(
+                    entry = name,
                     present,
                     wanted = value,
-                    "{name} belongs to the machine and cannot be set in this network namespace"
+                    "The sysctl belongs to the machine and cannot be set in this network namespace"
                 );
             }
             continue;

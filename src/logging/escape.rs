@@ -1,4 +1,4 @@
-//! Escapes control characters in the log.
+//! Escapes control characters in lines for a terminal and in records of JSON. (`text` escapes those of records as text.)
 //!
 //! Names, values and error texts come from objects, files, the API server and the kernel, and may contain any characters. Takes a whole
 //! record as it was formatted, gives one line: characters that end a line, move a terminal's cursor or change the direction of writing

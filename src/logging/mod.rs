@@ -1,55 +1,130 @@
-//! The log: to standard error, as text or JSON, at Kubernetes' verbosity.
+//! The log: records as text (klog's) or JSON (component-base's), at Kubernetes' verbosity, to standard error.
 //!
-//! `RUST_LOG`, if it is set, replaces the verbosity until that is changed at run time.
+//! Takes the events of `tracing`, panics, and what ends the process; gives lines. With `splitStream` the informational ones go to
+//! standard output. `-v` and `--vmodule` decide what is logged (`filter`), `RUST_LOG` decides about libraries.
 //!
-//! Invariants: logging never waits for the reader of the log (`queue`), and each line is one record (`escape`). A thread of its own
-//! writes the lines, from `start_writing` on; [`FlushOnDrop`] writes those that are left at the end of the process. Panics are records
-//! too. Nothing else in a running process may write to standard error, because that could wait.
+//! Invariants: logging never waits for the reader of the log (`queue`), and only the first line of a record looks like one (`text`). The
+//! time zone is read once, before the process gives its rights up. A thread for each stream writes the lines, from `start_writing` on;
+//! [`FlushOnDrop`] writes those that are left at the end of the process. Nothing else in a running process may write to standard error,
+//! because that could wait.
 
+mod buffer;
 mod escape;
+mod filter;
+mod json;
 pub(crate) mod once;
 mod queue;
+mod record;
+#[cfg(test)]
+mod testing;
+mod text;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::panic::PanicHookInfo;
-use std::sync::Once;
-use std::time::Duration;
-use std::{fmt, io, panic, thread};
+use std::panic::{Location, PanicHookInfo};
+use std::sync::{Arc, Once, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+use std::{fmt, io, panic, process, thread};
 
-use tracing::level_filters::LevelFilter;
-use tracing::{Level, enabled, error, warn};
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::reload::{self, Handle};
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Registry, fmt as lines};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use tracing::subscriber::{Subscriber, set_global_default};
+use tracing::{Event, Metadata, callsite, span, warn};
 
-use crate::config::{LogFormat, LoggingConfig};
+use crate::config::{self, LogFormat, LoggingConfig};
+use crate::supervise;
+use buffer::Buffer;
+use filter::Filter;
 use queue::Queue;
+use record::{Place, Record, Severity};
+pub(crate) use record::{V1, V2, duration, list};
 
-/// The lines that wait to be written to standard error.
-static QUEUE: Queue = Queue::new();
-/// Starts the thread that writes them.
-static WRITER: Once = Once::new();
+/// The records that wait to be written to standard error.
+static ERRORS: Queue = Queue::new();
+/// The informational ones that wait to be written to standard output, if the log has two streams.
+static INFOS: Queue = Queue::new();
+/// Starts the threads that write them.
+static WRITERS: Once = Once::new();
+/// How records are written. Before the log is started, or without one, they are text.
+static FORM: OnceLock<Form> = OnceLock::new();
 
-/// The target of records that are about the process and about no module.
-const PROGRAM: &str = "kube_proxy";
-/// How long the end of the process waits for a slow reader, before its last line and after it.
+/// How long the end of the process waits for a slow reader, before its last record and after it.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The form of records, and where they go.
+struct Form {
+    format: LogFormat,
+    zone: TimeZone,
+    /// How many bytes of informational records are buffered before standard output; `None` if everything goes to standard error.
+    info_buffer: Option<usize>,
+    flush_every: Duration,
+}
+
+impl Form {
+    fn new(config: &LoggingConfig) -> Self {
+        let LoggingConfig { format, info_buffer, flush_every, .. } = *config;
+        Self { format, zone: TimeZone::system(), info_buffer, flush_every }
+    }
+
+    fn get() -> &'static Self {
+        FORM.get_or_init(|| Self::new(&LoggingConfig::default()))
+    }
+
+    fn write(&self, record: &Record<'_>) {
+        // As upstream's formats: JSON has no warnings, so that they are informational.
+        let (line, is_info) = match self.format {
+            LogFormat::Text => (text::record(record, &self.zone, process::id()), record.severity == Severity::Info),
+            LogFormat::Json => (json::record(record), record.severity != Severity::Error),
+        };
+        let queue = if is_info && self.info_buffer.is_some() { &INFOS } else { &ERRORS };
+        queue.push(line);
+    }
+}
+
+/// The time of a record.
+fn now() -> Timestamp {
+    // A clock outside of the years that a timestamp has would be the only reason.
+    Timestamp::try_from(SystemTime::now()).unwrap_or_default()
+}
+
+/// What `tracing` hands the records of the program and of its libraries to.
+struct Log(Arc<RwLock<Filter>>);
+
+impl Subscriber for Log {
+    /// Asked once for each place in the source, and again after a change of the verbosity.
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // `enabled!` asks with metadata of neither kind.
+        !metadata.is_span() && self.0.read().unwrap_or_else(PoisonError::into_inner).shows(metadata)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        Form::get().write(&Record::of(event, now()));
+    }
+
+    // Spans, which only libraries have, are never enabled.
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
 
 /// Changes the verbosity of a log that is running.
 #[derive(Clone)]
-pub struct Verbosity(Handle<Targets, Registry>);
+pub struct Verbosity(Arc<RwLock<Filter>>);
 
 impl Verbosity {
-    /// Sets it for all threads.
-    ///
-    /// # Errors
-    /// When there is no log any more, with the reason.
-    pub(crate) fn set(&self, verbosity: u32) -> Result<(), String> {
-        self.0.reload(filter(verbosity)).map_err(|error| error.to_string())
+    /// Sets it for all threads. `vmodule` stays as it is.
+    pub(crate) fn set(&self, verbosity: u32) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).verbosity = verbosity;
+        callsite::rebuild_interest_cache();
     }
 }
 
@@ -61,81 +136,77 @@ impl fmt::Debug for Verbosity {
 
 /// Starts the log, which is kept in memory until `start_writing`. Later calls change nothing, and their result has no effect.
 pub fn init(config: &LoggingConfig) -> Verbosity {
-    let from_environment = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
-    let (filter, handle) = reload::Layer::new(from_environment.unwrap_or_else(|| filter(config.verbosity)));
-    let format = config.format;
-    // The library's own messages would go to standard error, and its escapes differ from those of `escape`.
-    let lines = lines::layer().log_internal_errors(false).with_ansi(false).with_ansi_sanitization(false);
-    let lines = lines.with_writer(move || Record(format));
-    let log = tracing_subscriber::registry().with(filter);
-    let started = match format {
-        LogFormat::Text => log.with(lines).try_init(),
-        LogFormat::Json => log.with(lines.json()).try_init(),
-    };
-    match started {
-        Ok(()) => panic::set_hook(Box::new(log_panic)),
-        Err(error) => tracing::debug!(%error, "logging was started before"),
+    let from_environment = std::env::var("RUST_LOG").ok();
+    let filter = Filter::new(config.verbosity, config.vmodule.clone(), from_environment.as_deref());
+    let filter = Arc::new(RwLock::new(filter));
+    if set_global_default(Log(Arc::clone(&filter))).is_ok() {
+        FORM.get_or_init(|| Form::new(config));
+        panic::set_hook(Box::new(log_panic));
     }
-    Verbosity(handle)
-}
-
-/// Takes one record, which the formatter writes in one piece.
-struct Record(LogFormat);
-
-impl io::Write for Record {
-    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
-        QUEUE.push(escape::line(&String::from_utf8_lossy(record), self.0));
-        Ok(record.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    Verbosity(filter)
 }
 
 /// Logs a panic instead of printing it, with a backtrace if `RUST_BACKTRACE` is set.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    log_error(&format!("thread {:?} {panic}", thread::current().name().unwrap_or_default()));
+    let place = panic.location().map_or(Place { file: "???", line: 1 }, place);
+    let mut record = Record::error(now(), place, "Observed a panic");
+    record.fields.push(("panic", supervise::text_of(panic.payload()).into()));
+    record.fields.push(("thread", thread::current().name().unwrap_or_default().into()));
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
-        log_error(&backtrace.to_string());
+        record.fields.push(("stacktrace", backtrace.to_string().into()));
     }
+    Form::get().write(&record);
 }
 
-/// Logs an error in any case: as a record, or as lines for a terminal if there is no log or `RUST_LOG` filters the record out.
-fn log_error(text: &str) {
-    if enabled!(target: PROGRAM, Level::ERROR) {
-        error!(target: PROGRAM, "{text}");
-    } else {
-        QUEUE.push(escape::lines(&format!("kube-proxy: {text}")));
-    }
+fn place<'a>(location: &'a Location<'a>) -> Place<'a> {
+    Place { file: location.file(), line: location.line() }
 }
 
-/// Starts the thread that writes the log, if there is none yet. It inherits the privileges of its caller.
+/// Starts the threads that write the log, if there are none yet. They inherit the privileges of their caller.
 pub(crate) fn start_writing() {
-    WRITER.call_once(|| {
-        let write = || {
-            // With a handle of its own it does not hold the lock of standard error while it waits for a slow reader.
-            let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else { return };
-            QUEUE.write_to(File::from(stderr), |count| {
-                warn!("dropped {count} log lines, because the reader of the log was too slow")
-            })
-        };
-        // Without threads and file descriptors nothing else works either, and there is no way to report it.
-        let _ = thread::Builder::new().name("log".to_owned()).spawn(write);
+    WRITERS.call_once(|| {
+        // With a handle of its own a thread does not hold the lock of standard error while it waits for a slow reader.
+        if let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() {
+            write("log", &ERRORS, Buffer::none(File::from(stderr)));
+        }
+        if let Some(Form { info_buffer: Some(size), flush_every, .. }) = FORM.get()
+            && let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned()
+        {
+            write("log-info", &INFOS, Buffer::new(File::from(stdout), *size, *flush_every));
+        }
     });
 }
 
-/// Calls `count` with the number of dropped lines, including those before this call. It must not block or log.
-pub(crate) fn count_dropped(count: impl Fn(u64) + Send + 'static) {
-    QUEUE.on_drop(Box::new(count));
+/// Starts a thread that writes a queue.
+fn write(name: &str, queue: &'static Queue, out: Buffer<File>) {
+    let report = |lines| warn!(lines, "Dropped log lines because the reader of the log was too slow");
+    // Without threads nothing else works either, and there is no way to report it.
+    let _ = thread::Builder::new().name(name.to_owned()).spawn(move || queue.write_to(out, report));
 }
 
-/// Logs why the process ends.
+/// Calls `count` with the number of dropped lines, including those before this call. It must not block or log.
+pub(crate) fn count_dropped(count: impl Fn(u64) + Clone + Send + 'static) {
+    [&ERRORS, &INFOS].into_iter().for_each(|queue| queue.on_drop(Box::new(count.clone())));
+}
+
+/// Logs why the process ends: as a record, or as a line for a terminal if the command line is wrong, as upstream does.
+#[track_caller]
 pub fn fatal(error: &anyhow::Error) {
-    // A full log would drop the line, so it gets a moment to be read.
+    let is_of_log = FORM.get().is_some() || error.downcast_ref().is_some_and(config::Error::is_of_file);
+    if !is_of_log {
+        return complain(error);
+    }
+    // A full log would drop the record, so it gets a moment to be read.
     flush();
-    log_error(&format!("{error:#}"));
+    let mut record = Record::error(now(), place(Location::caller()), "Error running ProxyServer");
+    record.fields.push(("err", format!("{error:#}").into()));
+    Form::get().write(&record);
+}
+
+/// Says on a terminal why a command ends, which logs nothing.
+pub(crate) fn complain(error: &anyhow::Error) {
+    ERRORS.push(escape::lines(&format!("kube-proxy: {error:#}")));
 }
 
 /// Text of others as one line for a terminal: control characters are escaped.
@@ -156,64 +227,5 @@ impl Drop for FlushOnDrop {
 
 fn flush() {
     start_writing();
-    QUEUE.drain(FLUSH_TIMEOUT);
-}
-
-/// Libraries whose own log is left out, because each failed request would be logged twice, once without the server's name.
-/// `RUST_LOG=kube_client=debug` shows it.
-const LIBRARIES: [&str; 6] = ["kube_client", "hyper", "hyper_util", "rustls", "tower", "tower_http"];
-
-fn filter(verbosity: u32) -> Targets {
-    let targets = Targets::new().with_default(level(verbosity)).with_target(CHANGES, level_of_changes(verbosity));
-    targets.with_targets(LIBRARIES.map(|library| (library, LevelFilter::OFF)))
-}
-
-/// What the proxy does is told by this module.
-const CHANGES: &str = "kube_proxy::changes";
-
-/// The level of a verbosity for changes: a line a changed Service from 2 on, a line an endpoint from 4 on.
-fn level_of_changes(verbosity: u32) -> LevelFilter {
-    if verbosity < 2 { LevelFilter::WARN } else { level(verbosity) }
-}
-
-/// The level of a verbosity: errors, warnings and important events always; syncs from 4 on, because many clusters run with 2; everything,
-/// with each command to the kernel, from 6 on.
-fn level(verbosity: u32) -> LevelFilter {
-    match verbosity {
-        0..=3 => LevelFilter::INFO,
-        4..=5 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_client_library_does_not_log() {
-        for verbosity in [0, 4, 10] {
-            let filter = filter(verbosity);
-            assert!(!filter.would_enable("kube_client::client::builder", &Level::ERROR));
-            assert!(!filter.would_enable("hyper_util::client::legacy::pool", &Level::ERROR));
-            assert!(filter.would_enable("kube_proxy::source::api::watcher", &Level::WARN));
-        }
-    }
-
-    #[test]
-    fn changed_services_are_logged_from_2_on_and_endpoints_from_4_on() {
-        let shown = |verbosity, level| filter(verbosity).would_enable("kube_proxy::changes::log", &level);
-        let levels =
-            [0, 1, 2, 3, 4, 6].map(|verbosity| (shown(verbosity, Level::INFO), shown(verbosity, Level::DEBUG)));
-        let (none, services, endpoints) = ((false, false), (true, false), (true, true));
-        assert_eq!(levels, [none, none, services, services, endpoints, endpoints]);
-    }
-
-    #[test]
-    fn verbosity_as_levels() {
-        assert_eq!([0, 1, 3, 4, 5, 6, 10].map(level), {
-            use LevelFilter as L;
-            [L::INFO, L::INFO, L::INFO, L::DEBUG, L::DEBUG, L::TRACE, L::TRACE]
-        });
-    }
+    [&ERRORS, &INFOS].into_iter().for_each(|queue| queue.drain(FLUSH_TIMEOUT));
 }

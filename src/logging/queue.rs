@@ -1,16 +1,19 @@
 //! The queue of lines between the threads that log and the log, which may have a slow reader or none.
 //!
-//! Takes lines from any thread and never makes one wait: lines that do not fit are dropped and counted. One thread writes them
-//! ([`Queue::write_to`]), and waits for the reader.
+//! Takes lines (records, which may have several lines) from any thread and never makes one wait: lines that do not fit are dropped and
+//! counted. One thread writes them ([`Queue::write_to`]), and waits for the reader.
 //!
 //! Invariants: lines come out whole, in the order in which they came in, one call to the writer each, so that a pipe keeps those
 //! of up to 4,096 bytes together. After a line was dropped, all further lines are dropped until the queue is empty: there is one gap, and
-//! a line at its place has its number of lines. At most [`BYTES`] and [`LINES`] are kept, except for a single line that is larger.
+//! a line at its place has its number of lines. At most [`BYTES`] and [`LINES`] are kept, except for a single line that is larger. What
+//! the writer keeps in its buffer is written when the buffer is full, when its time is up, and at the end of the process.
 
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use super::buffer::Buffer;
 
 /// Bytes of lines that are kept for a slow reader: many seconds of a busy log.
 pub(super) const BYTES: usize = 4 << 20;
@@ -40,12 +43,16 @@ struct State {
     /// Dropped before there was a counter.
     uncounted: u64,
     on_drop: Option<OnDrop>,
+    /// When the writer's buffer has to be written; `None` when it is empty.
+    flush_at: Option<Instant>,
+    /// The process ends: nothing stays in the writer's buffer.
+    ending: bool,
 }
 
 impl State {
     /// Nothing is left to be written.
     fn is_drained(&self) -> bool {
-        self.lines.is_empty() && self.unreported == 0 && !self.writing
+        self.lines.is_empty() && self.unreported == 0 && !self.writing && self.flush_at.is_none()
     }
 
     fn count_dropped(&mut self) {
@@ -60,12 +67,21 @@ impl State {
 enum Work {
     Write(String),
     ReportDropped(u64),
+    Flush,
 }
 
 impl Queue {
     pub(super) const fn new() -> Self {
-        let state =
-            State { lines: VecDeque::new(), bytes: 0, writing: false, unreported: 0, uncounted: 0, on_drop: None };
+        let state = State {
+            lines: VecDeque::new(),
+            bytes: 0,
+            writing: false,
+            unreported: 0,
+            uncounted: 0,
+            on_drop: None,
+            flush_at: None,
+            ending: false,
+        };
         Self { state: Mutex::new(state), filled: Condvar::new(), drained: Condvar::new() }
     }
 
@@ -97,49 +113,68 @@ impl Queue {
 
     /// Writes lines for ever. `report` logs how many were dropped. A line that cannot be written counts as dropped, but is not reported,
     /// because the report could not be written either.
-    pub(super) fn write_to(&self, mut out: impl Write, report: impl Fn(u64)) -> ! {
+    pub(super) fn write_to(&self, mut out: Buffer<impl Write>, report: impl Fn(u64)) -> ! {
         loop {
-            match self.next() {
-                Work::Write(line) => {
-                    let written = out.write_all(line.as_bytes());
-                    self.written(written.is_ok());
-                }
+            let written = match self.next() {
+                Work::Write(line) => out.write(line.as_bytes()).is_ok(),
                 Work::ReportDropped(lines) => {
                     report(lines);
-                    self.written(true);
+                    true
                 }
-            }
+                Work::Flush => out.flush().is_ok(),
+            };
+            self.written(written, out.flush_within());
         }
     }
 
     fn next(&self) -> Work {
-        let idle = |state: &mut State| state.lines.is_empty() && state.unreported == 0;
-        let mut state = self.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
-        state.writing = true;
-        match state.lines.pop_front() {
-            Some(line) => {
-                state.bytes -= line.len();
-                Work::Write(line)
+        let mut state = self.lock();
+        loop {
+            let work = match state.lines.pop_front() {
+                Some(line) => {
+                    state.bytes -= line.len();
+                    Some(Work::Write(line))
+                }
+                None if state.unreported > 0 => Some(Work::ReportDropped(std::mem::take(&mut state.unreported))),
+                None => None,
+            };
+            let left = state.flush_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let is_due = left.is_some_and(|left| state.ending || left.is_zero());
+            if let Some(work) = work.or(is_due.then_some(Work::Flush)) {
+                state.writing = true;
+                return work;
             }
-            None => Work::ReportDropped(std::mem::take(&mut state.unreported)),
+            state = match left {
+                None => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => self.filled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
         }
     }
 
-    fn written(&self, ok: bool) {
+    /// Notes that the work was done. `flush_within` says how long what is in the writer's buffer may stay there.
+    fn written(&self, ok: bool, flush_within: Option<Duration>) {
         let mut state = self.lock();
         state.writing = false;
         if !ok {
             state.count_dropped();
         }
+        state.flush_at = flush_within.map(|within| {
+            let at = Instant::now() + within;
+            state.flush_at.map_or(at, |before| before.min(at))
+        });
         if state.is_drained() {
             self.drained.notify_all();
         }
     }
 
-    /// Waits until all lines are written, at most for this time.
+    /// Waits until all lines are written, at most for this time. The process ends soon after: from now on nothing stays in the writer's
+    /// buffer.
     pub(super) fn drain(&self, at_most: Duration) {
+        let mut state = self.lock();
+        state.ending = true;
+        self.filled.notify_one();
         // Whether the wait timed out does not matter, because the process ends in either case.
-        let _ = self.drained.wait_timeout_while(self.lock(), at_most, |state| !state.is_drained());
+        let _ = self.drained.wait_timeout_while(state, at_most, |state| !state.is_drained());
     }
 }
 
@@ -164,6 +199,10 @@ mod tests {
 
     /// Writes a queue's lines to `out` until the test process ends.
     fn write(queue: &'static Queue, out: impl Write + Send + 'static) {
+        write_buffered(queue, Buffer::none(out));
+    }
+
+    fn write_buffered(queue: &'static Queue, out: Buffer<impl Write + Send + 'static>) {
         thread::spawn(move || queue.write_to(out, |lines| queue.push(format!("dropped {lines}\n"))));
     }
 
@@ -236,5 +275,28 @@ mod tests {
         queue.push("lost\n".to_owned());
         queue.drain(LONG);
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_is_buffered_is_written_when_its_time_is_up() {
+        let (queue, _) = counting();
+        let (reader, writer) = io::pipe().unwrap();
+        write_buffered(queue, Buffer::new(writer, 1 << 20, Duration::from_millis(20)));
+        let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
+        for line in ["one", "two"] {
+            queue.push(format!("{line}\n"));
+            assert_eq!(lines.next().unwrap(), line);
+        }
+    }
+
+    #[test]
+    fn what_is_buffered_is_written_at_the_end() {
+        let (queue, _) = counting();
+        let (reader, writer) = io::pipe().unwrap();
+        write_buffered(queue, Buffer::new(writer, 1 << 20, LONG));
+        queue.push("last\n".to_owned());
+        queue.drain(LONG);
+        assert!(queue.lock().is_drained());
+        assert_eq!(BufReader::new(reader).lines().next().unwrap().unwrap(), "last");
     }
 }

@@ -14,6 +14,8 @@ pub mod objects;
 use std::fmt;
 use std::sync::Arc;
 
+use tracing::warn;
+
 use crate::model::{Event, ObjectName};
 
 pub use convert::ConvertOptions;
@@ -31,6 +33,24 @@ pub struct Problem {
     pub field: String,
     /// What is wrong with the field, and what becomes of it.
     pub text: String,
+}
+
+impl Problem {
+    /// Logs it.
+    fn log(&self) {
+        let Self { kind, object, field, text } = self;
+        let of = |wanted| (*kind == wanted).then_some(&**object);
+        let (service, slice, node, cidr) = (of("Service"), of("EndpointSlice"), of("Node"), of("ServiceCIDR"));
+        warn!(
+            service,
+            endpointSlice = slice,
+            node,
+            serviceCIDR = cidr,
+            field,
+            err = text,
+            "Object has a field that cannot be used"
+        );
+    }
 }
 
 impl fmt::Display for Problem {

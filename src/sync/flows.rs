@@ -8,6 +8,7 @@ use tracing::{debug, warn};
 
 use crate::conntrack;
 use crate::kernel::Kernel;
+use crate::logging::duration;
 use crate::model::{Family, ObjectName, State};
 
 /// Remembers which Services have UDP endpoints, and which of these changed since the flows were last examined.
@@ -72,11 +73,19 @@ impl UdpFlows {
             });
             match outcome {
                 Ok(deleted) => {
-                    debug!(%family, deleted, "examined UDP flows");
-                    results.push(Reconciled { family: *family, took: start.elapsed(), deleted });
+                    let took = start.elapsed();
+                    let elapsed = duration(took);
+                    debug!(
+                        ipFamily = %family, entriesDeleted = deleted, %elapsed,
+                        "Finished reconciling conntrack entries"
+                    );
+                    results.push(Reconciled { family: *family, took, deleted });
                 }
                 Err(error) => {
-                    warn!(%error, %family, "cannot examine UDP flows; some may lead to endpoints that are gone")
+                    warn!(
+                        err = %error, ipFamily = %family,
+                        "Cannot examine UDP flows; some may lead to endpoints that are gone"
+                    )
                 }
             }
         }

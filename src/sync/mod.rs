@@ -44,6 +44,7 @@ pub use settings::layout;
 use crate::changes::{Changes, Outcome, Program};
 use crate::health::Reporter;
 use crate::kernel::{Kernel, Turn};
+use crate::logging::{duration, list};
 use crate::metrics::{Metrics, Transaction};
 use crate::model::{Event, Node};
 use chores::Chores;
@@ -192,7 +193,7 @@ impl<K: Kernel> Sync<K> {
             let eligible = self.node_eligible();
             self.health.node(eligible);
         }
-        info!("no more events; the rules stay in force");
+        info!("No more events; the rules stay in force");
         Ok(())
     }
 
@@ -212,7 +213,7 @@ impl<K: Kernel> Sync<K> {
             let has_previous_rules = engine.adopt_previous();
             if has_previous_rules {
                 info!(
-                    "the Node is not known yet; it counts as eligible, because there are rules from before the start, and \
+                    "The Node is not known yet; it counts as eligible, because there are rules from before the start, and \
                      health-check node ports answer from these"
                 );
                 health.services(engine.health_checks.snapshot());
@@ -242,11 +243,11 @@ impl<K: Kernel> Sync<K> {
         match self.turns.answered(refused, now) {
             News::None => {}
             News::Waits(reason) => {
-                warn!("{reason}; this one changes nothing and takes over when that one ends");
+                warn!(reason, "This process changes nothing until it is its turn");
                 self.health.held_back(Some(reason), now);
             }
             News::Ours(waited) => {
-                info!(?waited, "the other kube-proxy has ended; this one writes the rules now");
+                info!(waited = %duration(waited), "The other kube-proxy has ended; this one writes the rules now");
                 self.engine.begin_turn();
                 self.health.held_back(None, now);
                 self.request();
@@ -315,7 +316,7 @@ impl<K: Kernel> Sync<K> {
         self.metrics.oversized(self.engine.oversized().len());
         self.health.oversized(self.engine.oversized());
         for oversized in self.engine.take_oversized() {
-            error!(service = %oversized.service, "left out until it is smaller: {oversized}");
+            error!(err = %oversized, service = %oversized.service, "Service is left out until it is smaller");
             self.engine.journal.left_out(&oversized.service, Outcome::Oversized, &oversized.to_string());
             if let Some(report) = &self.on_refused_service {
                 let reason = format!("nothing of it is programmed, because {oversized}");
@@ -324,7 +325,7 @@ impl<K: Kernel> Sync<K> {
         }
         for refused in self.engine.take_refused_services() {
             let RefusedService { service, reason } = &refused;
-            error!(%service, "left out until it changes, because the kernel refuses it: {reason}");
+            error!(err = reason, %service, "Service is left out until it changes, because the kernel refuses it");
             self.engine.journal.left_out(service, Outcome::Quarantined, reason);
             if let Some(report) = &self.on_refused_service {
                 report(refused);
@@ -335,7 +336,7 @@ impl<K: Kernel> Sync<K> {
     fn report_other_proxy(&mut self) {
         if self.engine.tables.other_proxy.take_news() {
             warn!(
-                "another kube-proxy, in mode nftables, writes to the same tables; its own rules are left alone, and its changes \
+                "Another kube-proxy, in mode nftables, writes to the same tables; its own rules are left alone, and its changes \
                  of ours are repaired: end one of the two"
             );
             self.on_other_proxy.iter().for_each(|report| report());
@@ -345,7 +346,7 @@ impl<K: Kernel> Sync<K> {
     fn report_lost_claims(&mut self) {
         self.metrics.lost_claims(self.engine.state.lost_claims());
         for lost in self.engine.take_lost_claims() {
-            warn!(service = %lost.service, "{}", lost.reason);
+            warn!(service = %lost.service, reason = lost.reason, "Service does not get an address or a node port");
             if let Some(report) = &self.on_lost_claims {
                 report(lost);
             }
@@ -390,7 +391,7 @@ impl<K: Kernel> Sync<K> {
             self.schedule.request_chore();
         }
         if let Some(AddressChange { added, removed }) = self.engine.addresses_changed() {
-            info!(?added, ?removed, "the addresses of this node changed");
+            info!(added = list(added), removed = list(removed), "The addresses of this node changed");
             self.request();
         }
     }
@@ -400,14 +401,14 @@ impl<K: Kernel> Sync<K> {
         let Some(mut unlogged) = self.repairs.take_due(now) else { return };
         self.tell_repairs(&mut unlogged);
         let Unlogged { times, by, found, .. } = unlogged;
-        let (by, found): (Vec<String>, Vec<String>) = (by.into_iter().collect(), found.into_iter().collect());
-        let (by, found) = (by.join(", "), found.join("; "));
+        let is_known = !by.is_empty() || !found.is_empty();
+        let (by, found) = (list(by), list(found));
         if self.engine.tables.other_proxy.is_present(now) {
-            debug!(times, by, found, "another kube-proxy changed our rules; comparing and repairing them");
-        } else if by.is_empty() && found.is_empty() {
-            info!(times, "another program may have changed our rules; comparing them");
+            debug!(times, by, found, "Another kube-proxy changed our rules; comparing and repairing them");
+        } else if is_known {
+            warn!(times, by, found, "Another program changed our rules; comparing and repairing them");
         } else {
-            warn!(times, by, found, "another program changed our rules; comparing and repairing them");
+            info!(times, "Another program may have changed our rules; comparing them");
         }
     }
 
@@ -453,12 +454,15 @@ impl<K: Kernel> Sync<K> {
                 self.chores.synced(Instant::now());
                 self.health.services(self.engine.health_checks.snapshot());
                 self.report(&report, took);
+                if is_first {
+                    self.log_first(took);
+                }
             }
             Err(error) => {
                 self.health.not_ready(format!("the last sync failed: {error}"));
                 self.metrics.netlink_error(error.kind());
                 error.cleanup().for_each(|family| self.metrics.cleanup_failed(family));
-                error!(%error, "sync failed; the rules from before stay in force");
+                error!(err = %error, "Sync failed; the rules from before stay in force");
             }
         }
     }
@@ -471,18 +475,45 @@ impl<K: Kernel> Sync<K> {
     fn report(&self, report: &Report, took: Duration) {
         let Report { full, services, added, removed, committed, .. } = report;
         self.count(report);
+        let elapsed = duration(took);
         match committed {
-            None => debug!(?took, full, services, "synced, nothing to change"),
+            None => {
+                debug!(
+                    %elapsed, fullSync = full, numServices = services,
+                    "SyncProxyRules complete, nothing to change"
+                )
+            }
             Some(committed) => {
-                debug!(?took, full, services, added, removed, bytes = committed.bytes, "synced");
+                let bytes = committed.bytes;
+                debug!(
+                    %elapsed, fullSync = full, numServices = services, elementsAdded = added, elementsRemoved = removed, bytes,
+                    "SyncProxyRules complete"
+                );
             }
         }
         if report.repaired {
-            debug!(added, removed, "another program had changed our tables; they are as they should be again");
+            debug!(
+                elementsAdded = added,
+                elementsRemoved = removed,
+                "Another program had changed our tables; they are as they should be again"
+            );
         }
         if took > Duration::from_secs(1) {
-            warn!(?took, services, added, removed, "a sync took long");
+            warn!(
+                %elapsed, numServices = services, elementsAdded = added, elementsRemoved = removed,
+                "SyncProxyRules took long"
+            );
         }
+    }
+
+    /// Logs the first successful sync: from now on the node serves.
+    fn log_first(&self, took: Duration) {
+        let (elapsed, since_start) = (duration(took), duration(self.started.elapsed()));
+        let (services, endpoints) = (self.engine.state.service_count(), self.engine.endpoint_count());
+        info!(
+            numServices = services, numEndpoints = endpoints, %elapsed, sinceStart = %since_start,
+            "Synced for the first time"
+        );
     }
 
     /// Puts what a successful sync did into the metrics.

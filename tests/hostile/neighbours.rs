@@ -164,11 +164,11 @@ fn a_program_that_goes_on_changing_our_tables_is_answered_ten_times_a_second_and
         thread::sleep(Duration::from_millis(50));
     }
     let log = proxy.log();
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("another program changed our rules")).collect();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("Another program changed our rules")).collect();
     println!("{}", warnings.join("\n"));
     assert!((1..=12).contains(&warnings.len()), "{log}");
     assert!(warnings[0].contains("(pid "), "{log}");
-    assert!(!log.contains("sync failed"), "{log}");
+    assert!(!log.contains("Sync failed"), "{log}");
 }
 
 test_in_each_layout!(a_program_that_commits_to_its_own_tables_all_the_time_causes_no_sync_and_delays_no_repair);

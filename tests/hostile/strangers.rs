@@ -187,5 +187,5 @@ fn a_foreign_object_that_is_in_use_is_removed_with_its_users(layout: Layout) {
     load(&world, &format!("table ip kube-proxy {{ counter foreign {{ packets 0 bytes 0; }}\n {map}\n}}"));
     wait_for(&world, &ours, "a counter and the map that leads to it");
     assert_served(&world, "after the objects");
-    assert!(!proxy.log().contains("sync failed"), "{}", proxy.log());
+    assert!(!proxy.log().contains("Sync failed"), "{}", proxy.log());
 }

@@ -56,7 +56,7 @@ fn what_others_change_is_put_back() {
         }
     }
     let log = proxy.log();
-    assert!(log.contains("another program changed our rules") && log.contains("nft (pid "), "{log}");
+    assert!(log.contains("Another program changed our rules") && log.contains("nft (pid "), "{log}");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn where_the_kernel_cannot_keep_others_out_they_are_watched() {
     let proxy = Proxy::start_with(&["--table-ownership=auto"], &world.node, &config(), &mixed::cluster());
     let rules = || normalised(&list_ruleset(&world.node));
     let ours = rules();
-    assert_eq!(proxy.log().matches("this kernel cannot keep others from changing our rules").count(), 1);
+    assert_eq!(proxy.log().matches("This kernel cannot keep other programs from changing the rules").count(), 1);
     nft(&world, "flush ruleset");
     let end = Instant::now() + REPAIRED_WITHIN;
     while rules() != ours {

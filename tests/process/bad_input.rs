@@ -66,10 +66,12 @@ fn while_good_answers(world: &World, work: impl FnOnce()) {
     });
 }
 
-/// The warnings and errors in which all of `words` stand.
+/// The warnings and errors in which all of `words` stand, without the backslashes before quotation marks.
 fn complaints(proxy: &Proxy<'_>, words: &[&str]) -> Vec<String> {
     let log = fs::read_to_string(proxy.directory().join("proxy.log")).expect("the log can be read");
-    let is_complaint = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
+    // The lines of a value stand behind tabs.
+    let log = log.replace("\n\t", " ").replace("\n >", "").replace("\\\"", "\"");
+    let is_complaint = |line: &&str| line.starts_with(['W', 'E']);
     let names_all = |line: &&str| words.iter().all(|word| line.contains(word));
     log.lines().filter(is_complaint).filter(names_all).map(str::to_owned).collect()
 }

@@ -14,6 +14,7 @@ mod cli;
 mod death;
 mod http;
 mod inspect;
+mod log_lines;
 mod logs;
 mod render;
 mod startup;

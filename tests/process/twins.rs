@@ -233,7 +233,7 @@ fn a_process_that_never_gets_its_objects_keeps_none_out_that_does() {
     other["metricsBindAddress"] = json!("127.0.0.1:11249");
     let mut first = Proxy::with_api(&node, &other, &kubeconfig);
     first.spawn();
-    wait_until("the first looks for its API server", || first.log().contains("serving healthz"));
+    wait_until("the first looks for its API server", || first.log().contains("Serving healthz"));
     thread::sleep(Duration::from_millis(500));
     assert_eq!(list_everything(&node), "");
     let second = Proxy::start(&node, &config(), &objects(&[0, 1]));
@@ -279,7 +279,7 @@ fn another_kube_proxy_that_knows_no_lock_is_named_once_and_there_is_no_fight() {
     let flows: Vec<Flow> = flows().into_iter().filter(|flow| flow.proto == Proto::Tcp).collect();
     let count = under_traffic(&world, &flows, || {
         nft(&upstream::start());
-        let log = |proxy: &Proxy<'_>| proxy.log().matches("another kube-proxy, in mode nftables").count();
+        let log = |proxy: &Proxy<'_>| proxy.log().matches("Another kube-proxy, in mode nftables").count();
         wait_until("it is named", || log(&proxy) > 0);
         proxy.wait_until_quiet();
         thread::sleep(Duration::from_secs(2));

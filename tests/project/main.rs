@@ -11,6 +11,7 @@ mod distributions;
 mod golden;
 mod image;
 mod kernels;
+mod log_calls;
 mod marks;
 mod monitoring;
 mod pages;

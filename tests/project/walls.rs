@@ -63,7 +63,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "diff", modules: &["diff", "table"], words: &["nft::"] },
     Wall {
         module: "kernel",
-        modules: &["kernel", "model", "conntrack", "config"],
+        modules: &["kernel", "model", "conntrack", "config", "logging"],
         words: &["nft::", "rustix", "std::fs", "std::thread"],
     },
     Wall { module: "counters", modules: &["counters", "metrics", "ruleset"], words: &["nft::"] },
@@ -82,11 +82,12 @@ const WALLS: &[Wall] = &[
             "metrics",
             "conntrack",
             "health",
+            "logging",
         ],
         // A second thread for the records of many Services, which ends before the sync goes on.
         words: &["nft::", "Instant::now", "SystemTime::now", "std::thread"],
     },
-    Wall { module: "changes", modules: &["changes", "model"], words: &[] },
+    Wall { module: "changes", modules: &["changes", "logging", "model"], words: &[] },
     Wall { module: "conntrack", modules: &["conntrack", "model"], words: &[] },
     Wall { module: "config", modules: &["config"], words: &["clap", "std::fs", "std::thread"] },
     Wall { module: "http", modules: &["http"], words: &["tokio", "hyper", "rustix", "Instant::now"] },
@@ -97,7 +98,7 @@ const WALLS: &[Wall] = &[
     },
     Wall {
         module: "health",
-        modules: &["health", "model", "http"],
+        modules: &["health", "logging", "model", "http"],
         words: &["tokio", "hyper", "Instant::now", "SystemTime::now"],
     },
     Wall {
@@ -162,10 +163,14 @@ const WALLS: &[Wall] = &[
     },
     Wall { module: "privileges", modules: &["privileges"], words: &["rustix", "libc::", "std::env"] },
     Wall { module: "supervise", modules: &["supervise"], words: &["tokio", "std::thread"] },
-    Wall { module: "logging", modules: &["logging", "config"], words: &["std::env", "std::fs", "std::thread"] },
+    Wall {
+        module: "logging",
+        modules: &["logging", "config", "supervise"],
+        words: &["std::env", "std::fs", "std::process", "std::thread", "Instant::now", "SystemTime::now"],
+    },
 ];
 
-fn sources(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn sources(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

@@ -14,11 +14,11 @@ use crate::config::duration::GoDuration;
 pub(crate) struct LoggingSection {
     /// `text` or `json`.
     pub(crate) format: String,
-    /// How often upstream flushes its log buffer; 0 stands for 5 s. Without effect here: logs are not buffered.
+    /// How long informational records stay in their buffer at most; 0 stands for 5 s. Without a buffer it has no effect.
     pub(crate) flush_frequency: GoDuration,
     /// 0 and more; more is more verbose.
     pub(crate) verbosity: u32,
-    /// Verbosity of single source files of upstream.
+    /// Higher verbosity of single source files. Works with format `text` only.
     pub(crate) vmodule: Vec<VmoduleItem>,
     /// Options of each format.
     pub(crate) options: LoggingOptions,
@@ -28,7 +28,7 @@ pub(crate) struct LoggingSection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct VmoduleItem {
-    /// A pattern of Go file names.
+    /// A pattern of file names without folder and ending.
     pub(crate) file_pattern: String,
     /// The verbosity of these files.
     pub(crate) verbosity: u32,
@@ -48,9 +48,9 @@ pub(crate) struct LoggingOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct FormatOptions {
-    /// Whether info messages go to standard output.
+    /// Whether informational records go to standard output, and only the others to standard error.
     pub(crate) split_stream: bool,
-    /// How much of them is buffered.
+    /// How many bytes of them are buffered when they do.
     pub(crate) info_buffer_size: Quantity,
 }
 
@@ -80,7 +80,27 @@ impl LoggingSection {
 pub(crate) struct Quantity(String);
 
 impl Quantity {
-    const SUFFIXES: [&str; 16] = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    /// The suffixes, and what they stand for.
+    const SUFFIXES: [(&str, f64); 16] = [
+        ("", 1.0),
+        ("n", 1e-9),
+        ("u", 1e-6),
+        ("m", 1e-3),
+        ("k", 1e3),
+        ("M", 1e6),
+        ("G", 1e9),
+        ("T", 1e12),
+        ("P", 1e15),
+        ("E", 1e18),
+        ("Ki", 1024.0),
+        ("Mi", 1_048_576.0),
+        ("Gi", 1_073_741_824.0),
+        ("Ti", 1_099_511_627_776.0),
+        ("Pi", 1_125_899_906_842_624.0),
+        ("Ei", 1_152_921_504_606_846_976.0),
+    ];
+    /// As many bytes of a buffer are enough for upstream.
+    const MOST_BYTES: f64 = 2_147_483_648.0;
 
     /// Whether the amount is nothing, in whatever unit.
     #[must_use]
@@ -88,12 +108,24 @@ impl Quantity {
         !self.0.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
     }
 
+    /// The amount as the size of a buffer in bytes: rounded up, at least 0 and at most 2 GiB, as upstream takes it.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole, not negative and small")]
+    pub(crate) fn bytes(&self) -> usize {
+        let end = self.0.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(self.0.len());
+        let (number, suffix) = self.0.split_at(end);
+        let unit = Self::SUFFIXES.iter().find(|(name, _)| *name == suffix).map_or(1.0, |(_, unit)| *unit);
+        let amount = number.parse().unwrap_or(0.0) * unit;
+        amount.ceil().clamp(0.0, Self::MOST_BYTES) as usize
+    }
+
     pub(in crate::config) fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
         let (number, suffix) = unsigned.split_at(end);
         let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-        (is_number && Self::SUFFIXES.contains(&suffix)).then(|| Self(text.to_owned()))
+        let is_known = Self::SUFFIXES.iter().any(|(name, _)| *name == suffix);
+        (is_number && is_known).then(|| Self(text.to_owned()))
     }
 }
 
@@ -150,6 +182,25 @@ mod tests {
         }
         for text in ["", "Ki", "1.2.3", "1 Ki", "1kb", "ten"] {
             assert_eq!(Quantity::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_sizes_of_buffers() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("1k", 1000),
+            ("64Ki", 65_536),
+            ("1.5M", 1_500_000),
+            ("1.", 1),
+            ("1500m", 2),
+            ("+1", 1),
+            ("-1Mi", 0),
+            ("3Gi", 1 << 31),
+            ("1E", 1 << 31),
+        ] {
+            assert_eq!(Quantity::parse(text).map(|q| q.bytes()), Some(bytes), "{text}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::duration::GoDuration;
-use super::file::{self, KubeProxyConfiguration, LoggingSection, TableOwnership};
+use super::file::{self, KubeProxyConfiguration, LoggingSection, TableOwnership, VmoduleItem};
 use super::{Client, Config, Conntrack, Context, FieldError, LogFormat, LoggingConfig};
 
 /// The errors and warnings so far.
@@ -271,35 +271,59 @@ fn accept(section: &crate::config::file::ClientConnection, diagnostics: &mut Dia
 
 /// `alpha_options` is the value of feature gate LoggingAlphaOptions.
 fn logging(section: &LoggingSection, alpha_options: bool, diagnostics: &mut Diagnostics) -> Option<LoggingConfig> {
-    diagnostics.positive("logging.flushFrequency", section.flush_frequency);
+    let flush_every = diagnostics.positive("logging.flushFrequency", section.flush_frequency);
     let format = match section.format.as_str() {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
         other => Err(format!("must be \"text\" or \"json\", not {other:?}")),
     };
     let format = diagnostics.take("logging.format", format);
-    if !section.vmodule.is_empty() {
-        if format == Some(LogFormat::Json) {
-            diagnostics.error("logging.vmodule", "works only with format \"text\"");
-        } else {
-            diagnostics.warn("logging.vmodule names upstream's Go files and has no effect here; use logging.verbosity");
-        }
-    }
+    verbosity("logging.verbosity", section.verbosity, diagnostics);
+    vmodule(&section.vmodule, format, diagnostics);
     for (name, options) in [("text", &section.options.text), ("json", &section.options.json)] {
         for (option, used) in
             [("splitStream", options.split_stream), ("infoBufferSize", !options.info_buffer_size.is_zero())]
         {
-            let field = format!("logging.options.{name}.{option}");
-            match (used, alpha_options) {
-                (true, false) => diagnostics.error(field, "needs feature gate LoggingAlphaOptions"),
-                (true, true) => {
-                    diagnostics.warn(format!("{field} has no effect here: logs go to standard error, unbuffered"))
-                }
-                (false, _) => {}
+            if used && !alpha_options {
+                let field = format!("logging.options.{name}.{option}");
+                diagnostics.error(field, "needs feature gate LoggingAlphaOptions");
             }
         }
     }
-    Some(LoggingConfig { format: format?, verbosity: section.verbosity })
+    let options = match format? {
+        LogFormat::Text => &section.options.text,
+        LogFormat::Json => &section.options.json,
+    };
+    Some(LoggingConfig {
+        format: format?,
+        verbosity: section.verbosity,
+        vmodule: section.vmodule.iter().map(|item| (item.file_pattern.clone(), item.verbosity)).collect(),
+        info_buffer: options.split_stream.then(|| options.info_buffer_size.bytes()),
+        flush_every: flush_every?,
+    })
+}
+
+fn vmodule(items: &[VmoduleItem], format: Option<LogFormat>, diagnostics: &mut Diagnostics) {
+    if !items.is_empty() && format == Some(LogFormat::Json) {
+        diagnostics.error("logging.vmodule", "works only with format \"text\"");
+    }
+    for (number, item) in items.iter().enumerate() {
+        let field = |name| format!("logging.vmodule[{number}].{name}");
+        if item.file_pattern.is_empty() {
+            diagnostics.error(field("filePattern"), "must not be empty");
+        }
+        if item.file_pattern.contains(['=', ',']) {
+            let message = format!("must have no equal sign and no comma, but is {:?}", item.file_pattern);
+            diagnostics.error(field("filePattern"), message);
+        }
+        verbosity(field("verbosity"), item.verbosity, diagnostics);
+    }
+}
+
+fn verbosity(field: impl Into<String>, verbosity: u32, diagnostics: &mut Diagnostics) {
+    if i32::try_from(verbosity).is_err() {
+        diagnostics.error(field, format!("must be at most {}, but is {verbosity}", i32::MAX));
+    }
 }
 
 #[cfg(test)]

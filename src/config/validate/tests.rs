@@ -284,7 +284,19 @@ fn logging_rules() {
         error(&format!("logging: {{format: json, {vmodule}}}")),
         "logging.vmodule: works only with format \"text\""
     );
-    assert_eq!(good(&format!("logging: {{{vmodule}}}")).warnings.len(), 1);
+    let config = good(&format!("logging: {{{vmodule}}}"));
+    assert_eq!((config.logging.vmodule, config.warnings), (vec![("proxier".to_owned(), 5)], Vec::new()));
+    assert_eq!(error("logging: {vmodule: [{verbosity: 5}]}"), "logging.vmodule[0].filePattern: must not be empty");
+    assert_eq!(
+        error("logging: {vmodule: [{filePattern: 'a=b', verbosity: 5}]}"),
+        "logging.vmodule[0].filePattern: must have no equal sign and no comma, but is \"a=b\""
+    );
+    let too_much = "must be at most 2147483647, but is 2147483648";
+    assert_eq!(error("logging: {verbosity: 2147483648}"), format!("logging.verbosity: {too_much}"));
+    assert_eq!(
+        error("logging: {vmodule: [{filePattern: a, verbosity: 2147483648}]}"),
+        format!("logging.vmodule[0].verbosity: {too_much}")
+    );
 }
 
 #[test]
@@ -295,11 +307,25 @@ fn logging_alpha_options_need_their_gate() {
             let field = format!("logging.options.{format}.{option}");
             assert_eq!(error(&body), format!("{field}: needs feature gate LoggingAlphaOptions"));
             for gate in ["LoggingAlphaOptions", "AllAlpha"] {
-                let warnings = good(&format!("{body}\nfeatureGates: {{{gate}: true}}")).warnings;
-                assert_eq!(warnings, [format!("{field} has no effect here: logs go to standard error, unbuffered")]);
+                assert_eq!(good(&format!("{body}\nfeatureGates: {{{gate}: true}}")).warnings, [""; 0]);
             }
         }
     }
+}
+
+// Only the options of the chosen format are used; a buffer is for a stream of its own.
+#[test]
+fn informational_records_have_a_stream_and_a_buffer_if_their_format_has_them() {
+    let buffer = |format: &str, options: &str| {
+        let body = "featureGates: {LoggingAlphaOptions: true}\nlogging: {flushFrequency: 1s, ";
+        let logging = good(&format!("{body}format: {format}, options: {{{options}}}}}")).logging;
+        assert_eq!(logging.flush_every, Duration::from_secs(1));
+        logging.info_buffer
+    };
+    assert_eq!(buffer("text", "text: {splitStream: true}"), Some(0));
+    assert_eq!(buffer("text", "text: {splitStream: true, infoBufferSize: 64Ki}"), Some(65_536));
+    assert_eq!(buffer("text", "text: {infoBufferSize: 64Ki}, json: {splitStream: true}"), None);
+    assert_eq!(buffer("json", "json: {splitStream: true, infoBufferSize: 1M}"), Some(1_000_000));
 }
 
 #[test]

@@ -19,6 +19,8 @@ use std::time::Duration;
 use nft::{Command, CommitError, Connection, Family, ReadError, TableName};
 use tracing::{error, info, warn};
 
+use crate::logging::duration;
+
 /// The table of mode nftables, ours and upstream's.
 const TABLE: &str = "kube-proxy";
 /// The table of our fast path, in family `inet`.
@@ -46,11 +48,11 @@ pub struct Report {
 impl Report {
     /// Writes it to the log. A failure is an error, or, if the clean-up is tried again after some time, a warning.
     pub(crate) fn log(&self, again: Option<Duration>) {
-        self.removed.iter().for_each(|what| info!("removed {what}"));
-        self.warnings.iter().for_each(|text| warn!("{text}"));
+        self.removed.iter().for_each(|what| info!(what, "Removed what another mode or a former run left"));
+        self.warnings.iter().for_each(|reason| warn!(reason, "Something of another mode stays"));
         self.errors.iter().for_each(|text| match again {
-            None => error!("clean-up: {text}"),
-            Some(again) => warn!("clean-up: {text}; trying again in {} min", again.as_secs().div_ceil(60)),
+            None => error!(err = text, "Clean-up failed"),
+            Some(again) => warn!(err = text, retryAfter = %duration(again), "Clean-up failed; trying again"),
         });
     }
 }

@@ -35,8 +35,8 @@ const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Content type of OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Sets the verbosity of the log; the error says why it cannot.
-pub(crate) type SetVerbosity = Arc<dyn Fn(u32) -> Result<(), String> + Send + Sync>;
+/// Sets the verbosity of the log.
+pub(crate) type SetVerbosity = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// The contents of the pages, which are fixed when the process starts.
 #[derive(Clone)]
@@ -80,7 +80,7 @@ pub(crate) struct Listen {
 pub(crate) async fn run(listen: Listen, metrics: Metrics, pages: Pages) -> io::Result<()> {
     let Listen { address, hard_fail, connections } = listen;
     let listener = http::bind_with_retry("metrics", address, hard_fail).await?;
-    info!(%address, "serving metrics");
+    info!(%address, "Serving metrics");
     let router = Arc::new(Router::new(metrics, pages));
     let respond = move |request| Arc::clone(&router).respond(request);
     Server::start(listener, Limits { connections, ..Limits::default() }, respond).forever().await;
@@ -229,13 +229,14 @@ async fn set_flag(request: Request, set_verbosity: &SetVerbosity) -> Response {
     let Some(body) = http::small_body(request).await else {
         return text(StatusCode::BAD_REQUEST, "cannot read the body".to_owned());
     };
-    let set = body.trim().parse::<u32>().map_err(|error| error.to_string()).and_then(|level| {
-        set_verbosity(level)?;
-        info!(level, "the verbosity was set over HTTP");
-        Ok(level)
-    });
-    match set {
-        Ok(level) => text(StatusCode::OK, format!("successfully set klog.logging.verbosity to {level}")),
+    // As many as fit upstream's type.
+    let number = body.trim().parse::<i32>().map_err(|error| error.to_string());
+    match number.and_then(|number| u32::try_from(number).map_err(|error| error.to_string())) {
+        Ok(verbosity) => {
+            set_verbosity(verbosity);
+            info!(verbosity, "Set the verbosity over HTTP");
+            text(StatusCode::OK, format!("successfully set klog.logging.verbosity to {verbosity}"))
+        }
         Err(error) => text(StatusCode::BAD_REQUEST, format!("failed to set klog.logging.verbosity: {error}")),
     }
 }

@@ -18,13 +18,7 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
         flagz: Some(vec![("v".to_owned(), "2".to_owned()), ("config".to_owned(), "/a/b".to_owned())]),
         statusz: Some(Versions { binary: "1.36.2+x".to_owned(), emulation: "1.36".to_owned() }),
         changes: Changes::new(SystemTime::now()),
-        debug: Some(Arc::new(move |level| {
-            if level > 10 {
-                return Err("too loud".to_owned());
-            }
-            notes.lock().unwrap().push(level);
-            Ok(())
-        })),
+        debug: Some(Arc::new(move |level| notes.lock().unwrap().push(level))),
     };
     let (address, server) = serve(pages);
     (address, server, set)
@@ -116,7 +110,7 @@ async fn other_hosts_see_changes_only_with_profiling() {
     for host in ["127.0.0.1:9", "[::1]:9", "[::ffff:127.0.0.1]:9", "192.0.2.2:9"] {
         assert_eq!(ask(host, changes().1), StatusCode::OK, "{host}");
     }
-    let profiling = || Pages { debug: Some(Arc::new(|_| Ok(()))), ..changes().1 };
+    let profiling = || Pages { debug: Some(Arc::new(|_| {})), ..changes().1 };
     for host in ["192.0.2.3:9", "[2001:db8::1]:9"] {
         assert_eq!(ask(host, changes().1), StatusCode::NOT_FOUND, "{host}");
         assert_eq!(ask(host, profiling()), StatusCode::OK, "{host}");
@@ -232,7 +226,7 @@ async fn the_verbosity_can_be_put() {
     let (address, _server, set) = start().await;
     let put = |body: &'static str| ask(address, "PUT /debug/flags/v", "", body);
     assert!(put("4").await.ends_with("\r\n\r\nsuccessfully set klog.logging.verbosity to 4"));
-    for body in ["11", "loud", "-1", ""] {
+    for body in ["2147483648", "loud", "-1", ""] {
         assert!(put(body).await.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{body}");
     }
     assert_eq!(*set.lock().unwrap(), [4]);

@@ -255,7 +255,7 @@ pub(super) async fn announce_address(options: &ClientOptions, events: &EventSend
                 }
             }
             Ok(_) => {}
-            Err(error) => debug!("cannot find the address of the API server: {error:#}"),
+            Err(error) => debug!(err = format!("{error:#}"), "Cannot find the address of the API server"),
         }
         sleep(LOOKUP_INTERVAL).await;
     }

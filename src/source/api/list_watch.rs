@@ -34,7 +34,13 @@ impl<O: Observer> Reflector<'_, O> {
     pub(super) async fn list_or_watch(&mut self) -> Result<(), Error> {
         if let Err(error) = self.connection.refresh().await {
             let (kind, url) = (self.kind.name(), self.connection.url());
-            warn!(kind, "{url}: the credentials changed and cannot be used: {error:#}; the former ones stay in use");
+            let text = format!("{error:#}");
+            warn!(
+                "type" = kind,
+                url,
+                err = text,
+                "The credentials changed and cannot be used; the former ones stay in use"
+            );
         }
         let method = self.list_methods.next(StdInstant::now());
         match (self.version.clone(), method) {
@@ -169,14 +175,14 @@ impl<O: Observer> Reflector<'_, O> {
 
     /// The server refused a streaming list: the next attempt lists page by page.
     fn streaming_refused(&mut self, error: &Error) -> Error {
-        debug!(kind = self.kind.name(), "the server refuses a streaming list: {error}");
+        debug!("type" = self.kind.name(), err = %error, "The server refuses a streaming list");
         self.list_methods.streaming_refused();
         Error::NoStreamingList
     }
 
     /// The end of a streaming list did not come: the next attempt lists page by page.
     fn streaming_ignored(&mut self) -> Error {
-        debug!(kind = self.kind.name(), "the server ignores that a streaming list was requested");
+        debug!("type" = self.kind.name(), "The server ignores that a streaming list was requested");
         self.list_methods.streaming_ignored(StdInstant::now());
         Error::NoStreamingList
     }

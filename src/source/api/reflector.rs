@@ -226,7 +226,10 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.recovered();
         if self.logged_absence.is_new(()) {
             let (kind, url) = (self.kind.name(), self.connection.url());
-            warn!(kind, "{url}: {error}; the proxy works as if there were no {kind}");
+            warn!(
+                "type" = kind, url, err = %error,
+                "This kind cannot be read; the proxy works as if there were none of it"
+            );
         }
     }
 
@@ -238,9 +241,11 @@ impl<'a, O: Observer> Reflector<'a, O> {
             self.shared.observer.lost(kind, &format!("{url}: {text}"));
         }
         match due {
-            None => debug!(kind, "cannot be watched: {url}: {text}; trying again"),
-            Some(lasted) if lasted.as_secs() == 0 => warn!(kind, "cannot be watched: {url}: {text}; trying again"),
-            Some(lasted) => warn!(kind, "cannot be watched for {}: {url}: {text}; trying again", go_duration(lasted)),
+            None => debug!("type" = kind, url, err = text, "A list or watch ended with an error; trying again"),
+            Some(lasted) => {
+                let lasted = Some(lasted).filter(|lasted| lasted.as_secs() > 0).map(go_duration);
+                warn!("type" = kind, url, err = text, lasted, "Failed to watch; trying again");
+            }
         }
     }
 
@@ -254,7 +259,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
     pub(super) fn recovered(&mut self) {
         if let Some(lasted) = self.outage.over(Instant::now().into_std()) {
             let (kind, url) = (self.kind.name(), self.connection.url());
-            info!(kind, "watched again: {url}; the outage lasted {}", go_duration(lasted));
+            info!("type" = kind, url, lasted = go_duration(lasted), "Watching again");
             self.shared.observer.reconnected(kind, lasted);
             self.shared.recovered.notify_waiters();
         }
@@ -278,7 +283,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
 
     fn log_problems(&mut self, key: Option<Key>, problems: Vec<Problem>) {
         for problem in self.logged_problems.new_messages(key, problems) {
-            warn!("{problem}");
+            problem.log();
             self.shared.observer.rejected(self.kind.name());
         }
     }
@@ -322,7 +327,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         match key {
             // The model keeps the last state of the own Node (L6, M8).
             Some(Key::Node(name)) if was_known => {
-                warn!(node = &*name, "the Node was deleted; the proxy goes on with its last state");
+                warn!(node = &*name, "The Node was deleted; the proxy goes on with its last state");
                 self.shared.progress.send_modify(|progress| progress.node(None));
                 Ok(())
             }

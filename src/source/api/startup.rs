@@ -14,6 +14,7 @@ use tracing::error;
 
 use super::resource::Resource;
 use super::{ApiOptions, EventSender, Observer};
+use crate::logging::duration;
 use crate::model::{Event, Node};
 
 pub(super) type ProgressSender = Sender<Progress>;
@@ -106,7 +107,8 @@ async fn all_listed(mut progress: Receiver<Progress>, node_name: &str, patience:
     // The sender lives as long as the reflectors, so a wait ends only by its condition.
     progress.wait_for(|progress| progress.has(Resource::Node)).await?;
     if timeout(patience.ip, progress.wait_for(|progress| progress.node.has_ip)).await.is_err() {
-        error!(node = node_name, "the Node has no IP after {} s; the proxy starts without one", patience.ip.as_secs());
+        let waited = duration(patience.ip);
+        error!(node = node_name, %waited, "The Node has no IP; the proxy starts without one");
     }
     if let Some(patience) = patience.pod_cidrs
         && timeout(patience, progress.wait_for(|progress| progress.node.has_pod_cidrs)).await.is_err()

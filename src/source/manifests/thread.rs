@@ -24,6 +24,7 @@ use super::changes::Monitor;
 use super::directory::{self, Directory, News};
 use super::walk::Visit;
 use super::{ManifestProblem, Severity};
+use crate::logging::duration;
 use crate::logging::once::Once;
 use crate::model::Event;
 use crate::source::convert::ConvertOptions;
@@ -194,8 +195,11 @@ impl Worker {
     /// Logs that changes are found by scans, once until monitoring works again.
     fn log_failure(&mut self, path: &Path, error: Errno) {
         if self.logged_failure.is_new(()) {
-            let (file, interval) = (path.display(), self.detection.interval);
-            warn!(%file, "cannot be watched with inotify: {error}; the directory is read every {interval:?} instead");
+            let (file, interval) = (path.display(), duration(self.detection.interval));
+            warn!(
+                %file, err = %error, %interval,
+                "Cannot be watched with inotify; the directory is read in intervals instead"
+            );
         }
     }
 
@@ -274,8 +278,8 @@ fn log(problem: &ManifestProblem) {
     let ManifestProblem { severity, file, document, text, kind: _ } = problem;
     let (file, document) = (display(file), *document);
     match severity {
-        Severity::Error => error!(file, document, "{text}"),
-        Severity::Warning => warn!(file, document, "{text}"),
+        Severity::Error => error!(file, document, err = text, "Manifest cannot be used"),
+        Severity::Warning => warn!(file, document, err = text, "Manifest has a part that cannot be used"),
     }
 }
 

@@ -129,6 +129,12 @@ impl<K: Kernel> Engine<K> {
         self.tables.lens()
     }
 
+    /// The number of endpoints in the slices of all Services.
+    pub fn endpoint_count(&self) -> usize {
+        let slices = self.state.services().flat_map(|service| self.state.slices_of(&service.name));
+        slices.map(|slice| slice.endpoints.len()).sum()
+    }
+
     /// Makes the kernel hold what it should: selects the endpoints of Services that changed, puts their records into the tables, and
     /// has the kernel carry out the difference. `after_pause` says that the last sync was at least a second ago: then the chains that
     /// it emptied are deleted (F8).
@@ -144,7 +150,7 @@ impl<K: Kernel> Engine<K> {
         let outcome = match self.bring_about(after_pause) {
             Err(failed) if cannot_own(&failed) => {
                 info!(
-                    "this kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
+                    "This kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
                 );
                 self.tables.disown();
                 self.bring_about(after_pause)
@@ -255,7 +261,7 @@ impl<K: Kernel> Engine<K> {
     fn list_addresses(&mut self) {
         match self.kernel.addresses() {
             Ok(addresses) => self.interfaces = addresses,
-            Err(error) => warn!(%error, "cannot list the node's addresses; node ports keep those known before"),
+            Err(error) => warn!(err = %error, "Cannot list the node's addresses; node ports keep those known before"),
         }
     }
 
@@ -298,7 +304,7 @@ impl<K: Kernel> Engine<K> {
                     adopted = true;
                 }
                 Ok(_) => {}
-                Err(error) => warn!(%error, %table, "cannot ask for the rules of a process before this one"),
+                Err(error) => warn!(err = %error, %table, "Cannot ask for the rules of a process before this one"),
             }
         }
         adopted
@@ -340,7 +346,7 @@ impl<K: Kernel> Engine<K> {
             Ok(ForeignWrites::By(programs)) => programs,
             Ok(ForeignWrites::Unknown) => Vec::new(),
             Err(error) => {
-                warn!(%error, "cannot ask whether another program changed our rules");
+                warn!(err = %error, "Cannot ask whether another program changed our rules");
                 return None;
             }
         };
@@ -361,7 +367,7 @@ impl<K: Kernel> Engine<K> {
     /// process wrote meanwhile was no foreign write.
     pub fn begin_turn(&mut self) {
         if let Err(error) = self.kernel.foreign_writes(&self.tables.names()) {
-            warn!(%error, "cannot ask whether another program changed our rules");
+            warn!(err = %error, "Cannot ask whether another program changed our rules");
         }
         self.refresh_node();
         self.journal.because(TriggerKind::Takeover);

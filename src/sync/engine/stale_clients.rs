@@ -121,7 +121,7 @@ impl<K: Kernel> Engine<K> {
                 commands.truncate(own);
                 return Err(self.not_committed(CommitError::Refused(others), commands));
             }
-            debug!(?manner, refused = ours.len(), "the kernel refused to forget clients; sending the rest again");
+            debug!(?manner, refused = ours.len(), "The kernel refused to forget clients; sending the rest again");
             if manner == Manner::Delete || manner == Manner::OneByOne {
                 remove_named(&mut stale, &commands, own, &ours);
             }
@@ -198,7 +198,10 @@ impl<K: Kernel> Engine<K> {
                 Ok(Some(stale)) => self.forget_stale(&stale, now, report),
                 Ok(None) => {}
                 Err(error) => {
-                    warn!(%error, map = %map.1, "cannot look for clients of endpoints that are gone; trying again")
+                    warn!(
+                        err = %error, map = %map.1,
+                        "Cannot look for clients of endpoints that are gone; trying again"
+                    )
                 }
             }
         }
@@ -213,7 +216,10 @@ impl<K: Kernel> Engine<K> {
         let outcome = self.forget_clients(stale, report);
         report.kernel_time += start.elapsed();
         if let Err(error) = outcome {
-            warn!(%error, map = %stale.map.name, "cannot forget clients of endpoints that are gone; trying again");
+            warn!(
+                err = %error, map = %stale.map.name,
+                "Cannot forget clients of endpoints that are gone; trying again"
+            );
             self.tables.check_again(stale, true, now);
         }
     }

@@ -50,7 +50,7 @@ fn there_is_no_fast_path_unless_asked_for_and_one_from_before_goes() {
     let proxy = Proxy::start(&world.node, &config(), &cluster());
     // What a former start or another mode left goes after the first sync, so perhaps after the rules are there.
     wait_for("the table of a former start is still there", || {
-        proxy.log().contains("removed table inet kube-proxy-flowtable")
+        proxy.log().contains("what=\"table inet kube-proxy-flowtable\"")
     });
     let tables = tables(&world.node);
     assert!(!tables.contains(TABLE) && tables.contains("table inet mine"), "{tables}");
@@ -63,7 +63,7 @@ fn a_kernel_that_lacks_flowtables_is_logged_once_and_stops_nothing() {
     let mut configuration = config();
     configuration["nftables"]["flowtable"] = "auto".into();
     let proxy = Proxy::start(&world.node, &configuration, &cluster());
-    let notice = "--flowtable=auto: this kernel has no flowtables";
+    let notice = "This kernel has no flowtables";
     // Either the table is there or its lack is logged, by the kernel's features; never both, never neither.
     wait_for("neither a fast path nor a log line about it", || {
         proxy.log().contains(notice) || tables(&world.node).contains(TABLE)

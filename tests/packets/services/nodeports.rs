@@ -112,7 +112,7 @@ fn the_bind_address_stands_for_the_nodes_ip_of_its_family(layout: Layout) {
 test_in_each_layout!(only_addresses_that_can_serve_node_ports_cause_a_sync_and_are_named);
 fn only_addresses_that_can_serve_node_ports_cause_a_sync_and_are_named(layout: Layout) {
     // Each pod brings an interface with a link-local address, which is no change of the node's addresses (G11).
-    const CHANGED: &str = "the addresses of this node changed";
+    const CHANGED: &str = "The addresses of this node changed";
     let all = json!(["0.0.0.0/0", "::/0"]);
     let some = json!(["198.18.0.0/16", "2001:db8:18::/64"]);
     for (ranges, added, others) in [

@@ -142,7 +142,7 @@ fn a_clean_up_that_fails_is_a_warning_and_stops_nothing() {
     let has_table = || run(world.node.command("nft").args(["list", "tables"])).contains("table ip mangle");
     wait_for("the owned table", || has_table().then_some(()));
     let proxy = Proxy::start(&world.node, &config(), &objects());
-    wait_for("a warning", || proxy.log().contains("trying again in 1 min").then_some(()));
+    wait_for("a warning", || proxy.log().contains("retryAfter=\"1m0s\"").then_some(()));
     assert!(proxy.log().contains("table ip mangle"), "{}", proxy.log());
     let listing = iptables::listing(&world.node);
     assert!(!listing.contains("KUBE-S"), "the other tables are clean: {listing}");

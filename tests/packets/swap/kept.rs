@@ -87,7 +87,7 @@ fn readyz(proxy: &Proxy<'_>) -> (String, String) {
 fn assert_waits(world: &World, before: &(String, String), kubeconfig: &Path, what: &str) {
     let mut proxy = Proxy::with_api(&world.node, &wanting(), kubeconfig);
     proxy.spawn();
-    wait_for("a log", || proxy.log().contains("serving healthz").then_some(()));
+    wait_for("a log", || proxy.log().contains("Serving healthz").then_some(()));
     thread::sleep(A_WHILE);
     assert_unchanged(world, before, what);
     let (status, body) = readyz(&proxy);

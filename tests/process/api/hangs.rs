@@ -164,7 +164,7 @@ fn a_sync_that_hangs_in_the_kernel_does_not_keep_the_process_from_ending(format:
     cluster.server.lasting_fault(On::All, Fault::Refuse(503, None));
     let mut proxy = cluster.prepared();
     proxy.spawn();
-    wait_for("the servers", || proxy.log().contains("serving healthz").then_some(()));
+    wait_for("the servers", || proxy.log().contains("Serving healthz").then_some(()));
     // The kernel was probed; the first batch and whatever comes after it take ten minutes.
     let mut strace = cluster.node.command("strace");
     strace.args(["-f", "-q", "-e", "trace=sendmsg", "-e", "inject=sendmsg:delay_enter=600000000", "-o"]).arg(&trace);

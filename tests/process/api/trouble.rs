@@ -127,8 +127,7 @@ fn an_object_of_another_kind_is_named_and_not_used(format: Format) {
         let metadata = json!({ "namespace": "shop", "name": "web", "resourceVersion": "1" });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
         cluster.server.order(Some(Resource::Service), Command::Bytes(format.event(word, &pod)));
-        let named =
-            if is_followed_on { "Service shop/web: kind: the server sent a \"Pod\"" } else { "of another kind" };
+        let named = if is_followed_on { r#"field="kind" err="the server sent a \"Pod\""# } else { "of another kind" };
         wait_for("a word about it", || proxy.log().contains(named).then_some(()));
         cluster.server.apply(&served("api", 2));
         cluster.wait_until_serves("api", true);

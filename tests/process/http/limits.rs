@@ -94,7 +94,7 @@ fn without_profiling_no_request_changes_anything() {
         assert!(Instant::now() < end, "not synced: {}", proxy.log());
         thread::sleep(Duration::from_millis(20));
     }
-    assert!(!proxy.log().contains("DEBUG"), "{}", proxy.log());
+    assert!(!proxy.log().contains("SyncProxyRules complete"), "{}", proxy.log());
     proxy.manifests().delete(&service("shop", "other").json());
     while list_ruleset(&node) != rules {
         assert!(Instant::now() < end, "the rules are others: {}", list_ruleset(&node));

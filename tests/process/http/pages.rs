@@ -92,13 +92,13 @@ fn gates_switch_pages_off_and_profiling_switches_pages_on() {
     assert_eq!(get(&node, METRICS, "/debug/pprof").status, "HTTP/1.1 302 Found");
     assert_eq!(get(&node, METRICS, "/debug/pprof/").status, "HTTP/1.1 200 OK");
     let log = || fs::read_to_string(proxy.directory().join("proxy.log")).expect("the log can be read");
-    assert!(!log().contains("DEBUG"), "{}", log());
+    assert!(!log().contains("SyncProxyRules complete"), "{}", log());
     let set = ask(&node, METRICS, &["PUT /debug/flags/v"], "6");
     let plain = [("Content-Type", "text/plain"), NOSNIFF];
     set.assert("200 OK", &plain, "successfully set klog.logging.verbosity to 6");
     proxy.manifests().apply(&service("ns", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json());
     let end = Instant::now() + PATIENCE;
-    while !log().contains("DEBUG") {
+    while !log().contains("SyncProxyRules complete") {
         assert!(Instant::now() < end, "nothing more is logged:\n{}", log());
         thread::sleep(Duration::from_millis(20));
     }

@@ -338,7 +338,7 @@ fn the_log_has_changed_services_from_2_on_endpoints_from_4_on_and_commands_from_
         let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
         let told = format!("endpoints 2 -> 2: +{}:8080 -{}:8080", V4.endpoint(3), V4.endpoint(2));
         assert_eq!(count(&told), services, "-v={verbosity}: {log}");
-        assert_eq!(count("endpoint added") + count("endpoint removed"), endpoints, "-v={verbosity}: {log}");
+        assert_eq!(count("Endpoint added") + count("Endpoint removed"), endpoints, "-v={verbosity}: {log}");
         assert_eq!(count("add element ip kube-proxy endpoints {") > 0, commands, "-v={verbosity}: {log}");
     }
 }
