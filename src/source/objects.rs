@@ -53,6 +53,9 @@ pub(super) struct Annotations {
     /// When the change happened that the endpoints controller wrote into the slice.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub(super) trigger_time: Option<Box<str>>,
+    /// How endpoints of the Service are chosen.
+    #[serde(rename = "kube-proxy-nft/scheduler")]
+    pub(super) scheduler: Option<Box<str>>,
 }
 
 /// The labels that the proxy reads.

@@ -375,6 +375,7 @@ const NFT: &[(&str, &[&str])] = &[
     ("table", &[]),
     ("data", &[]),
     ("datatype", &[]),
+    ("jhash", &[]),
     ("expr", &["data", "table"]),
     ("field", &["datatype", "expr"]),
     ("statement", &["data", "expr", "field", "table"]),
