@@ -21,6 +21,14 @@ pub(crate) fn counting(counters: &str) -> Config {
     cluster::config_from(&config)
 }
 
+/// The configuration with `nftables.scheduler`, by address and port: the benchmark has a single client.
+pub(crate) fn scheduled(scheduler: &str) -> Config {
+    let mut config = proxy::config();
+    config["nftables"]["scheduler"] = json!(scheduler);
+    config["nftables"]["schedulerHash"] = json!("source-and-port");
+    cluster::config_from(&config)
+}
+
 /// What the Services of a cluster have beside a cluster IP.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Shape {
@@ -60,6 +68,7 @@ impl Shape {
             external_policy: TrafficPolicy::Cluster,
             internal_policy: TrafficPolicy::Cluster,
             affinity_seconds: self.affinity.then_some(10_800),
+            scheduler: None,
             health_check_node_port: None,
             ports: vec![ServicePort {
                 name: "http".into(),

@@ -19,6 +19,7 @@ mod memory;
 mod packets;
 mod phases;
 mod process;
+mod schedulers;
 mod source;
 mod table;
 
@@ -38,8 +39,7 @@ const LARGE: u32 = 20_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// `BENCH_PARTS` names those that run.
-const PARTS: &str =
-    "growth phases layouts baselines restart churn shapes clients packets memory source process inspect beside";
+const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process inspect beside";
 
 fn main() {
     // `cargo test --all-targets` builds this too, and must not run it.
@@ -60,6 +60,7 @@ fn main() {
             "shapes" => shapes(&mut table),
             "clients" => clients::rows(&mut table),
             "packets" => packets::rows(&mut table, LARGE, quick),
+            "schedulers" => schedulers::rows(&mut table, if quick { 1_000 } else { 5_000 }, quick),
             "memory" => memory::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
             "source" => source::rows(&mut table, LARGE, ENDPOINTS),
             "process" => process::rows(&mut table, LARGE, ENDPOINTS),

@@ -17,6 +17,8 @@ pub(crate) struct Bench {
     pub(crate) full: Duration,
     /// What the first sync did.
     pub(crate) report: Report,
+    /// Elements written and deleted by changes since they were last counted.
+    elements: u64,
 }
 
 impl Bench {
@@ -30,7 +32,7 @@ impl Bench {
             engine.apply(event);
         }
         let report = engine.sync(false).expect("the kernel takes it");
-        Self { engine, full: start.elapsed(), report }
+        Self { engine, full: start.elapsed(), report, elements: 0 }
     }
 
     /// What the table should hold.
@@ -46,8 +48,10 @@ impl Bench {
     fn change(&mut self, event: Event) -> Duration {
         let start = Instant::now();
         self.engine.apply(event);
-        self.engine.sync(false).expect("the kernel takes it");
-        start.elapsed()
+        let report = self.engine.sync(false).expect("the kernel takes it");
+        let time = start.elapsed();
+        self.elements += u64::try_from(report.added + report.removed).unwrap_or(u64::MAX);
+        time
     }
 
     /// Replaces one endpoint of another Service each time.
@@ -56,6 +60,13 @@ impl Bench {
         let changed = |n: u32, last| slice(n, (1..shape.endpoints).map(|i| address(n, i)).chain([address(n, last)]));
         let turn = |time: u32| changed(time * 7 % shape.services, 15 - time / shape.services % 2);
         (0..times).map(|time| self.change(Event::SliceApplied(turn(time)))).collect()
+    }
+
+    /// The times of changes, and how many elements they wrote and deleted in all.
+    pub(crate) fn written(&mut self, changes: impl FnOnce(&mut Self) -> Vec<Duration>) -> (Vec<Duration>, u64) {
+        self.elements = 0;
+        let times = changes(self);
+        (times, self.elements)
     }
 
     /// Adds an endpoint to another Service each time.

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 
 use crate::baseline;
-use crate::cluster::{Shape, address, counting};
+use crate::cluster::{Shape, address, counting, scheduled};
 use crate::measure::Bench;
 use crate::support::world::World;
 use crate::support::{cluster, nft};
@@ -39,12 +39,14 @@ enum Rules {
     Layout(Layout),
     /// With `nftables.counters: endpoints`.
     Counting(Layout),
+    /// With this scheduler.
+    Scheduled(&'static str),
     Upstream,
 }
 
 /// Rows for small and large clusters, both layouts and upstream's shape; the quick ones without what takes long to fill.
 pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
-    let (direct, direct_trip) = measure(Rules::None, 10);
+    let (direct, direct_trip) = measure(Rules::None, 10, ENDPOINTS);
     table.text("new connections, directly to the pod", &rate(direct), "");
     let mut plans = vec![
         ("layout maps", Rules::Layout(Layout::Maps), 10),
@@ -60,14 +62,26 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
         plans.push(("upstream's shape", Rules::Upstream, large / 4));
     }
     for (what, rules, services) in plans {
-        let (time, trip) = measure(rules, services);
+        let (time, trip) = measure(rules, services, ENDPOINTS);
         table.text(&format!("new connections, {what}, {services} Services"), &rate(time), "");
         table.ratio("  time against directly", time, direct, "");
         table.ratio("  round trips of an established one against directly", trip, direct_trip, "");
     }
     for (what, layout) in [("maps", Layout::Maps), ("chains", Layout::Chains)] {
-        let rules = Path::new(Rules::Layout(layout), 10).rules_met();
+        let rules = Path::new(Rules::Layout(layout), 10, ENDPOINTS).rules_met();
         table.text(&format!("rules of ours for a forwarded packet of an established connection, {what}"), &rules, "");
+    }
+}
+
+/// Rows for each scheduler, for Services with so many endpoints: how many places a packet tries depends on that.
+pub(crate) fn of_schedulers(table: &mut Table, schedulers: &[&'static str], endpoints: &[u32]) {
+    for endpoints in endpoints {
+        let mut first = None;
+        for scheduler in schedulers {
+            let (time, _) = measure(Rules::Scheduled(scheduler), 10, *endpoints);
+            table.text(&format!("new connections, {scheduler}, {endpoints} endpoints"), &rate(time), "");
+            table.ratio("  time against the first of these", time, *first.get_or_insert(time), "");
+        }
     }
 }
 
@@ -76,8 +90,8 @@ fn rate(time: Duration) -> String {
 }
 
 /// The time of [`CONNECTIONS`], and that of [`ROUND_TRIPS`].
-fn measure(rules: Rules, services: u32) -> (Duration, Duration) {
-    let path = Path::new(rules, services);
+fn measure(rules: Rules, services: u32, endpoints: u32) -> (Duration, Duration) {
+    let path = Path::new(rules, services, endpoints);
     path.serving(|| {
         let best = |time: fn(SocketAddr) -> Duration| (0..ROUNDS).map(|_| time(path.target)).min().unwrap_or_default();
         path.world.shell.enter(|| (best(connections), best(round_trips)))
@@ -88,37 +102,41 @@ fn measure(rules: Rules, services: u32) -> (Duration, Duration) {
 struct Path {
     world: World,
     services: u32,
+    endpoints: u32,
     target: SocketAddr,
 }
 
 impl Path {
-    fn new(rules: Rules, services: u32) -> Self {
+    fn new(rules: Rules, services: u32, count: u32) -> Self {
         let world = World::new();
-        let endpoints = || (0..ENDPOINTS).map(|i| address(services - 1, i));
+        let endpoints = || (0..count).map(|i| address(services - 1, i));
         world.remote.ip(&endpoints().map(|ip| format!("addr add {ip}/32 dev eth0")).collect::<Vec<_>>());
         let route = |ip| format!("route add {ip}/32 via 169.254.3.2 dev to-remote");
         world.node.ip(&endpoints().map(route).collect::<Vec<_>>());
-        let shape = Shape::plain(services, ENDPOINTS);
+        let shape = Shape::plain(services, count);
         match rules {
             Rules::None => {}
             Rules::Layout(layout) => world.node.enter(|| drop(Bench::new(&cluster::config(), layout, shape))),
             Rules::Counting(layout) => {
                 world.node.enter(|| drop(Bench::new(&counting("endpoints"), layout, shape)));
             }
-            Rules::Upstream => nft::load(&world.node, &baseline::chains(services, ENDPOINTS)),
+            Rules::Scheduled(scheduler) => {
+                world.node.enter(|| drop(Bench::new(&scheduled(scheduler), Layout::Maps, shape)));
+            }
+            Rules::Upstream => nft::load(&world.node, &baseline::chains(services, count)),
         }
         let target = match rules {
             Rules::None => (address(services - 1, 0), PORT).into(),
-            Rules::Layout(_) | Rules::Counting(_) | Rules::Upstream => {
+            Rules::Layout(_) | Rules::Counting(_) | Rules::Scheduled(_) | Rules::Upstream => {
                 (Ipv4Addr::from(0x0a60_0001 + services - 1), 80).into()
             }
         };
-        Self { world, services, target }
+        Self { world, services, endpoints: count, target }
     }
 
     /// Does something while the pod accepts connections, and sends back what it gets on them.
     fn serving<T>(&self, work: impl FnOnce() -> T) -> T {
-        let bind = || (0..ENDPOINTS).map(|i| TcpListener::bind((address(self.services - 1, i), PORT))).collect();
+        let bind = || (0..self.endpoints).map(|i| TcpListener::bind((address(self.services - 1, i), PORT))).collect();
         let listeners: Result<Vec<TcpListener>, _> = self.world.remote.enter(bind);
         let listeners = listeners.expect("the pod listens");
         let over = AtomicBool::new(false);

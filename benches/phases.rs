@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kube_proxy::diff::{Collect, Records};
 use kube_proxy::model::{Event, ObjectName, State};
-use kube_proxy::ruleset::{Layout, NodeFacts, NodePorts, Settings};
+use kube_proxy::ruleset::{Balancing, Layout, NodeFacts, NodePorts, Settings};
 use kube_proxy::select::select;
 use nft::{Batch, Command, Connection};
 
@@ -77,6 +77,7 @@ fn settings() -> Settings {
         local_traffic: None,
         node_ports: NodePorts::Everywhere,
         drop_invalid: false,
+        balancing: Balancing::default(),
         counters: kube_proxy::ruleset::Counters::Off,
         owned: false,
     }

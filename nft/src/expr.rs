@@ -258,6 +258,15 @@ pub enum Expr {
         dreg: Register,
         modulus: u32,
     },
+    /// `offset` and a number below `modulus` that the kernel makes of `len` bytes: see [`crate::jhash_below`].
+    Jhash {
+        sreg: Register,
+        dreg: Register,
+        len: u32,
+        modulus: u32,
+        seed: u32,
+        offset: u32,
+    },
     /// Adds the key to a set or map, or restarts the element's time-out.
     Dynset {
         set: Arc<str>,

@@ -8,6 +8,55 @@ use std::fmt;
 use crate::datatype::DataType;
 use crate::expr::{CtKey, Expr, MetaKey, PayloadBase, Register};
 
+/// What a [`Field::Jhash`] hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hashed {
+    /// `ip saddr`.
+    IpSource,
+    /// `ip saddr . th sport`.
+    IpSourceAndPort,
+    /// `ip6 saddr`.
+    Ip6Source,
+    /// `ip6 saddr . th sport`.
+    Ip6SourceAndPort,
+}
+
+impl Hashed {
+    pub(crate) const ALL: [Self; 4] = [Self::IpSource, Self::IpSourceAndPort, Self::Ip6Source, Self::Ip6SourceAndPort];
+
+    const fn has_port(self) -> bool {
+        matches!(self, Self::IpSourceAndPort | Self::Ip6SourceAndPort)
+    }
+
+    const fn address(self) -> Field {
+        match self {
+            Self::IpSource | Self::IpSourceAndPort => Field::IpSaddr,
+            Self::Ip6Source | Self::Ip6SourceAndPort => Field::Ip6Saddr,
+        }
+    }
+
+    /// Bytes that are hashed: a port takes a whole word.
+    const fn size(self) -> usize {
+        self.address().data_type().size() + if self.has_port() { 4 } else { 0 }
+    }
+
+    /// The expressions that load what is hashed into the registers from this one on.
+    pub(crate) fn load(self, sreg: Register) -> Vec<Expr> {
+        let mut exprs = self.address().load(sreg);
+        if self.has_port() {
+            let dreg = sreg.after(self.address().data_type().size());
+            exprs.push(Expr::Payload { base: PayloadBase::Transport, offset: 0, len: 2, dreg });
+        }
+        exprs
+    }
+}
+
+impl fmt::Display for Hashed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.address(), if self.has_port() { " . th sport" } else { "" })
+    }
+}
+
 /// One selector of the nft language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
@@ -35,7 +84,21 @@ pub enum Field {
     CtOriginalProtoDst,
     /// `numgen random mod N`: a number from 0 to N - 1, chosen at random (uniformly) at each evaluation.
     NumgenRandom(u32),
+    /// `jhash ip saddr mod N seed S offset O`: a number from O to O + N - 1 that is the same for the same source.
+    Jhash {
+        /// What is hashed.
+        hashed: Hashed,
+        /// N: how many numbers there are; at least 1.
+        modulus: u32,
+        /// S: other seeds give other numbers.
+        seed: u32,
+        /// O: what is added.
+        offset: u32,
+    },
 }
+
+/// Where nft loads what is hashed: behind the words of a concatenation, and four more.
+const SCRATCH: u8 = 4;
 
 impl Field {
     /// The data type.
@@ -48,12 +111,18 @@ impl Field {
             Self::ThDport | Self::CtOriginalProtoDst => DataType::InetService,
             Self::Mark => DataType::Mark,
             Self::IifName => DataType::IfName,
-            Self::NumgenRandom(_) => DataType::Integer,
+            Self::NumgenRandom(_) | Self::Jhash { .. } => DataType::Integer,
         }
     }
 
-    /// The expressions that load the field into a register.
+    /// The expressions that load the field into a register. A hash takes its input from the register that nft would take for a single
+    /// field.
     pub(crate) fn load(self, dreg: Register) -> Vec<Expr> {
+        self.load_beside(dreg, Register::word(SCRATCH))
+    }
+
+    /// The expressions that load the field into a register; `scratch` and those behind it are free.
+    fn load_beside(self, dreg: Register, scratch: Register) -> Vec<Expr> {
         use PayloadBase::{Network, Transport};
         let payload = |base, offset, len| vec![Expr::Payload { base, offset, len, dreg }];
         let meta = |key| vec![Expr::MetaLoad { key, dreg }];
@@ -71,6 +140,12 @@ impl Field {
             Self::CtOriginalIp6Daddr => ct(CtKey::OriginalDstIpv6),
             Self::CtOriginalProtoDst => ct(CtKey::OriginalDstPort),
             Self::NumgenRandom(modulus) => vec![Expr::Numgen { dreg, modulus }],
+            Self::Jhash { hashed, modulus, seed, offset } => {
+                let len = u32::try_from(hashed.size()).expect("twenty bytes at most");
+                let mut exprs = hashed.load(scratch);
+                exprs.push(Expr::Jhash { sreg: scratch, dreg, len, modulus, seed, offset });
+                exprs
+            }
         }
     }
 
@@ -78,8 +153,10 @@ impl Field {
     pub(crate) fn load_all(fields: &[Self]) -> Vec<Expr> {
         let mut register = Register::FIRST;
         let mut exprs = Vec::new();
+        let key = if fields.len() > 1 { fields.iter().map(|field| field.data_type().padded_size()).sum() } else { 0 };
+        let scratch = Register::word(SCRATCH).after(key);
         for (i, field) in fields.iter().enumerate() {
-            exprs.extend(field.load(register));
+            exprs.extend(field.load_beside(register, scratch));
             if i + 1 < fields.len() {
                 register = register.after(field.data_type().size());
             }
@@ -103,6 +180,10 @@ impl fmt::Display for Field {
             Self::CtOriginalIp6Daddr => "ct original ip6 daddr",
             Self::CtOriginalProtoDst => "ct original proto-dst",
             Self::NumgenRandom(modulus) => return write!(f, "numgen random mod {modulus}"),
+            Self::Jhash { hashed, modulus, seed, offset } => {
+                write!(f, "jhash {hashed} mod {modulus} seed 0x{seed:x}")?;
+                return if *offset == 0 { Ok(()) } else { write!(f, " offset {offset}") };
+            }
         };
         f.write_str(text)
     }

@@ -42,6 +42,7 @@ pub mod decode;
 mod encode;
 pub mod expr;
 mod field;
+mod jhash;
 pub mod monitor;
 mod object;
 pub mod packed;
@@ -61,7 +62,8 @@ pub use connection::{
 pub use data::{Data, Value, Verdict};
 pub use datatype::DataType;
 pub use expr::Expr;
-pub use field::Field;
+pub use field::{Field, Hashed};
+pub use jhash::{jhash, jhash_below};
 pub use monitor::Monitor;
 pub use object::{
     BaseChain, Chain, ChainType, Element, Flowtable, Hook, NamedObject, ObjectKind, Rule, RuleDump, Ruleset, Set,

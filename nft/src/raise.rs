@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::data::Data;
 use crate::expr::{CmpOp, CtKey, Expr, LookupResult, MetaKey, Register};
-use crate::field::Field;
+use crate::field::{Field, Hashed};
 use crate::object::{Rule, RuleDump};
 use crate::statement::{CtBit, Operand, Statement};
 use crate::table::Family;
@@ -97,8 +97,7 @@ fn of_shape(exprs: &[Expr]) -> Option<(Statement, usize)> {
 
 /// Statements that begin with a concatenation of fields.
 fn with_fields(exprs: &[Expr]) -> Vec<(Statement, usize)> {
-    let fields: Vec<Field> = exprs.iter().map_while(field).collect();
-    let count = fields.len();
+    let (fields, count) = fields(exprs);
     let Some(next) = exprs.get(count).filter(|_| count > 0) else { return Vec::new() };
     let matched = |operand, len| vec![(Statement::Match(fields.clone(), operand), count + len)];
     match (next, exprs.get(count + 1)) {
@@ -127,7 +126,7 @@ fn with_fields(exprs: &[Expr]) -> Vec<(Statement, usize)> {
                 value: fields[split..].to_vec(),
                 timeout: timeout_ms.map(Duration::from_millis),
             };
-            (1..=count).map(|split| (update(split), count + 1)).collect()
+            (1..=fields.len()).map(|split| (update(split), count + 1)).collect()
         }
         _ => Vec::new(),
     }
@@ -150,6 +149,24 @@ fn operands(fields: &[Field], op: CmpOp, data: &Data, mask: Option<&Data>) -> Ve
         return vec![if is_equal { Operand::StartsWith(start.into()) } else { Operand::StartsNotWith(start.into()) }];
     }
     vec![if is_equal { Operand::Is(*data) } else { Operand::IsNot(*data) }]
+}
+
+/// The fields that the first expressions load, and the number of these expressions.
+fn fields(exprs: &[Expr]) -> (Vec<Field>, usize) {
+    let (mut fields, mut count) = (Vec::new(), 0);
+    while let Some((field, len)) = hash(&exprs[count..]).or_else(|| Some((field(exprs.get(count)?)?, 1))) {
+        fields.push(field);
+        count += len;
+    }
+    (fields, count)
+}
+
+/// The hash that the first expressions compute, and their number.
+fn hash(exprs: &[Expr]) -> Option<(Field, usize)> {
+    let at = exprs.iter().take(3).position(|expr| matches!(expr, Expr::Jhash { .. }))?;
+    let Expr::Jhash { sreg, modulus, seed, offset, .. } = &exprs[at] else { return None };
+    let hashed = Hashed::ALL.into_iter().find(|hashed| hashed.load(*sreg) == exprs[..at])?;
+    Some((Field::Jhash { hashed, modulus: *modulus, seed: *seed, offset: *offset }, at + 1))
 }
 
 /// The field that an expression loads.
@@ -193,6 +210,9 @@ mod tests {
     fn statements() -> Vec<Statement> {
         let front = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport];
         let slot = front.iter().copied().chain([Field::NumgenRandom(3)]).collect();
+        let of_client = Field::Jhash { hashed: Hashed::IpSource, modulus: 3, seed: 7, offset: 0 };
+        let hashed =
+            [&front[..], &[Field::Jhash { hashed: Hashed::IpSourceAndPort, modulus: 5, seed: 9, offset: 8 }]].concat();
         let network = IpAddr::from([10, 0, 0, 0]);
         vec![
             Statement::Match(vec![Field::IpSaddr], Operand::NotInPrefix(network, 8)),
@@ -212,6 +232,8 @@ mod tests {
             Statement::ClearMarkBits(0x4000),
             Statement::Vmap(front, "services".into()),
             Statement::DnatToMap(slot, "endpoints".into()),
+            Statement::DnatToMap(hashed, "endpoints".into()),
+            Statement::Vmap(vec![of_client], "choice".into()),
             Statement::DnatToMapAndPort(vec![Field::IpSaddr], "affinity".into(), 8080),
             Statement::Dnat("10.0.0.1:80".parse().unwrap()),
             Statement::MasqueradeFullyRandom,

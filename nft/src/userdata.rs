@@ -147,6 +147,7 @@ fn typed_field(field: Field) -> Vec<u8> {
         Field::L4Proto => meta(MetaKey::L4Proto),
         Field::Mark => meta(MetaKey::Mark),
         Field::IifName => meta(MetaKey::IifName),
+        Field::Jhash { .. } => unreachable!("no set has the type of a hash: its key is a number, as numgen makes it"),
         Field::NumgenRandom(modulus) => {
             let random = 1;
             expression(expression::NUMGEN, &[number(0, random), number(1, modulus), number(2, 0)].concat())

@@ -31,7 +31,7 @@ pub(crate) use change::ConfigFile;
 pub(crate) use cli::ProxyArgs;
 pub use cli::RenderArgs;
 pub(crate) use duration::GoDuration;
-pub(crate) use file::{Counters, Flowtable, RulesetLayout};
+pub(crate) use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
 
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub(crate) const KUBERNETES_MINOR: u32 = 36;
@@ -91,6 +91,12 @@ pub struct Config {
     pub(crate) flowtable: Flowtable,
     /// What the rules count.
     pub(crate) counters: Counters,
+    /// How endpoints are chosen, unless a Service says otherwise.
+    pub(crate) scheduler: Scheduler,
+    /// What a scheduler hashes.
+    pub(crate) scheduler_hash: SchedulerHash,
+    /// Places in a table of scheduler `maglev`; a prime number.
+    pub(crate) maglev_table_size: u32,
     /// The number of Services that have metrics of their own when the rules count.
     pub(crate) metrics_services_limit: usize,
     /// How traffic of local pods is recognised.
@@ -139,6 +145,13 @@ pub struct Config {
     pub(crate) configz: String,
     /// Warnings for the operator, to be logged as soon as the log is started.
     pub(crate) warnings: Vec<String>,
+}
+
+impl Config {
+    /// Whether endpoints are chosen by a hash of the client, which takes a module of the kernel that nothing else needs.
+    pub(crate) fn hashes_clients(&self) -> bool {
+        matches!(self.scheduler, Scheduler::SourceHash | Scheduler::Maglev)
+    }
 }
 
 /// A feature gate and its value.

@@ -20,7 +20,7 @@ use super::plan::{Plan, Present, SetChanges};
 use super::record::{Content, Group, Record};
 use super::records::Records;
 use super::{changes, room, slot_number};
-use crate::table::{ChainContent, Program};
+use crate::table::{ChainContent, FIRST_PLACE, Program};
 
 /// The commands from what was read to what the records say. Has the records take the numbers of slots that the kernel has.
 pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(
@@ -194,10 +194,6 @@ struct SetView<'a> {
     groups: HashMap<&'a [u8], Vec<Option<&'a [u8]>>>,
 }
 
-/// A slot above this number is not this proxy's, and is an element like any other: what another program wrote must not make this one
-/// take memory without bound.
-const MAX_SLOT: usize = 1 << 16;
-
 impl<'a> View<'a> {
     fn of<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, dump: Option<&'a TableDump>) -> Self {
         let view = |set: &Arc<Set>| {
@@ -230,7 +226,8 @@ impl<'a> SetView<'a> {
 /// What the key of an element of a slotted map begins with, its slot and its value.
 fn slot(element: &Element) -> Option<(&[u8], usize, &[u8])> {
     let (prefix, slot) = element.key.as_slice().split_last_chunk::<4>()?;
-    let slot = usize::try_from(u32::from_ne_bytes(*slot)).ok().filter(|slot| *slot <= MAX_SLOT)?;
+    let slot = u32::from_ne_bytes(*slot);
+    let slot = usize::try_from(slot).ok().filter(|_| slot < FIRST_PLACE)?;
     match &element.value {
         Value::Data(value) if prefix.len().is_multiple_of(4) => Some((prefix, slot, value.as_slice())),
         _ => None,

@@ -53,11 +53,14 @@ pub struct Group<'a> {
     pub(super) prefix: &'a [u8],
     width: usize,
     values: &'a [u8],
+    is_fixed: bool,
 }
 
-/// Two bytes for the set and four for the length of what follows. The highest bit of the set marks a group of slots.
+/// Two bytes for the set and four for the length of what follows. The highest bit of the set marks a group of
+/// slots, the next one a group whose values have fixed numbers.
 const HEAD: usize = 6;
 const IS_GROUP: u16 = 1 << 15;
+const IS_FIXED: u16 = 1 << 14;
 /// About the bytes of an entry, and of the values of a group: a buffer with this room seldom grows.
 const ROOM_PER_ENTRY: usize = 64;
 const ROOM_PER_GROUP: usize = 96;
@@ -83,10 +86,10 @@ impl<'a> Group<'a> {
         self.values.len() / self.width
     }
 
-    fn read(body: &'a [u8]) -> Self {
+    fn read(body: &'a [u8], is_fixed: bool) -> Self {
         let (len, rest) = (usize::from(body[0]), &body[1..]);
         let (prefix, rest) = rest.split_at(len);
-        Self { prefix, width: usize::from(rest[0]), values: &rest[1..] }
+        Self { prefix, width: usize::from(rest[0]), values: &rest[1..], is_fixed }
     }
 }
 
@@ -146,7 +149,7 @@ impl Writer {
     }
 
     fn group<'a>(&mut self, set: u16, prefix: &[u8], width: usize, values: impl Iterator<Item = &'a [u8]>) {
-        self.entry(set | IS_GROUP, |bytes| {
+        self.entry(set, |bytes| {
             for (len, part) in [(prefix.len(), prefix), (width, &[][..])] {
                 bytes.push(u8::try_from(len).expect("Data is short"));
                 bytes.extend_from_slice(part);
@@ -192,9 +195,9 @@ impl<'a> Iterator for Entries<'a> {
         let content = if set & IS_GROUP == 0 {
             Content::Element(ElementRef::from_packed(body))
         } else {
-            Content::Group(Group::read(body))
+            Content::Group(Group::read(body, set & IS_FIXED != 0))
         };
-        Some(Entry { set: set & !IS_GROUP, content })
+        Some(Entry { set: set & !(IS_GROUP | IS_FIXED), content })
     }
 }
 
@@ -212,7 +215,8 @@ impl Record {
             if !group.values.is_empty() {
                 let (first, values) = (slot_key(&group.prefix, 0), &group.values);
                 let prefix = &first.as_slice()[..first.len() - SLOT_NUMBER];
-                writer.group(set_number(&group.set), prefix, values.width(), values.iter());
+                let kind = if group.is_fixed { IS_GROUP | IS_FIXED } else { IS_GROUP };
+                writer.group(set_number(&group.set) | kind, prefix, values.width(), values.iter());
             }
         }
         let Fragment { mut learned, mut choices, mut chains, .. } = fragment;
@@ -291,7 +295,7 @@ impl Record {
         let mut changes = false;
         let mut entries = self.entries();
         while let Some(entry) = entries.next() {
-            let Some(group) = entry.group() else { continue };
+            let Some(group) = entry.group().filter(|group| !group.is_fixed) else { continue };
             if let Some(now) = slots(entry.set, group) {
                 let wanted: Vec<&[u8]> = group.values().collect();
                 let values = self::arranged(now.into_iter(), &wanted);
@@ -302,7 +306,8 @@ impl Record {
                 places.zip(values).for_each(|(place, value)| place.copy_from_slice(value));
             }
         }
-        for choice_of_own in arranged.own.iter_mut().flat_map(|own| &mut own.choices) {
+        let choices = arranged.own.iter_mut().flat_map(|own| &mut own.choices);
+        for choice_of_own in choices.filter(|choice| !choice.is_fixed) {
             if let Some(now) = choice(&choice_of_own.set.name) {
                 let wanted: Vec<&Verdict> = choice_of_own.verdicts.iter().collect();
                 let verdicts: Vec<Verdict> = self::arranged(now.into_iter(), &wanted).into_iter().cloned().collect();
@@ -384,7 +389,7 @@ mod tests {
 
     fn group(prefix: u8, values: &[u16]) -> Slots {
         let values = values.iter().map(|value| Data::from(*value)).collect();
-        Slots { set: SETS[1].into(), prefix: Data::from(prefix), values }
+        Slots { set: SETS[1].into(), prefix: Data::from(prefix), values, is_fixed: false }
     }
 
     fn values(record: &Record) -> Vec<Vec<u16>> {
@@ -408,13 +413,22 @@ mod tests {
     fn values_keep_their_slots_and_verdicts_their_numbers() {
         let choice = |verdicts: &[&str]| {
             let verdicts = verdicts.iter().map(|name| Verdict::Jump((*name).into())).collect();
-            Choice { set: Arc::new(Set::new("choice", Types::Named(Vec::new()))), verdicts }
+            Choice { set: Arc::new(Set::new("choice", Types::Named(Vec::new()))), verdicts, is_fixed: false }
         };
         let with = |slots, verdicts| record(Fragment { slots, choices: vec![choice(verdicts)], ..Fragment::default() });
         let before = with(vec![group(3, &[7, 8, 9]), group(5, &[1])], &["a", "b", "c"]);
         let now = with(vec![group(3, &[6, 7, 9]), group(4, &[2, 1])], &["b", "c", "d"]).arranged_like(&before);
         assert_eq!(values(&now), [vec![7, 6, 9], vec![2, 1]]);
         assert_eq!(now.choices(), [choice(&["d", "b", "c"])]);
+    }
+
+    #[test]
+    fn fixed_numbers_stay_whatever_was_there() {
+        let fixed = |values: &[u16]| Slots { is_fixed: true, ..group(3, values) };
+        let with = |slots| record(Fragment { slots: vec![slots], ..Fragment::default() });
+        let before = with(fixed(&[7, 8, 9]));
+        assert_eq!(values(&with(fixed(&[6, 7, 9])).arranged_like(&before)), [vec![6, 7, 9]]);
+        assert_eq!(values(&with(group(3, &[6, 7, 9])).arranged_like(&before)), [vec![7, 6, 9]]);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nft::expr::FibAddress;
 use nft::statement::CtBit;
 use nft::{
-    BaseChain, Chain, ChainType, Command, CommitError, Connection, Field, Hook, Refusal, Rule, Set, Statement, Table,
-    TableName, Types, ValueType,
+    BaseChain, Chain, ChainType, Command, CommitError, Connection, Field, Hashed, Hook, Refusal, Rule, Set, Statement,
+    Table, TableName, Types, ValueType,
 };
 
 use crate::model::Family;
@@ -48,12 +48,12 @@ pub enum ProbeError {
     Socket(#[from] io::Error),
 }
 
-/// Tries a family in the calling thread's network namespace.
+/// Tries a family in the calling thread's network namespace; with hashes where the scheduler asks for them.
 ///
 /// # Errors
 /// See [`ProbeError`].
-pub fn probe(family: Family) -> Result<(), ProbeError> {
-    let (commands, modules): (Vec<_>, Vec<_>) = commands(family).into_iter().unzip();
+pub fn probe(family: Family, hashes: bool) -> Result<(), ProbeError> {
+    let (commands, modules): (Vec<_>, Vec<_>) = commands(family, hashes).into_iter().unzip();
     match Connection::open()?.commit(&commands) {
         Ok(_) => Ok(()),
         Err(CommitError::Refused(refusals)) => check_refusals(family, &refusals, &modules),
@@ -68,7 +68,7 @@ pub fn probe(family: Family) -> Result<(), ProbeError> {
 const CORE: &str = "nf_tables";
 
 /// The commands, each with the kernel module that it needs; the last one is the impossible one.
-fn commands(family: Family) -> Vec<(Command, &'static str)> {
+fn commands(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
     let table = TableName::new(family.into(), "kube-proxy-probe");
     let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
     let nat = Chain { name: "nat".into(), base: Some(base), comment: None };
@@ -94,7 +94,10 @@ fn commands(family: Family) -> Vec<(Command, &'static str)> {
         (Command::AddChain(table.clone(), chain.clone()), CORE),
         (Command::AddSet(table.clone(), map.into()), CORE),
     ];
-    commands.extend(statements.into_iter().map(|(statement, module)| {
+    let hashed = if family == Family::V4 { Hashed::IpSource } else { Hashed::Ip6Source };
+    let hash = Field::Jhash { hashed, modulus: 2, seed: 1, offset: 0 };
+    let hash = hashes.then(|| (Statement::Vmap(vec![hash], "slots".into()), "nft_hash"));
+    commands.extend(statements.into_iter().chain(hash).map(|(statement, module)| {
         (Command::AddRule(table.clone(), chain.name.clone(), Rule::new([statement])), module)
     }));
     let impossible = TableName::new(family.into(), "kube-proxy-probe-that-does-not-exist");
@@ -128,7 +131,7 @@ mod tests {
     // Only the impossible command may be refused (O3).
     #[test]
     fn only_the_impossible_command_may_be_refused() {
-        let modules: Vec<_> = commands(Family::V4).into_iter().map(|(_, module)| module).collect();
+        let modules: Vec<_> = commands(Family::V4, true).into_iter().map(|(_, module)| module).collect();
         let last = modules.len() - 1;
         let of = |family, refusals: &[Refusal]| check_refusals(family, refusals, &modules);
         assert!(of(Family::V4, &[refusal(Some(last), 2)]).is_ok());

@@ -27,5 +27,5 @@ pub use event::Event;
 pub use fronts::FrontKind;
 pub use names::{Destination, Family, Front, ObjectName, Protocol};
 pub use node::Node;
-pub use service::{ClusterIps, Service, ServicePort, TrafficPolicy};
+pub use service::{ClusterIps, Scheduler, Service, ServicePort, TrafficPolicy};
 pub use state::{Dirty, State};

@@ -32,6 +32,8 @@ pub struct Service {
     pub internal_policy: TrafficPolicy,
     /// Session affinity time-out in seconds, when `sessionAffinity` is `ClientIP` (A11).
     pub affinity_seconds: Option<u32>,
+    /// How endpoints are chosen, if the Service says so.
+    pub scheduler: Option<Scheduler>,
     /// Effective health-check node port (A13).
     pub health_check_node_port: Option<u16>,
     /// The ports, in the object's order.
@@ -66,6 +68,18 @@ pub enum TrafficPolicy {
     Cluster,
     /// Endpoints on this node only.
     Local,
+}
+
+/// How one of several endpoints is chosen for a new connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scheduler {
+    /// Each as likely as the others.
+    #[default]
+    Random,
+    /// By a hash of the client's address: the same one as long as the endpoints stay.
+    SourceHash,
+    /// The same, and when endpoints come or go, few clients are sent elsewhere.
+    Maglev,
 }
 
 /// One port of a Service. (namespace, name, port name, protocol) identifies it (A5).

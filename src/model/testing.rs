@@ -31,6 +31,7 @@ pub(crate) fn service(service_name: &str, cluster_ips: &[&str]) -> Service {
         external_policy: TrafficPolicy::Cluster,
         internal_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
+        scheduler: None,
         health_check_node_port: None,
         ports: Vec::new(),
     }

@@ -6,6 +6,7 @@
 //!
 //! Invariant: the fragments of two Services never hold the same element with different values, because a front has one owner.
 
+pub mod balancing;
 pub mod chains;
 pub mod counters;
 pub mod fastpath;
@@ -13,6 +14,7 @@ pub mod maps;
 pub mod notes;
 pub mod reading;
 mod shared;
+mod stable_hash;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use crate::select::ServiceSelection;
 use crate::select::size::PortSize;
 use crate::table::{Fragment, Program};
 
+pub use balancing::Balancing;
 pub use counters::Counters;
 pub(crate) use shared::set::NODEPORT_IPS;
 
@@ -42,6 +45,8 @@ pub struct Settings {
     pub node_ports: NodePorts,
     /// Drop forwarded packets that connection tracking finds invalid, as iptables mode does; layout `chains` only.
     pub drop_invalid: bool,
+    /// How endpoints are chosen.
+    pub balancing: Balancing,
     /// What the rules count.
     pub counters: Counters,
     /// Whether only this process may change the table while it runs.
@@ -115,9 +120,9 @@ impl Layout {
     /// About how many elements stand for a service port of this size. A set, a map or a chain of its own counts as so many elements
     /// as the kernel could take in its time when one Service owns as many of them as it may.
     #[must_use]
-    pub fn weight(self, size: &PortSize) -> u64 {
+    pub fn weight(self, balancing: Balancing, size: &PortSize) -> u64 {
         match self {
-            Self::Maps => maps::weight(size),
+            Self::Maps => maps::weight(balancing, size),
             Self::Chains => chains::weight(size),
         }
     }

@@ -80,7 +80,13 @@ pub fn has_drop(content: &ChainContent) -> bool {
     statements.any(|statement| matches!(statement, Statement::Verdict(Verdict::Drop)))
 }
 
-/// The endpoint in a value of a slot.
+/// Whether the values of a set are endpoints of fronts.
+#[must_use]
+pub fn has_endpoints(set: &str) -> bool {
+    maps::endpoint_sets().contains(&set)
+}
+
+/// The endpoint in a value of a slot or place.
 #[must_use]
 pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
     let (ip, port) = address(family, value)?;
@@ -131,6 +137,7 @@ mod tests {
             local_traffic: None,
             node_ports: NodePorts::Listed,
             drop_invalid: false,
+            balancing: crate::ruleset::Balancing::default(),
             counters: Counters::Off,
             owned: false,
         }

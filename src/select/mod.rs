@@ -24,7 +24,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::model::{
-    Backends, Destination, Family, Front, FrontKind, ObjectName, Protocol, Service, ServicePort, State, TrafficPolicy,
+    Backends, Destination, Family, Front, FrontKind, ObjectName, Protocol, Scheduler, Service, ServicePort, State,
+    TrafficPolicy,
 };
 
 use endpoints::{Lists, Uses};
@@ -61,6 +62,8 @@ pub struct PortSelection {
     pub fronts: Vec<FrontSelection>,
     /// Time-out of the session affinity in seconds, if there is affinity (A11).
     pub affinity_seconds: Option<u32>,
+    /// How endpoints are chosen, if the Service says so.
+    pub scheduler: Option<Scheduler>,
     /// What the Service's health-check node port answers (K2); with the Service's first port only.
     pub health_check: Option<HealthCheck>,
 }
@@ -154,6 +157,7 @@ impl Selecting<'_> {
             local: lists.local,
             hairpin: lists.hairpin,
             affinity_seconds: service.affinity_seconds,
+            scheduler: service.scheduler,
             health_check: None,
         }
     }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{Backends, Family, ObjectName, Service, ServicePort, State};
+use crate::model::{Backends, Family, ObjectName, Scheduler, Service, ServicePort, State};
 
 /// The size of a service port in one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct PortSize {
     pub targets: u64,
     /// Whether clients are remembered (A11).
     pub affinity: bool,
+    /// How endpoints are chosen, if the Service says so.
+    pub scheduler: Option<Scheduler>,
 }
 
 /// The size of each port of a Service, in each family in which it exists (A4); nothing of a Service that is unknown.
@@ -66,6 +68,7 @@ impl Addresses {
             endpoints: backends.iter().map(|backend| number(backend.slice.endpoints.len())).sum(),
             targets: number(targets.len()),
             affinity,
+            scheduler: service.scheduler,
         }
     }
 }
@@ -98,7 +101,7 @@ mod tests {
             Event::SliceApplied(slice("ns/c", WEB, &ports, &["fd00::1"])),
             Event::ServiceApplied(web),
         ];
-        let size = |fronts, sources, endpoints| PortSize { fronts, sources, endpoints, targets: 0, affinity: false };
+        let size = |fronts, sources, endpoints| PortSize { fronts, sources, endpoints, ..PortSize::default() };
         assert_eq!(
             sizes(&state(events), &name(WEB)).collect::<Vec<_>>(),
             [size(3, 3, 3), size(4, 3, 2), size(2, 0, 1), size(3, 0, 1)]
@@ -113,7 +116,7 @@ mod tests {
         let slices = [("ns/a", 8080), ("ns/b", 8080), ("ns/c", 9090)];
         let slices = slices.map(|(name, port)| slice(name, WEB, &[slice_port("http", port)], &["10.0.0.1"]));
         let events = slices.map(Event::SliceApplied).into_iter().chain([Event::ServiceApplied(web)]);
-        let size = PortSize { fronts: 1, sources: 0, endpoints: 3, targets: 2, affinity: true };
+        let size = PortSize { fronts: 1, endpoints: 3, targets: 2, affinity: true, ..PortSize::default() };
         assert_eq!(sizes(&state(events), &name(WEB)).collect::<Vec<_>>(), [size]);
     }
 

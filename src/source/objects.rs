@@ -53,10 +53,12 @@ pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 /// Annotation: when the change happened that the endpoints controller wrote into the slice.
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// Annotation: how endpoints of the Service are chosen.
+pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// The labels and annotations that are read; of JSON no other is kept.
-const USED: [&str; 6] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, INITIAL_END];
+const USED: [&str; 7] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, INITIAL_END];
 
 impl Metadata {
     /// `namespace/name`, or the name alone where there is no namespace.

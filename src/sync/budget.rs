@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::model::{ObjectName, State};
-use crate::ruleset::Layout;
+use crate::ruleset::{Balancing, Layout};
 use crate::select::size::sizes;
 
 /// A Service that is over the limit.
@@ -34,8 +34,8 @@ impl fmt::Display for Oversized {
 }
 
 /// About how many elements stand for a Service.
-pub(super) fn size(state: &State, layout: Layout, name: &ObjectName) -> u64 {
-    sizes(state, name).fold(0, |sum: u64, port| sum.saturating_add(layout.weight(&port)))
+pub(super) fn size(state: &State, layout: Layout, balancing: Balancing, name: &ObjectName) -> u64 {
+    sizes(state, name).fold(0, |sum: u64, port| sum.saturating_add(layout.weight(balancing, &port)))
 }
 
 /// Which Services are over the limit.

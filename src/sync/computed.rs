@@ -39,7 +39,7 @@ pub(super) fn all(state: &State, tables: &Tables, limit: u64, names: &[ObjectNam
 }
 
 fn one(state: &State, tables: &Tables, limit: u64, name: &ObjectName) -> Computed {
-    let size = budget::size(state, tables.layout(), name);
+    let size = budget::size(state, tables.layout(), tables.balancing(), name);
     let fits = size <= limit;
     let selection = if fits { select(state, name) } else { None };
     let records = tables.records_for(name, selection.as_ref());

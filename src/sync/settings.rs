@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLayout};
-use crate::model::{Family, Node};
-use crate::ruleset::{Counters, Layout, LocalTraffic, NodePorts, Settings};
+use crate::model::{Family, Node, Scheduler};
+use crate::ruleset::{Balancing, Counters, Layout, LocalTraffic, NodePorts, Settings};
 
 /// How the configuration has the rules laid out.
 #[must_use]
@@ -27,12 +27,26 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
         local_traffic: local_traffic(&config.detect_local, node, family),
         node_ports: node_ports(&config.node_port_addresses, family),
         drop_invalid: !config.conntrack.tcp_be_liberal,
+        balancing: balancing(config),
         counters: match config.counters {
             config::Counters::Off => Counters::Off,
             config::Counters::Services => Counters::Services,
             config::Counters::Endpoints => Counters::Endpoints,
         },
         owned,
+    }
+}
+
+/// How endpoints are chosen.
+pub(super) const fn balancing(config: &Config) -> Balancing {
+    Balancing {
+        scheduler: match config.scheduler {
+            config::Scheduler::Unset | config::Scheduler::Random => Scheduler::Random,
+            config::Scheduler::SourceHash => Scheduler::SourceHash,
+            config::Scheduler::Maglev => Scheduler::Maglev,
+        },
+        with_port: matches!(config.scheduler_hash, config::SchedulerHash::SourceAndPort),
+        table_size: config.maglev_table_size,
     }
 }
 

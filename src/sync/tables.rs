@@ -13,7 +13,7 @@ use crate::diff::differences::{Difference, What};
 use crate::diff::{Changed, Collect, Entry, Objects, Record, Records};
 use crate::kernel::Kernel;
 use crate::model::{Family, Node, ObjectName};
-use crate::ruleset::{Layout, NodeFacts, Settings};
+use crate::ruleset::{Balancing, Layout, NodeFacts, Settings};
 use crate::select::{PortSelection, ServiceSelection};
 use crate::sync::client_checks::ClientChecks;
 use crate::sync::other_proxy::OtherProxy;
@@ -170,6 +170,11 @@ impl Tables {
     /// How Services are written down.
     pub(super) fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// How endpoints are chosen.
+    pub(super) fn balancing(&self) -> Balancing {
+        self.tables.first().map_or_else(Balancing::default, |table| table.settings.balancing)
     }
 
     /// The families, in order.

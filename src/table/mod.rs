@@ -2,8 +2,8 @@
 //!
 //! `ruleset` makes them and `diff` compares them with what the kernel holds. Plain data of nftables, without a word of Kubernetes.
 //!
-//! Which value of a group of [`Slots`], or of a [`Choice`], has which number is no part of what is wanted: `diff` chooses the numbers
-//! so that as few elements as possible change.
+//! Which value of a group of [`Slots`], or of a [`Choice`], has which number is no part of what is wanted, unless it is fixed: `diff`
+//! chooses the numbers so that as few elements as possible change.
 
 mod values;
 
@@ -106,7 +106,11 @@ impl LearnedMap {
     }
 }
 
-/// A group of elements of a slotted map: `prefix . 0` to `prefix . n-1` hold the values, in any order.
+/// In a slotted map, the least number at the end of a key that is no slot: an element with this number or a higher one is an element like
+/// any other. Slots are below that, so that what another program writes does not make this one take memory without bound.
+pub const FIRST_PLACE: u32 = 1 << 17;
+
+/// A group of elements of a slotted map: `prefix . 0` to `prefix . n-1` hold the values, in any order unless it is fixed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
     /// The map.
@@ -115,13 +119,17 @@ pub struct Slots {
     pub prefix: Data,
     /// The values, all different.
     pub values: Values,
+    /// Whether each value has the number of its place in the list, so that the numbers are part of what is wanted.
+    pub is_fixed: bool,
 }
 
-/// A map whose keys are the numbers 0 to n-1 and whose values are verdicts, in any order.
+/// A map whose keys are the numbers 0 to n-1 and whose values are verdicts, in any order unless it is fixed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The map. Its key is one generated number; a set of that type that is not wanted is taken to be this proxy's, and deleted.
     pub set: Arc<Set>,
     /// The verdicts, all different.
     pub verdicts: Vec<Verdict>,
+    /// Whether each verdict has the number of its place in the list, so that the numbers are part of what is wanted.
+    pub is_fixed: bool,
 }

@@ -7,7 +7,7 @@ use crate::support::kernel::Failure;
 use crate::support::ledger::{Cluster, ENDPOINTS};
 use crate::support::plan::NODE;
 use kube_proxy::kernel::ForeignWrites;
-use kube_proxy::model::{Endpoint, Event, Family, Hints, Service, TrafficPolicy};
+use kube_proxy::model::{Endpoint, Event, Family, Hints, Scheduler, Service, TrafficPolicy};
 use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Report;
 use nft::{Command, NamedObject, ObjectKind, Ownership, TableDump};
@@ -143,6 +143,44 @@ fn another_endpoint_costs_one_slot_and_the_verdict_a_front() {
         cluster.assert_cost([grown], &Sent::expect(&more, &verdicts));
         let shrunk = v4_slice(0, endpoints(0, Family::V4, ENDPOINTS));
         cluster.assert_cost([shrunk], &Sent::expect(&verdicts, &more));
+    });
+}
+
+/// Service 0 with this scheduler.
+fn scheduled(scheduler: Scheduler) -> Event {
+    Event::ServiceApplied(Service { scheduler: Some(scheduler), ..service(0) })
+}
+
+#[test]
+fn with_maglev_an_endpoint_costs_its_places_and_no_verdict() {
+    // Places of the others are left alone, but for those that two endpoints wanted (E10).
+    const PLACES: usize = 15;
+    each_size(|cluster| {
+        cluster.change([scheduled(Scheduler::Maglev)]);
+        let fronts = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        let assert_few = |list: &BTreeMap<String, usize>, most: usize| {
+            assert_eq!(list.keys().collect::<Vec<_>>(), fronts.map(|(set, _)| set), "{list:?}");
+            assert!(fronts.iter().all(|(set, fronts)| list[*set] <= fronts * most), "{list:?}");
+        };
+        let (_, replaced) = cluster.cost([v4_slice(0, one_replaced())]);
+        assert_few(&replaced.added, PLACES + 3);
+        assert_few(&replaced.removed, PLACES + 3);
+        // Two that are new, and the one that was replaced.
+        let (_, grown) = cluster.cost([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 2))]);
+        assert_few(&grown.added, 3 * PLACES + 5);
+        assert_few(&grown.removed, PLACES + 5);
+        assert_eq!((replaced.others, grown.others), (0, 0), "neither chains nor rules");
+    });
+}
+
+#[test]
+fn with_source_hash_an_endpoint_costs_no_more_than_all_slots_of_its_fronts() {
+    // The slots are in the order of addresses, so that nodes agree (E9, E11).
+    each_size(|cluster| {
+        cluster.change([scheduled(Scheduler::SourceHash)]);
+        let slots = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        // The new address is the last one, as the old one was.
+        cluster.assert_cost([v4_slice(0, one_replaced())], &Sent::expect(&slots, &slots));
     });
 }
 

@@ -12,7 +12,7 @@ use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 
 /// Every cluster has a folder and an expected ruleset in each layout, and nothing else lies there.
-const CLUSTERS: [&str; 15] = [
+const CLUSTERS: [&str; 17] = [
     "affinity",
     "bridge-detector",
     "cluster-ip",
@@ -24,9 +24,11 @@ const CLUSTERS: [&str; 15] = [
     "internal-local",
     "kube-dns",
     "load-balancer-sources",
+    "maglev",
     "masquerade-all",
     "no-endpoints",
     "node-port-local",
+    "source-hash",
     "terminating",
 ];
 const LAYOUTS: [&str; 2] = ["maps", "chains"];

@@ -6,6 +6,7 @@ pub(super) const FLAGS: &[(&str, &[&str])] = &[
     ("kubectl exec", &["-n", "-it"]),
     ("kubectl logs", &["-n", "-l", "-c", "-f", "--tail"]),
     ("kubectl delete", &["-n", "-l", "-k", "--field-selector"]),
+    ("kubectl annotate", &[]),
     ("kubectl patch", &["-n", "-p"]),
     ("kubectl edit", &["-n"]),
     ("kubectl set image", &["-n"]),

@@ -380,6 +380,7 @@ const NFT: &[(&str, &[&str])] = &[
     ("table", &[]),
     ("data", &[]),
     ("datatype", &[]),
+    ("jhash", &[]),
     ("expr", &["data", "table"]),
     ("field", &["datatype", "expr"]),
     ("statement", &["data", "expr", "field", "table"]),

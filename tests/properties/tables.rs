@@ -139,7 +139,12 @@ fn slots(owner: u8) -> impl Strategy<Value = Vec<Slots>> {
     prop::collection::btree_map(0..4_u8, values, 0..4).prop_map(move |groups| {
         let group = |(number, values): (u8, Vec<Data>)| {
             let prefix = Data::from(address(owner, number));
-            Slots { set: SetName::Borrowed("endpoints"), prefix, values: values.into_iter().collect() }
+            Slots {
+                set: SetName::Borrowed("endpoints"),
+                prefix,
+                values: values.into_iter().collect(),
+                is_fixed: number % 2 == 0,
+            }
         };
         groups.into_iter().map(group).collect()
     })
@@ -167,7 +172,7 @@ fn chains(owner: u8) -> impl Strategy<Value = (Vec<ChainContent>, Vec<Choice>)> 
             let map: Arc<str> = format!("choice-{owner}").into();
             let set = Set::map(&map, Types::Of(vec![SLOT]), ValueType::Verdict);
             let verdicts = contents.iter().map(|content| Verdict::Jump(Arc::clone(&content.chain.name))).collect();
-            choices.push(Choice { set: Arc::new(set), verdicts });
+            choices.push(Choice { set: Arc::new(set), verdicts, is_fixed: false });
             let count = u32::try_from(contents.len()).expect("a few");
             let pick = Rule::new([Statement::Vmap(vec![Field::NumgenRandom(count)], map)]);
             contents.push(chain(&format!("picks-{owner}"), vec![pick]));

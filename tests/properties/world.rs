@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use kube_proxy::model::{
-    ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Hints, Node, ObjectName, Protocol, Service,
-    ServicePort, SlicePort, TrafficPolicy, TriggerTime,
+    ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Hints, Node, ObjectName, Protocol, Scheduler,
+    Service, ServicePort, SlicePort, TrafficPolicy, TriggerTime,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -85,7 +85,8 @@ fn a_service() -> impl Strategy<Value = Service> {
         (option::weighted(0.9, select(&["10.96.0.1", "10.96.0.2"][..])), option::of(Just("fd00:10:96::1")));
     let names = (select(&SERVICES[..]), 0..3_i64, cluster_ips);
     let addresses = (some::<IpAddr>(&EXTERNAL), some::<IpAddr>(&EXTERNAL), some::<IpNet>(&SOURCES));
-    let policies = (a_policy(), a_policy(), option::of(Just(10_800)));
+    let scheduler = option::of(select(vec![Scheduler::Random, Scheduler::SourceHash, Scheduler::Maglev]));
+    let policies = (a_policy(), a_policy(), option::of(Just(10_800)), scheduler);
     (names, addresses, policies, vec(a_port(), 1..3)).prop_map(|(names, addresses, policies, ports)| Service {
         name: name(names.0),
         created: names.1,
@@ -99,6 +100,7 @@ fn a_service() -> impl Strategy<Value = Service> {
         internal_policy: policies.0,
         external_policy: policies.1,
         affinity_seconds: policies.2,
+        scheduler: policies.3,
         health_check_node_port: None,
         ports,
     })

@@ -79,6 +79,7 @@ pub(crate) fn service(n: u16) -> Service {
         external_policy: TrafficPolicy::Cluster,
         internal_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
+        scheduler: None,
         health_check_node_port: None,
         ports: vec![ServicePort {
             name: "http".into(),

@@ -44,6 +44,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
         "immediate" => immediate(a),
         "lookup" => lookup(a),
         "numgen" => numgen(a),
+        "hash" => jhash(a),
         "dynset" => dynset(a),
         "nat" => nat(a),
         "masq" => masquerade(a),
@@ -153,6 +154,20 @@ fn numgen(a: Reader<'_>) -> Option<Expr> {
     const RANDOM: u32 = 1;
     only_if(a.number_or_zero(OFFSET)? == 0 && a.number(3)? == RANDOM)?;
     Some(Expr::Numgen { dreg: a.register(1)?, modulus: a.number(2)? })
+}
+
+/// With a seed that is given: of one that the kernel chose, a listing says nothing.
+fn jhash(a: Reader<'_>) -> Option<Expr> {
+    const JENKINS: u32 = 0;
+    only_if(a.number_or_zero(7)? == JENKINS)?;
+    Some(Expr::Jhash {
+        sreg: a.register(1)?,
+        dreg: a.register(2)?,
+        len: a.number(3)?,
+        modulus: a.number(4)?,
+        seed: a.number(5)?,
+        offset: a.number_or_zero(6)?,
+    })
 }
 
 fn dynset(a: Reader<'_>) -> Option<Expr> {

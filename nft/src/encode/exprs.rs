@@ -68,6 +68,8 @@ const REG_VERDICT: u32 = 0;
 const HTON: u32 = 1;
 /// `NFT_NG_RANDOM`.
 const NUMGEN_RANDOM: u32 = 1;
+/// `NFT_HASH_JENKINS`.
+const HASH_JENKINS: u32 = 0;
 /// `NFT_DYNSET_OP_UPDATE`.
 const DYNSET_UPDATE: u32 = 1;
 /// `NFT_NAT_DNAT`.
@@ -105,6 +107,9 @@ impl Built {
             Expr::ImmediateVerdict(verdict) => (c"immediate", immediate_verdict(verdict)?),
             Expr::Lookup { set, sreg, result } => (c"lookup", lookup(set, *sreg, *result)?),
             Expr::Numgen { dreg, modulus } => (c"numgen", numgen(*dreg, *modulus)),
+            Expr::Jhash { sreg, dreg, len, modulus, seed, offset } => {
+                (c"hash", jhash((*sreg, *dreg), *len, *modulus, (*seed, *offset)))
+            }
             Expr::Dynset { set, key, data, timeout_ms } => (c"dynset", dynset(set, *key, *data, *timeout_ms)?),
             Expr::Nat { family, address, port } => (c"nat", nat(*family, *address, *port)),
             Expr::Masquerade { flags } => (c"masq", masquerade(*flags)),
@@ -191,6 +196,18 @@ fn numgen(dreg: Register, modulus: u32) -> Attributes {
         register(sys::NFTNL_EXPR_NG_DREG, dreg),
         number(sys::NFTNL_EXPR_NG_MODULUS, modulus),
         number(sys::NFTNL_EXPR_NG_TYPE, NUMGEN_RANDOM),
+    ]
+}
+
+fn jhash((sreg, dreg): (Register, Register), len: u32, modulus: u32, (seed, offset): (u32, u32)) -> Attributes {
+    vec![
+        register(sys::NFTNL_EXPR_HASH_SREG, sreg),
+        register(sys::NFTNL_EXPR_HASH_DREG, dreg),
+        number(sys::NFTNL_EXPR_HASH_LEN, len),
+        number(sys::NFTNL_EXPR_HASH_MODULUS, modulus),
+        number(sys::NFTNL_EXPR_HASH_SEED, seed),
+        number(sys::NFTNL_EXPR_HASH_OFFSET, offset),
+        number(sys::NFTNL_EXPR_HASH_TYPE, HASH_JENKINS),
     ]
 }
 

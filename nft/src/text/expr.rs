@@ -46,6 +46,10 @@ impl Expr {
             Self::ImmediateVerdict(verdict) => write!(f, "immediate reg 0 {verdict}"),
             Self::Lookup { set, sreg, result } => write_lookup(f, set, *sreg, *result),
             Self::Numgen { dreg, modulus } => write!(f, "numgen {dreg} = random mod {modulus}"),
+            Self::Jhash { sreg, dreg, len, modulus, seed, offset } => {
+                write!(f, "hash {dreg} = jhash({sreg}, {len}, 0x{seed:x}) % mod {modulus}")?;
+                if *offset == 0 { Ok(()) } else { write!(f, " offset {offset}") }
+            }
             Self::Dynset { set, key, data, timeout_ms } => write_dynset(f, set, (*key, *data), *timeout_ms),
             Self::Nat { family, address, port } => {
                 write!(f, "nat dnat {family} addr_min {address} proto_min {port}")

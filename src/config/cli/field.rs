@@ -7,7 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::config::duration::GoDuration;
 use crate::config::file::{
-    Counters, Flowtable, KubeProxyConfiguration, Quantity, RulesetLayout, TableOwnership, VmoduleItem,
+    Counters, Flowtable, KubeProxyConfiguration, Quantity, RulesetLayout, Scheduler, SchedulerHash, TableOwnership,
+    VmoduleItem,
 };
 
 /// The place of a field in the configuration.
@@ -38,6 +39,10 @@ pub(super) enum Field {
     Layout(Place<RulesetLayout>),
     /// `off`, `services` or `endpoints`.
     Counts(Place<Counters>),
+    /// `random`, `source-hash` or `maglev`; empty when it is not set.
+    Picks(Place<Scheduler>),
+    /// `source` or `source-and-port`.
+    Hashes(Place<SchedulerHash>),
     /// `off`, `auto`, or names of interfaces.
     Interfaces(Place<Flowtable>),
     /// `off` or `auto`.
@@ -70,6 +75,8 @@ impl Field {
             }
             Self::Layout(place) => *place(config) = parsed(last)?,
             Self::Counts(place) => *place(config) = parsed(last)?,
+            Self::Picks(place) => *place(config) = parsed(last)?,
+            Self::Hashes(place) => *place(config) = parsed(last)?,
             Self::Ownership(place) => *place(config) = parsed(last)?,
             Self::Interfaces(place) => *place(config) = Flowtable::from(last.clone()),
             Self::Gates => config.feature_gates.extend(pairs(values, go_bool)?),
@@ -95,6 +102,8 @@ impl Field {
             Self::Quantity(place) => place(config).to_string(),
             Self::Layout(place) => place(config).to_string(),
             Self::Counts(place) => place(config).to_string(),
+            Self::Picks(place) => place(config).to_string(),
+            Self::Hashes(place) => place(config).to_string(),
             Self::Ownership(place) => place(config).to_string(),
             Self::Interfaces(place) => place(config).to_string(),
             Self::Gates => joined(config.feature_gates.iter()),
@@ -116,6 +125,8 @@ impl Field {
             Self::Quantity(_) => "quantity",
             Self::Layout(_) => "maps|chains",
             Self::Counts(_) => "off|services|endpoints",
+            Self::Picks(_) => "random|source-hash|maglev",
+            Self::Hashes(_) => "source|source-and-port",
             Self::Interfaces(_) => "off|auto|INTERFACES",
             Self::Ownership(_) => "off|auto",
             Self::Gates => "mapStringBool",

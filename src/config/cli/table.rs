@@ -5,8 +5,8 @@
 //! text, the man page, `deploy/FLAGS.md` and the warnings about flags without effect are made of these tables.
 
 use super::field::Field::{
-    self, Address, Bool, Counts, Duration, Float, Gates, Int, Interfaces, Layout, Level, List, Ownership, Quantity,
-    Text, Vmodule,
+    self, Address, Bool, Counts, Duration, Float, Gates, Hashes, Int, Interfaces, Layout, Level, List, Ownership,
+    Picks, Quantity, Text, Vmodule,
 };
 use super::field::go_bool;
 
@@ -119,6 +119,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(PROXY, "pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", Text(|c| &mut c.detect_local.interface_name_prefix), "What the names of pod interfaces start with; for InterfaceNamePrefix"),
     flag(PROXY, "iptables-sync-period", "nftables.syncPeriod", Duration(|c| &mut c.nftables.sync_period), "Longest time until a failed sync is tried again; half of the time after which the health server reports a sync that is late"),
     flag(PROXY, "iptables-min-sync-period", "nftables.minSyncPeriod", Duration(|c| &mut c.nftables.min_sync_period), "Least time between two syncs"),
+    flag(PROXY, "ipvs-scheduler", "ipvs.scheduler", Text(|c| &mut c.ipvs.scheduler), "Where --scheduler is not set: sh stands for source-hash, mh for maglev, any other one for random, with a warning"),
     flag(CONNTRACK, "conntrack-max-per-core", "conntrack.maxPerCore", Int(|c| &mut c.conntrack.max_per_core), "Connections to track for each CPU; 0 leaves the limit of the kernel alone, and --conntrack-min without effect"),
     flag(CONNTRACK, "conntrack-min", "conntrack.min", Int(|c| &mut c.conntrack.min), "Least number of connections to track"),
     flag(CONNTRACK, "conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", Duration(|c| &mut c.conntrack.tcp_established_timeout), "Time-out of idle established TCP connections; 0 leaves the kernel's"),
@@ -136,6 +137,9 @@ pub(super) const FLAGS: &[Flag] = &[
     always(OWN, "flowtable", "nftables.flowtable", Interfaces(|c| &mut c.nftables.flowtable), "Interfaces that forward established connections past the rules: off, auto, or names, comma-separated"),
     always(OWN, "counters", "nftables.counters", Counts(|c| &mut c.nftables.counters), "What the rules count: off; services: new connections, and packets that are refused or dropped; endpoints: new connections of each endpoint as well"),
     always(OWN, "metrics-services-limit", "nftables.metricsServicesLimit", Int(|c| &mut c.nftables.metrics_services_limit), "Service ports with metrics of their own when --counters is on, the busiest first; the others are added up"),
+    always(OWN, "scheduler", "nftables.scheduler", Picks(|c| &mut c.nftables.scheduler), "How endpoints are chosen, unless a Service's annotation kube-proxy-nft/scheduler says otherwise: random, source-hash or maglev; empty: random, or what --ipvs-scheduler asks for"),
+    always(OWN, "scheduler-hash", "nftables.schedulerHash", Hashes(|c| &mut c.nftables.scheduler_hash), "What source-hash and maglev hash: source (the client's address) or source-and-port"),
+    always(OWN, "maglev-table-size", "nftables.maglevTableSize", Int(|c| &mut c.nftables.maglev_table_size), "Places in a table of maglev, a prime number; an endpoint takes one of 64"),
     always(OWN, "table-ownership", "nftables.tableOwnership", Ownership(|c| &mut c.nftables.table_ownership), "Whether the kernel refuses changes of our tables by other programs while this one runs: off, or auto (kernel 6.9 and newer)"),
     always(LOGS, "v", "logging.verbosity", Level(|c| &mut c.logging.verbosity), "Log verbosity: 0 and more; more is more verbose"),
     always(LOGS, "vmodule", "logging.vmodule", Vmodule, "pattern=level pairs: higher verbosity of source files; text format only"),
@@ -153,7 +157,6 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(UNUSED, "iptables-localhost-nodeports", "iptables.localhostNodePorts", Bool(|c| &mut c.iptables.localhost_node_ports), "Without effect: for iptables mode"),
     flag(UNUSED, "ipvs-sync-period", "ipvs.syncPeriod", Duration(|c| &mut c.ipvs.sync_period), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-min-sync-period", "ipvs.minSyncPeriod", Duration(|c| &mut c.ipvs.min_sync_period), "Without effect: for ipvs mode"),
-    flag(UNUSED, "ipvs-scheduler", "ipvs.scheduler", Text(|c| &mut c.ipvs.scheduler), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-exclude-cidrs", "ipvs.excludeCIDRs", List(|c| &mut c.ipvs.exclude_cidrs), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-strict-arp", "ipvs.strictARP", Bool(|c| &mut c.ipvs.strict_arp), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-tcp-timeout", "ipvs.tcpTimeout", Duration(|c| &mut c.ipvs.tcp_timeout), "Without effect: for ipvs mode"),

@@ -18,8 +18,8 @@ use super::duration::GoDuration;
 pub use decode::{DecodeError, Decoded, decode};
 pub(crate) use logging::{LoggingSection, Quantity, VmoduleItem};
 pub(crate) use sections::{
-    ClientConnection, Conntrack, Counters, Flowtable, Iptables, Ipvs, Nftables, RulesetLayout, TableOwnership,
-    Winkernel,
+    ClientConnection, Conntrack, Counters, Flowtable, Iptables, Ipvs, Nftables, RulesetLayout, Scheduler,
+    SchedulerHash, TableOwnership, Winkernel,
 };
 
 /// The only API version there is.

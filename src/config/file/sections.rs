@@ -14,6 +14,7 @@ const MASQUERADE_BIT: i32 = 14;
 const RELIST_REMOVAL_LIMIT: i32 = 90;
 const SERVICE_ELEMENTS_LIMIT: i32 = 100_000;
 const METRICS_SERVICES_LIMIT: i32 = 100;
+const MAGLEV_TABLE_SIZE: i32 = 1021;
 
 /// The `nftables` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +43,12 @@ pub(crate) struct Nftables {
     pub(crate) metrics_services_limit: i32,
     /// Whether the kernel refuses changes of our tables by other programs.
     pub(crate) table_ownership: TableOwnership,
+    /// How endpoints are chosen, unless a Service says otherwise.
+    pub(crate) scheduler: Scheduler,
+    /// What a scheduler hashes.
+    pub(crate) scheduler_hash: SchedulerHash,
+    /// Places in a table of scheduler `maglev`.
+    pub(crate) maglev_table_size: i32,
 }
 
 /// `nftables.flowtable`: `off`, `auto`, or names of interfaces with commas between them. The names are checked with the other rules of the
@@ -144,6 +151,40 @@ pub(crate) enum TableOwnership {
 
 words!(TableOwnership: Off = "off", Auto = "auto"; "off or auto");
 
+/// `nftables.scheduler`: how endpoints are chosen, unless a Service says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Scheduler {
+    /// As `ipvs.scheduler` says, else at random.
+    #[default]
+    #[serde(rename = "")]
+    Unset,
+    /// Each as likely as the others.
+    Random,
+    /// By a hash of the client.
+    SourceHash,
+    /// By a hash of the client; few clients move when endpoints come or go.
+    Maglev,
+}
+
+words!(
+    Scheduler: Unset = "", Random = "random", SourceHash = "source-hash", Maglev = "maglev";
+    "random, source-hash or maglev"
+);
+
+/// `nftables.schedulerHash`: what a scheduler hashes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum SchedulerHash {
+    /// The source address.
+    #[default]
+    Source,
+    /// The source address and the source port.
+    SourceAndPort,
+}
+
+words!(SchedulerHash: Source = "source", SourceAndPort = "source-and-port"; "source or source-and-port");
+
 impl Default for Nftables {
     fn default() -> Self {
         Self {
@@ -158,6 +199,9 @@ impl Default for Nftables {
             counters: Counters::default(),
             metrics_services_limit: METRICS_SERVICES_LIMIT,
             table_ownership: TableOwnership::default(),
+            scheduler: Scheduler::default(),
+            scheduler_hash: SchedulerHash::default(),
+            maglev_table_size: MAGLEV_TABLE_SIZE,
         }
     }
 }
@@ -212,7 +256,7 @@ pub(crate) struct Ipvs {
     pub(crate) sync_period: GoDuration,
     /// Here 0 means 0.
     pub(crate) min_sync_period: GoDuration,
-    /// The IPVS scheduler.
+    /// The IPVS scheduler: `sh` and `mh` count where `nftables.scheduler` is not set.
     pub(crate) scheduler: String,
     /// CIDRs of virtual servers to leave alone.
     #[serde(rename = "excludeCIDRs")]

@@ -51,7 +51,8 @@ fn documented_defaults() -> Value {
             "masqueradeBit": 14, "masqueradeAll": false, "syncPeriod": "30s", "minSyncPeriod": "1s",
             // Our own.
             "rulesetLayout": "maps", "relistRemovalLimit": 90, "serviceElementsLimit": 100_000, "flowtable": "off",
-            "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off"
+            "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off",
+            "scheduler": "", "schedulerHash": "source", "maglevTableSize": 1021
         },
         "winkernel": {
             "networkName": "", "sourceVip": "", "enableDSR": false, "rootHnsEndpointName": "",
@@ -159,7 +160,8 @@ fn every_field_is_read() {
     changed["apiVersion"] = json!(API_VERSION);
     changed["kind"] = json!(KIND);
     changed["featureGates"] = json!({"Gate": true});
-    for (field, value) in [("rulesetLayout", "chains"), ("counters", "endpoints"), ("tableOwnership", "auto")] {
+    let words = [("rulesetLayout", "chains"), ("counters", "endpoints"), ("tableOwnership", "auto")];
+    for (field, value) in words.into_iter().chain([("scheduler", "maglev"), ("schedulerHash", "source-and-port")]) {
         changed["nftables"][field] = json!(value);
     }
     changed["logging"]["vmodule"] = json!([{"filePattern": "proxier", "verbosity": 3}]);
@@ -266,6 +268,23 @@ fn what_is_counted_is_read_and_written_unless_it_is_off() {
     let off = decoded("nftables: {counters: off, metricsServicesLimit: 100}\n").config;
     assert_eq!(off, KubeProxyConfiguration::default());
     assert!(refused("nftables: {counters: packets}\n").contains("counters"));
+}
+
+#[test]
+fn the_scheduler_is_read_and_written() {
+    for scheduler in [Scheduler::Random, Scheduler::SourceHash, Scheduler::Maglev] {
+        let text =
+            format!("nftables: {{scheduler: {scheduler}, schedulerHash: source-and-port, maglevTableSize: 251}}\n");
+        let nftables = decoded(&text).config.nftables;
+        assert_eq!((nftables.scheduler, nftables.maglev_table_size), (scheduler, 251));
+        let written = serde_json::to_value(&nftables).unwrap();
+        assert_eq!(written["scheduler"], scheduler.to_string());
+        assert_eq!((&written["schedulerHash"], &written["maglevTableSize"]), (&"source-and-port".into(), &251.into()));
+    }
+    let unset = decoded("nftables: {scheduler: '', schedulerHash: source, maglevTableSize: 1021}\n").config;
+    assert_eq!(unset, KubeProxyConfiguration::default());
+    assert!(refused("nftables: {scheduler: lc}\n").contains("scheduler"));
+    assert!(refused("nftables: {schedulerHash: port}\n").contains("schedulerHash"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod addresses;
 mod features;
 mod local;
+mod scheduler;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -99,6 +100,8 @@ fn check(
     let masquerade_bit = masquerade_bit(file, diagnostics);
     let relist_removal_limit = relist_removal_limit(file, diagnostics);
     let service_elements_limit = service_elements_limit(file, diagnostics);
+    let scheduler = scheduler::scheduler(file, diagnostics);
+    let maglev_table_size = scheduler::maglev_table_size(file, diagnostics);
     let metrics_limit = file.nftables.metrics_services_limit;
     let metrics_services_limit = diagnostics.not_negative("nftables.metricsServicesLimit", metrics_limit);
     let bind_address = addresses::ip("bindAddress", &file.bind_address, diagnostics);
@@ -120,6 +123,9 @@ fn check(
         ruleset_layout: file.nftables.ruleset_layout,
         flowtable: file.nftables.flowtable.clone(),
         counters: file.nftables.counters,
+        scheduler,
+        scheduler_hash: file.nftables.scheduler_hash,
+        maglev_table_size: maglev_table_size?,
         metrics_services_limit: usize::try_from(metrics_services_limit?).unwrap_or(usize::MAX),
         detect_local: detect_local?,
         node_port_addresses: node_port_addresses?,

@@ -1,7 +1,7 @@
 //! A test for each rule. The configuration is otherwise fine, so that an error can only come from what the test changes.
 
 use super::super::file::decode;
-use super::super::{DetectLocal, LogFormat, NodePortAddresses};
+use super::super::{DetectLocal, LogFormat, NodePortAddresses, Scheduler};
 use super::*;
 
 fn validated(body: &str) -> Result<Config, Vec<FieldError>> {
@@ -66,6 +66,45 @@ fn masquerade_bits_are_0_to_31() {
     assert_eq!(error("nftables: {masqueradeBit: 32}"), "nftables.masqueradeBit: must be between 0 and 31, not 32");
     assert_eq!(error("nftables: {masqueradeBit: -1}"), "nftables.masqueradeBit: must be between 0 and 31, not -1");
     assert_eq!(error("iptables: {masqueradeBit: 32}"), "iptables.masqueradeBit: must be between 0 and 31, not 32");
+}
+
+// `sh` and `mh` have a meaning here, others are a warning (E14).
+#[test]
+fn a_scheduler_of_ipvs_counts_where_ours_is_not_set() {
+    let of = |body: &str| {
+        let config = good(body);
+        (config.scheduler, config.warnings.into_iter().filter(|text| text.contains("scheduler")).collect::<Vec<_>>())
+    };
+    assert_eq!(of(""), (Scheduler::Random, vec![]));
+    assert_eq!(of("ipvs: {scheduler: ''}"), (Scheduler::Random, vec![]));
+    for (name, scheduler, says) in [
+        ("sh", Scheduler::SourceHash, "source-hash stands for it"),
+        ("mh", Scheduler::Maglev, "maglev stands for it"),
+        ("rr", Scheduler::Random, "random is used instead: over many connections each endpoint gets as many"),
+        ("lc", Scheduler::Random, "random is used instead: nf_tables cannot count the connections of an endpoint"),
+        ("dh", Scheduler::Random, "random is used instead: nothing chooses by the destination here"),
+        ("xx", Scheduler::Random, "random is used instead: that is no scheduler that this kube-proxy knows"),
+    ] {
+        let (found, warnings) = of(&format!("ipvs: {{scheduler: {name}}}"));
+        let expected = format!("ipvs.scheduler is \"{name}\", and nftables.scheduler is not set: {says}; set ");
+        assert!(found == scheduler && warnings.len() == 1, "{name}: {found:?} {warnings:?}");
+        assert!(warnings[0].starts_with(&expected), "{warnings:?}");
+        let ours = format!("nftables: {{scheduler: random}}\nipvs: {{scheduler: {name}}}");
+        assert_eq!(of(&ours), (Scheduler::Random, vec![]), "{name}");
+    }
+    let (scheduler, warnings) = of("nftables: {scheduler: maglev, rulesetLayout: chains}");
+    assert_eq!((scheduler, warnings.len()), (Scheduler::Maglev, 1));
+    assert!(warnings[0].starts_with("nftables.rulesetLayout chains has no scheduler maglev"), "{warnings:?}");
+}
+
+#[test]
+fn a_table_has_a_prime_number_of_places() {
+    assert_eq!(good("").maglev_table_size, 1021);
+    assert_eq!(good("nftables: {maglevTableSize: 65521}").maglev_table_size, 65_521);
+    for size in [-1, 0, 61, 1000, 1023, 65_537] {
+        let error = error(&format!("nftables: {{maglevTableSize: {size}}}"));
+        assert!(error.starts_with("nftables.maglevTableSize: must be a prime number from 67 to 65521"), "{error}");
+    }
 }
 
 #[test]

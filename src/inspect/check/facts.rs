@@ -116,10 +116,12 @@ impl Facts {
     /// Looks at everything.
     pub(super) fn gather(args: &ProxyArgs) -> Self {
         let proc = Path::new("/proc");
+        let config = args.config();
+        let hashes = config.as_ref().is_ok_and(Config::hashes_clients);
         Self {
             file: args.file().map(str::to_owned),
-            config: args.config().map(|config| OfConfig::of(&config, proc)).map_err(|error| chain(&error.into())),
-            kernel: Kernel::look(proc),
+            config: config.map(|config| OfConfig::of(&config, proc)).map_err(|error| chain(&error.into())),
+            kernel: Kernel::look(proc, hashes),
             privileges: Privileges::look(),
             programs: Programs::look(),
         }
@@ -166,9 +168,9 @@ impl Source {
 }
 
 impl Kernel {
-    fn look(proc: &Path) -> Self {
+    fn look(proc: &Path, hashes: bool) -> Self {
         let tried = |family| {
-            let outcome = probe(family).map_err(|error| match error {
+            let outcome = probe(family, hashes).map_err(|error| match error {
                 ProbeError::NotPermitted => NoLook::NotPermitted,
                 error => NoLook::Failed(chain(&error.into())),
             });

@@ -188,6 +188,37 @@ fn a_random_number_is_a_branch_for_each_value_and_probabilities_multiply() {
 }
 
 #[test]
+fn a_hash_of_the_client_gives_the_number_that_the_kernel_gives() {
+    use nft::{Hashed, jhash_below};
+    let jhash = |hashed, modulus, offset| Field::Jhash { hashed, modulus, seed: 7, offset };
+    let verdict =
+        |number: u32| Element::mapping(Data::from(number), Value::Verdict(To::Goto(format!("n{number}").into())));
+    let world = |field: Field, from: u32, count: u32| {
+        let world = nat(vec![rule([Statement::Vmap(vec![field], "numbers".into())])])
+            .set("numbers", (from..from + count).map(verdict).collect());
+        (from..from + count).fold(world, |world, number| {
+            world.chain(ours(), &format!("n{number}"), vec![rule([dnat(&format!("10.0.0.{}:80", number % 256))])])
+        })
+    };
+    let expected = |number: u32, offset: u32| vec![(format!("10.0.0.{}:80", (offset + number) % 256), 1.0)];
+    let address = [203, 0, 113, 7];
+    let by_address = world(jhash(Hashed::IpSource, 5, 0), 0, 5).explain(&packet());
+    assert_eq!(endpoints(&by_address), expected(jhash_below(&address, 7, 5), 0));
+    // The port takes a whole word of what is hashed.
+    let from_port = Packet { source_port: Some(0x1234), ..packet() };
+    let word = [203, 0, 113, 7, 0x12, 0x34, 0, 0];
+    let by_port = world(jhash(Hashed::IpSourceAndPort, 5, 300), 300, 5).explain(&from_port);
+    assert_eq!(endpoints(&by_port), expected(jhash_below(&word, 7, 5), 300));
+    // A port that was not given: each number, as far as one rule alone looks it up.
+    let unknown = world(jhash(Hashed::IpSourceAndPort, 2, 0), 0, 2).explain(&packet());
+    let half = |number: u32| (format!("10.0.0.{number}:80"), 0.5);
+    assert_eq!(endpoints(&unknown), [half(0), half(1)]);
+    let several = world(jhash(Hashed::IpSourceAndPort, 5, 300), 300, 5).explain(&packet());
+    assert_eq!(several.verdict, Verdict::Unknown);
+    assert!(several.reason.contains("the endpoint depends on the source port"), "{}", several.reason);
+}
+
+#[test]
 fn jump_comes_back_and_goto_does_not() {
     let after = |first| {
         nat(vec![rule([first]), rule([dnat("10.0.0.1:1")])])

@@ -11,7 +11,8 @@ use nft::{Data, Element, Field, Operand, Rule, Set, SetFlags, Statement, Types, 
 
 use super::program::{FROM_HOST, from_local_pod, masqueraded_in_cluster, rule};
 use super::{chain, hash, set};
-use crate::model::{Destination, Front, FrontKind};
+use crate::model::{Destination, Front, FrontKind, Scheduler};
+use crate::ruleset::balancing;
 use crate::ruleset::shared::{Fields, comment, goto, jump, regular};
 use crate::ruleset::{Settings, notes};
 use crate::select::size::PortSize;
@@ -203,7 +204,14 @@ impl Writer<'_> {
         Verdict::Goto(name)
     }
 
-    /// The chain that chooses an endpoint: the one that remembers the client, else one at random.
+    /// Whether an endpoint is chosen by a hash of the source. A table as that of `maglev` would take some two hundred rules for each
+    /// service port, and every one of its places would be a verdict that the kernel checks at each change: here `source-hash` is in its
+    /// place.
+    fn hashes(&self, endpoints: usize) -> bool {
+        self.settings.balancing.scheduler(self.port.scheduler, endpoints) != Scheduler::Random
+    }
+
+    /// The chain that chooses an endpoint: the one that remembers the client, else the one that the scheduler gives.
     fn balance(&mut self, name: &Arc<str>, endpoints: &[SocketAddr]) {
         let names: Vec<Arc<str>> = endpoints.iter().map(|endpoint| self.endpoint_name(*endpoint)).collect();
         if !self.chain(name, |writer| writer.balancing_rules(name, &names)) {
@@ -213,7 +221,8 @@ impl Writer<'_> {
             let mut map = Set::map(name, Types::Of(vec![NUMBER_TYPE]), ValueType::Verdict);
             map.comment = Some(Arc::clone(&self.comment));
             let verdicts = names.iter().map(|name| Verdict::Jump(Arc::clone(name))).collect();
-            self.fragment.choices.push(Choice { set: Arc::new(map), verdicts });
+            let is_fixed = self.hashes(names.len());
+            self.fragment.choices.push(Choice { set: Arc::new(map), verdicts, is_fixed });
         }
         let local: BTreeSet<SocketAddr> = self.port.hairpin.iter().copied().collect();
         for (endpoint, name) in endpoints.iter().zip(&names) {
@@ -236,7 +245,12 @@ impl Writer<'_> {
         // the chain of a new endpoint, which has no rules for it yet and returns here. The last rule is for this packet, so that
         // none falls through to the reject rules because of a change. It holds no map, which the kernel would have to check again.
         if let (Ok(count @ 2..), [first, ..]) = (u32::try_from(endpoints.len()), endpoints) {
-            rules.push(self.rule([Statement::Vmap(vec![Field::NumgenRandom(count)], Arc::clone(map))]));
+            let number = if self.hashes(endpoints.len()) {
+                balancing::hash(self.settings.family, self.settings.balancing.with_port, 0, count, 0)
+            } else {
+                Field::NumgenRandom(count)
+            };
+            rules.push(self.rule([Statement::Vmap(vec![number], Arc::clone(map))]));
             let text = format!("{}, while endpoints change", self.port.label);
             rules.push(rule([goto(first)], &comment(&text.into())));
         } else {

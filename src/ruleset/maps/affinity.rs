@@ -35,6 +35,7 @@ use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
 use crate::model::{Destination, Family, Front, Protocol};
 use crate::ruleset::shared::{Fields, base, comment, jump, regular};
+use crate::ruleset::stable_hash::fnv1a;
 use crate::select::PortSelection;
 use crate::select::size::PortSize;
 use crate::table::{ChainContent, Fragment, LearnedMap, SetName};
@@ -219,7 +220,7 @@ impl<'a> Affinity<'a> {
         }
     }
 
-    /// Puts the client's endpoint before the choice at random; gives the verdict that does both.
+    /// Puts the client's endpoint before the choice by the scheduler; gives the verdict that does both.
     pub(super) fn before(&self, balancer: Balancer, fragment: &mut Fragment) -> Verdict {
         let plain = self.sticky_chain(balancer);
         let verdict = Verdict::Goto(Arc::clone(&plain.chain.name));
@@ -249,8 +250,8 @@ impl<'a> Affinity<'a> {
             let map = self.map_name(balancer.list, port).into();
             Rule::new([is_protocol(self.port.protocol), Statement::DnatToMapAndPort(vec![source], map, port)])
         };
-        let random = Rule::new([Statement::Verdict(Balancer { masquerade: false, ..balancer }.goto())]);
-        let rules = self.ports(balancer.list).into_iter().map(sticky).chain([random]).collect();
+        let choice = Rule::new([Statement::Verdict(Balancer { masquerade: false, ..balancer }.goto())]);
+        let rules = self.ports(balancer.list).into_iter().map(sticky).chain([choice]).collect();
         regular(&self.chain_name(balancer, ""), &self.port.label, rules)
     }
 
@@ -288,11 +289,6 @@ fn identifier(label: &str, protocol: Protocol) -> String {
     format!("{}-{:016x}", &full[..end], fnv1a(full.as_bytes()))
 }
 
-/// The FNV-1a hash, which is the same on every node and in every version.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,10 +301,5 @@ mod tests {
         let (tcp, udp) = (identifier(&long, Protocol::Tcp), identifier(&long, Protocol::Udp));
         assert_ne!(tcp, udp);
         assert!(tcp.len() <= 200 && "nodeport-masq-affinity-local-".len() + tcp.len() <= 255);
-    }
-
-    #[test]
-    fn the_hash_is_fnv1a() {
-        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
     }
 }

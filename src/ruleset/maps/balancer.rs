@@ -1,4 +1,5 @@
-//! The small chains that pick one of N endpoints. One per kind and number, shared by all fronts that have that many.
+//! The small chains that pick one of N endpoints. One per kind and number, shared by all fronts that have that many. With scheduler
+//! `maglev` one per kind, whatever the number: see `maglev`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +8,9 @@ use nft::{Field, Rule, Statement, Verdict};
 
 use super::{Side, chain};
 use crate::model::Family;
+use crate::ruleset::balancing::hash;
 use crate::ruleset::shared::{Fields, regular};
-use crate::table::ChainContent;
+use crate::table::{ChainContent, FIRST_PLACE};
 
 /// Which list of endpoints is picked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +33,28 @@ impl List {
     }
 }
 
-/// A chain that picks one of `count` endpoints.
+/// How one is picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pick {
+    /// Slots 0 to N - 1, each as likely; N is at least 1.
+    Random(usize),
+    /// The slot of 0 to N - 1 that the hash of the source gives.
+    Hash { count: usize, with_port: bool },
+    /// The first place of a table with this number of places that is taken, in the order that hashes of the source give.
+    Table { places: u32, with_port: bool },
+}
+
+/// How many places of a table a client tries. Where two endpoints share it, one place in 34 is taken, and one client in 300 finds none.
+pub(super) const TRIES: u32 = 192;
+
+/// A chain that picks one of a front's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Balancer {
     pub(super) side: Side,
     pub(super) list: List,
     /// Mark for masquerading first.
     pub(super) masquerade: bool,
-    /// Number of slots; at least 1.
-    pub(super) count: usize,
+    pub(super) pick: Pick,
 }
 
 impl Balancer {
@@ -66,8 +81,8 @@ impl Balancer {
             List::BOTH.into_iter().flat_map(move |list| [false, true].map(|masquerade| (side, list, masquerade)))
         });
         kinds.into_iter().find_map(|(side, list, masquerade)| {
-            let count = name.strip_prefix(Self::prefix(side, list, masquerade))?.parse().ok()?;
-            (count > 0).then_some(Self { side, list, masquerade, count })
+            let pick = Pick::parse(name.strip_prefix(Self::prefix(side, list, masquerade))?)?;
+            Some(Self { side, list, masquerade, pick })
         })
     }
 
@@ -78,33 +93,91 @@ impl Balancer {
             let mark = Verdict::Jump(chain::MARK_MASQ.into());
             vec![Rule::new([Statement::Verdict(mark)]), Rule::new([Statement::Verdict(plain.goto())])]
         } else {
-            // Between the two look-ups of one packet the front may lose its highest slot. Slot 0 exists as long as the front has
-            // any endpoint, so no packet falls through to the reject rules because of a change.
-            let moduli = if self.count > 1 { vec![self.count, 1] } else { vec![1] };
-            moduli.into_iter().map(|modulus| self.pick(family, modulus)).collect()
+            // Between the two look-ups of one packet the front may lose its highest slot, or get another scheduler. Slot 0 exists as
+            // long as the front has any endpoint, so no packet falls through to the reject rules because of a change.
+            let first = Field::NumgenRandom(1);
+            let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
+            numbers.map(|number| self.rule(family, number)).collect()
         };
-        let comment = match (self.masquerade, self.count) {
-            (true, _) => "Marks for masquerading, then picks".to_owned(),
-            (false, 1) => "Takes the only endpoint of a front".to_owned(),
-            (false, count) => format!("Picks one of a front's {count} endpoints"),
-        };
+        let comment =
+            if self.masquerade { "Marks for masquerading, then picks".to_owned() } else { self.pick.comment() };
         regular(&self.to_string(), &comment, rules)
     }
 
-    fn pick(self, family: Family, modulus: usize) -> Rule {
+    /// Takes the endpoint with this number, if there is one.
+    fn rule(self, family: Family, number: Field) -> Rule {
         let fields = Fields::of(family);
         let mut key = match self.side {
             Side::Address => fields.front(),
             Side::NodePort => fields.node_port(),
         };
-        key.push(Field::NumgenRandom(u32::try_from(modulus).unwrap_or(u32::MAX)));
+        key.push(number);
         Rule::new([Statement::DnatToMap(key, Arc::from(self.list.map(self.side)))])
     }
 }
 
 impl fmt::Display for Balancer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", Self::prefix(self.side, self.list, self.masquerade), self.count)
+        write!(f, "{}{}", Self::prefix(self.side, self.list, self.masquerade), self.pick)
+    }
+}
+
+/// What the names of chains have in front of the number.
+const HASH: &str = "hash-";
+const MAGLEV: &str = "maglev-";
+const PORT: &str = "port-";
+
+impl Pick {
+    /// What a packet looks up behind its front, one number after the other.
+    fn numbers(self, family: Family) -> Vec<Field> {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        match self {
+            Self::Random(number) => vec![Field::NumgenRandom(count(number))],
+            Self::Hash { count: number, with_port } => vec![hash(family, with_port, 0, count(number), 0)],
+            Self::Table { places, with_port } => {
+                (0..TRIES).map(|nth| hash(family, with_port, nth, places, FIRST_PLACE)).collect()
+            }
+        }
+    }
+
+    fn comment(self) -> String {
+        let by = |with_port| if with_port { "by the client's address and port" } else { "by the client's address" };
+        match self {
+            Self::Random(1) => "Takes the only endpoint of a front".to_owned(),
+            Self::Random(count) => format!("Picks one of a front's {count} endpoints"),
+            Self::Hash { count, with_port } => format!("Picks one of a front's {count} endpoints {}", by(with_port)),
+            Self::Table { places, with_port } => {
+                format!("Picks an endpoint {}, from {places} places of which few are taken", by(with_port))
+            }
+        }
+    }
+
+    /// The end of a chain's name.
+    fn parse(text: &str) -> Option<Self> {
+        let with_port =
+            |text: &str| text.strip_prefix(PORT).map_or((false, text.to_owned()), |rest| (true, rest.to_owned()));
+        let pick = if let Some(rest) = text.strip_prefix(HASH) {
+            let (with_port, number) = with_port(rest);
+            Self::Hash { count: number.parse().ok()?, with_port }
+        } else if let Some(rest) = text.strip_prefix(MAGLEV) {
+            let (with_port, number) = with_port(rest);
+            Self::Table { places: number.parse().ok()?, with_port }
+        } else {
+            Self::Random(text.parse().ok()?)
+        };
+        let is_empty = matches!(pick, Self::Random(0) | Self::Hash { count: 0, .. } | Self::Table { places: 0, .. });
+        (!is_empty).then_some(pick)
+    }
+}
+
+impl fmt::Display for Pick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = |with_port: bool| if with_port { PORT } else { "" };
+        match self {
+            Self::Random(count) => write!(f, "{count}"),
+            Self::Hash { count, with_port } => write!(f, "{HASH}{}{count}", port(*with_port)),
+            Self::Table { places, with_port } => write!(f, "{MAGLEV}{}{places}", port(*with_port)),
+        }
     }
 }
 
@@ -116,28 +189,37 @@ mod tests {
     fn names_are_read_back() {
         for side in Side::BOTH {
             for list in List::BOTH {
-                for masquerade in [false, true] {
-                    let balancer = Balancer { side, list, masquerade, count: 12 };
-                    assert_eq!(Balancer::parse(&balancer.to_string()), Some(balancer));
+                let hashes = [false, true].into_iter().flat_map(|with_port| {
+                    [Pick::Hash { count: 12, with_port }, Pick::Table { places: 1021, with_port }]
+                });
+                for pick in hashes.chain([Pick::Random(12)]) {
+                    for masquerade in [false, true] {
+                        let balancer = Balancer { side, list, masquerade, pick };
+                        assert_eq!(Balancer::parse(&balancer.to_string()), Some(balancer));
+                    }
                 }
             }
         }
-        for foreign in ["lb-", "lb-0", "lb-x", "KUBE-SERVICES", "masq-"] {
+        for foreign in ["lb-", "lb-0", "lb-x", "lb-hash-", "lb-hash-port-0", "lb-maglev-x", "KUBE-SERVICES", "masq-"] {
             assert_eq!(Balancer::parse(foreign), None, "{foreign}");
         }
     }
 
     #[test]
     fn a_packet_that_meets_a_shrinking_front_takes_slot_0() {
-        let balancer = Balancer { side: Side::Address, list: List::Cluster, masquerade: false, count: 3 };
-        let rules = balancer.content(Family::V4).rules;
-        let moduli: Vec<_> = rules
-            .iter()
-            .map(|rule| match &rule.statements[..] {
+        let numbers = |pick| -> Vec<Field> {
+            let balancer = Balancer { side: Side::Address, list: List::Cluster, masquerade: false, pick };
+            let number = |rule: &Rule| match &rule.statements[..] {
                 [Statement::DnatToMap(key, map)] if &**map == "endpoints" => *key.last().unwrap(),
                 other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(moduli, [Field::NumgenRandom(3), Field::NumgenRandom(1)]);
+            };
+            balancer.content(Family::V4).rules.iter().map(number).collect()
+        };
+        assert_eq!(numbers(Pick::Random(3)), [Field::NumgenRandom(3), Field::NumgenRandom(1)]);
+        assert_eq!(numbers(Pick::Random(1)), [Field::NumgenRandom(1)]);
+        let of_hash = numbers(Pick::Hash { count: 3, with_port: false });
+        assert!(matches!(of_hash[..], [Field::Jhash { modulus: 3, offset: 0, .. }, Field::NumgenRandom(1)]));
+        let of_table = numbers(Pick::Table { places: 1021, with_port: true });
+        assert_eq!((of_table.len(), of_table.last()), (TRIES as usize + 1, Some(&Field::NumgenRandom(1))));
     }
 }

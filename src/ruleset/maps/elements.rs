@@ -7,12 +7,13 @@ use ipnet::IpNet;
 use nft::{Data, Element, Value, Verdict};
 
 use super::affinity::Affinity;
-use super::balancer::{Balancer, List};
-use super::{Side, chain, set};
-use crate::model::{Destination, Family, Front, Protocol};
+use super::balancer::{Balancer, List, Pick};
+use super::{Side, chain, maglev, set};
+use crate::model::{Destination, Family, Front, Protocol, Scheduler};
+use crate::ruleset::balancing::Balancing;
 use crate::ruleset::{Settings, notes};
 use crate::select::{Action, PortSelection, ServiceSelection};
-use crate::table::{Fragment, Slots};
+use crate::table::{FIRST_PLACE, Fragment, Slots};
 
 /// What stands in a table for a Service.
 pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelection) -> Fragment {
@@ -25,7 +26,13 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
         if let Some(affinity) = &affinity {
             affinity.write_shared(&mut fragment);
         }
-        let mut writer = Writer { fragment: &mut fragment, port, affinity, comment: Arc::clone(&port.label) };
+        let mut writer = Writer {
+            fragment: &mut fragment,
+            port,
+            balancing: settings.balancing,
+            affinity,
+            comment: Arc::clone(&port.label),
+        };
         for front in &port.fronts {
             writer.comment = notes::on_front(&port.label, front);
             writer.front(&front.front, &front.action);
@@ -62,6 +69,7 @@ fn key(front: &Front) -> (Side, Data) {
 struct Writer<'a> {
     fragment: &'a mut Fragment,
     port: &'a PortSelection,
+    balancing: Balancing,
     affinity: Option<Affinity<'a>>,
     /// The comment of the front that is being written.
     comment: Arc<str>,
@@ -119,13 +127,34 @@ impl Writer<'_> {
         if endpoints.is_empty() {
             return Verdict::Drop;
         }
-        let values = endpoints.iter().map(endpoint_data).collect();
-        self.fragment.slots.push(Slots { set: list.map(side).into(), prefix: key, values });
-        let balancer = Balancer { side, list, masquerade, count: endpoints.len() };
+        let pick = self.fill(list.map(side), key, endpoints);
+        let balancer = Balancer { side, list, masquerade, pick };
         match &self.affinity {
             Some(affinity) => affinity.before(balancer, self.fragment),
             None => balancer.goto(),
         }
+    }
+
+    /// Writes the endpoints of a front as its scheduler finds them.
+    fn fill(&mut self, set: &'static str, key: Data, endpoints: &[SocketAddr]) -> Pick {
+        let Balancing { with_port, .. } = self.balancing;
+        let scheduler = self.balancing.scheduler(self.port.scheduler, endpoints.len());
+        let (slots, pick) = match scheduler {
+            Scheduler::Random => (endpoints, Pick::Random(endpoints.len())),
+            Scheduler::SourceHash => (endpoints, Pick::Hash { count: endpoints.len(), with_port }),
+            Scheduler::Maglev => {
+                let size = self.balancing.places(endpoints.len());
+                let places = maglev::places(size, endpoints).into_iter().map(|(place, number)| {
+                    Element::mapping(key.then(FIRST_PLACE + place), Value::Data(endpoint_data(&endpoints[number])))
+                });
+                self.fragment.extend(set, places);
+                (maglev::last_resort(endpoints), Pick::Table { places: size, with_port })
+            }
+        };
+        let values = slots.iter().map(endpoint_data).collect();
+        let is_fixed = scheduler != Scheduler::Random;
+        self.fragment.slots.push(Slots { set: set.into(), prefix: key, values, is_fixed });
+        pick
     }
 
     fn verdict(&mut self, map: &'static str, key: Data, verdict: Verdict) {

@@ -7,6 +7,9 @@
 //!              lb-N ─► numgen random mod N ─► @endpoints   (front . slot : endpoint) ─► dnat
 //! ```
 //!
+//! The scheduler of a front is in the name of its chain: `lb-hash-N` takes the slot that a hash of the client's address gives, and
+//! `lb-maglev-P` tries places of a sparse table, one after the other, which are numbers above all slots in the same map (`maglev`).
+//!
 //! No chain, rule or set exists for a Service: it is elements of maps. A front has one verdict, for the number of its endpoints,
 //! and as many slots. An endpoint that changes is one slot; a number that changes is one slot and the verdict.
 //!
@@ -15,19 +18,28 @@
 mod affinity;
 mod balancer;
 mod elements;
+mod maglev;
 mod program;
 
+use super::balancing::Balancing;
 use super::reading::Role;
 use crate::select::size::PortSize;
 
+use balancer::List;
 pub(super) use elements::service;
 pub(super) use program::program;
 
 /// What a service port of this size counts in elements.
-pub(super) fn weight(size: &PortSize) -> u64 {
-    let PortSize { fronts, sources, endpoints, .. } = *size;
-    let slots = fronts.saturating_mul(endpoints.saturating_add(1));
+pub(super) fn weight(balancing: Balancing, size: &PortSize) -> u64 {
+    let PortSize { fronts, sources, endpoints, scheduler, .. } = *size;
+    let slots = fronts.saturating_mul(balancing.elements(scheduler, endpoints).saturating_add(1));
     slots.saturating_add(sources).saturating_add(affinity::weight(size))
+}
+
+/// The sets whose keys are a front and a number, and whose values are endpoints.
+pub(super) fn endpoint_sets() -> [&'static str; 4] {
+    let [[a, b], [c, d]] = Side::BOTH.map(|side| [List::Cluster, List::Local].map(|list| list.map(side)));
+    [a, b, c, d]
 }
 
 /// The sets whose keys are fronts and whose values say where packets go, each with whether the fronts are node ports.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Converted, Converter, Fields};
-use crate::model::{ClusterIps, Event, Family, ObjectName, Service, ServicePort, TrafficPolicy};
+use crate::model::{ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy};
 use crate::source::objects;
 use ipnet::IpNet;
 
@@ -52,6 +52,7 @@ impl Converter {
             external_policy,
             internal_policy: policy(&spec.internal_traffic_policy, "spec.internalTrafficPolicy", fields),
             affinity_seconds: affinity_seconds(spec, fields),
+            scheduler: scheduler(object, fields),
             health_check_node_port: health_check_node_port(spec, external_policy, fields),
             ports,
         })
@@ -256,6 +257,20 @@ fn affinity_seconds(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<
         fields.problem("spec.sessionAffinityConfig.clientIP.timeoutSeconds", text);
     }
     Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
+}
+
+/// How endpoints are chosen, if an annotation says so.
+fn scheduler(object: &objects::Service, fields: &mut Fields) -> Option<Scheduler> {
+    const FIELD: &str = "metadata.annotations[kube-proxy-nft/scheduler]";
+    match object.metadata.annotation(objects::SCHEDULER)? {
+        "random" => Some(Scheduler::Random),
+        "source-hash" => Some(Scheduler::SourceHash),
+        "maglev" => Some(Scheduler::Maglev),
+        other => {
+            fields.problem(FIELD, format!("{other:?} is not random, source-hash or maglev; ignored"));
+            None
+        }
+    }
 }
 
 /// The health-check node port, for load balancers with effective Local policy (A13).

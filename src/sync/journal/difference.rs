@@ -6,10 +6,11 @@ use std::cmp::Ordering;
 use std::net::SocketAddr;
 
 use nft::ElementRef;
+use nft::packed::ValueRef;
 
 use crate::changes::{self, Change, Fate, FrontChange, Outcome};
 use crate::diff::{Content, Entry, Group};
-use crate::model::{Family, Front};
+use crate::model::Front;
 use crate::ruleset::reading::{self, FrontSet, Role};
 use crate::sync::tables::ChangedIn;
 use crate::table::ChainContent;
@@ -25,8 +26,8 @@ pub(super) fn add(change: &mut Change, table: ChangedIn<'_>) {
 
 fn add_endpoints(change: &mut Change, table: ChangedIn<'_>) {
     let [chains_before, chains] = table.changed.chains();
-    let before = endpoints(table.family, table.changed.before_entries(), chains_before);
-    let now = endpoints(table.family, table.changed.entries(), chains);
+    let before = endpoints(table, table.changed.before_entries(), chains_before);
+    let now = endpoints(table, table.changed.entries(), chains);
     let Change { service, result, endpoints: told, .. } = change;
     let log = |endpoint, is_new| {
         if *result == Outcome::Committed {
@@ -60,18 +61,28 @@ fn add_endpoints(change: &mut Change, table: ChangedIn<'_>) {
 }
 
 /// The endpoints that a record leads to, sorted, each once.
-fn endpoints<'a>(family: Family, entries: impl Iterator<Item = Entry<'a>>, chains: &[ChainContent]) -> Vec<SocketAddr> {
+fn endpoints<'a>(
+    table: ChangedIn<'_>,
+    entries: impl Iterator<Item = Entry<'a>>,
+    chains: &[ChainContent],
+) -> Vec<SocketAddr> {
     let mut lists: Vec<Group<'_>> = Vec::new();
+    let mut places: Vec<&[u8]> = Vec::new();
     for entry in entries {
-        if let Content::Group(group) = entry.content
-            && !lists.iter().rev().take(ALIKE).any(|list| list.has_values_of(group))
-        {
-            lists.push(group);
+        match entry.content {
+            Content::Group(group) if lists.iter().rev().take(ALIKE).any(|list| list.has_values_of(group)) => {}
+            Content::Group(group) => lists.push(group),
+            Content::Element(element) if reading::has_endpoints(table.set_name(entry)) => {
+                if let ValueRef::Data(value) = element.parts().value {
+                    places.push(value);
+                }
+            }
+            Content::Element(_) => {}
         }
     }
     let mut all = Vec::with_capacity(lists.iter().map(|list| list.len()).sum());
-    let values = lists.iter().flat_map(|list| list.values());
-    all.extend(values.filter_map(|value| reading::slot_endpoint(family, value)));
+    let values = lists.iter().flat_map(|list| list.values()).chain(places);
+    all.extend(values.filter_map(|value| reading::slot_endpoint(table.family, value)));
     all.extend(chains.iter().filter_map(reading::chain_endpoint));
     all.sort_unstable();
     all.dedup();

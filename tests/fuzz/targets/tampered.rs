@@ -100,6 +100,7 @@ fn events() -> [Event; 3] {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: Some(300),
+        scheduler: None,
         health_check_node_port: None,
         ports: vec![port(80)],
     };

@@ -120,6 +120,11 @@ fn port(value: &Value) -> u16 {
     value["port"].as_u64().and_then(|port| port.try_into().ok()).unwrap_or(0)
 }
 
+/// The scheduler that `$CONFORMANCE_SCHEDULER` names, for runs that show that a scheduler changes nothing but the choice.
+pub(crate) fn scheduler() -> Option<String> {
+    std::env::var("CONFORMANCE_SCHEDULER").ok()
+}
+
 impl Case {
     fn read(path: &Path) -> Option<Self> {
         let content = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -173,6 +178,11 @@ impl Case {
             }
         }
         config["nftables"]["masqueradeAll"] = json!(given["masqueradeAll"] == true);
+        if let Some(scheduler) = scheduler() {
+            config["nftables"]["scheduler"] = json!(scheduler);
+            // The probes of a case come from one address, and each from a port of its own.
+            config["nftables"]["schedulerHash"] = json!("source-and-port");
+        }
         config
     }
 

@@ -14,6 +14,7 @@ mod nodeports;
 mod policies;
 mod refusals;
 mod restart;
+mod scheduler;
 mod surroundings;
 mod takeover;
 mod tree;

@@ -316,6 +316,9 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             Expr::Lookup { set, sreg, result } => self.look_up(thread, table, set, *sreg, *result)?,
             Expr::Numgen { dreg, modulus } if (1..=MOST_VALUES).contains(modulus) => Flow::Random(*modulus, *dreg),
             Expr::Numgen { dreg, .. } => thread.load(*dreg, Loaded::Unknown("a random number", 4)),
+            Expr::Jhash { sreg, dreg, len, modulus, seed, offset } => {
+                thread.hash((*sreg, usize::try_from(*len)?), *dreg, (*modulus, *seed, *offset))
+            }
             Expr::Counter => Flow::Next,
             other => thread.act(other),
         })

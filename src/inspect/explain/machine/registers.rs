@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use nft::Data;
 use nft::expr::Register;
+use nft::{Data, jhash_below};
 
-use super::{Flow, Thread, go_on};
+use super::{Effect, Fate, Flow, MOST_VALUES, Thread, go_on};
 use crate::inspect::explain::packet::Loaded;
 
 impl Thread {
@@ -76,6 +76,28 @@ impl Thread {
         let flow = self.load(dreg, Loaded::Bytes(bytes));
         self.unknown |= left << (dreg.index() * 4);
         flow
+    }
+
+    /// The number that the kernel makes of `len` bytes. Where some of them are not known each number is as likely as any other, as long
+    /// as one rule alone looks a number up; where rules try one number after the other (they have an offset), nothing can be told.
+    pub(super) fn hash(
+        &mut self,
+        (sreg, len): (Register, usize),
+        dreg: Register,
+        (modulus, seed, offset): (u32, u32, u32),
+    ) -> Flow {
+        match self.known(sreg, len) {
+            Some(bytes) => {
+                let number = jhash_below(bytes, seed, modulus).wrapping_add(offset);
+                self.load(dreg, Loaded::Bytes(number.to_ne_bytes().to_vec()))
+            }
+            None if offset == 0 && (1..=MOST_VALUES).contains(&modulus) => Flow::Random(modulus, dreg),
+            None => {
+                let why = format!("the endpoint depends on {}, which was not given", self.why);
+                self.effects.push(Effect::Assumed(why.clone()));
+                Flow::End(Fate::Unknown(why))
+            }
+        }
     }
 
     /// The address at the start of a register.

@@ -220,6 +220,24 @@ fn a_family_that_source_ranges_leave_open_is_named() {
     assert_eq!(problems, [""; 0]);
 }
 
+// The annotation has three values (E12).
+#[test]
+fn an_annotation_names_the_scheduler() {
+    use crate::model::Scheduler;
+    let named = |name: &str| {
+        let (service, problems) =
+            service(with(web(), "/metadata/annotations", json!({"kube-proxy-nft/scheduler": name})));
+        (service.scheduler, problems)
+    };
+    assert_eq!(named("random"), (Some(Scheduler::Random), vec![]));
+    assert_eq!(named("source-hash"), (Some(Scheduler::SourceHash), vec![]));
+    assert_eq!(named("maglev"), (Some(Scheduler::Maglev), vec![]));
+    let (scheduler, problems) = named("mh");
+    assert_eq!((scheduler, problems.len()), (None, 1));
+    assert!(problems[0].contains("\"mh\" is not random, source-hash or maglev; ignored"), "{problems:?}");
+    assert_eq!(service(web()).0.scheduler, None);
+}
+
 #[test]
 fn affinity_has_a_default_and_a_range() {
     // The time-out of session affinity has the range and the default of the API (A11).

@@ -1,0 +1,55 @@
+//! How endpoints are chosen: our own setting, or what a configuration for ipvs mode asks for.
+
+use super::Diagnostics;
+use crate::config::file::KubeProxyConfiguration;
+use crate::config::{RulesetLayout, Scheduler};
+
+/// The least and the largest number of places in a table: fewer hold few endpoints, and more would be counted as slots of other programs.
+const TABLE_SIZES: std::ops::RangeInclusive<u32> = 67..=65_521;
+
+/// The scheduler of Services that name none; never [`Scheduler::Unset`].
+pub(super) fn scheduler(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Scheduler {
+    let scheduler = match file.nftables.scheduler {
+        Scheduler::Unset => of_ipvs(&file.ipvs.scheduler, diagnostics),
+        set => set,
+    };
+    if scheduler == Scheduler::Maglev && file.nftables.ruleset_layout == RulesetLayout::Chains {
+        diagnostics.warn(
+            "nftables.rulesetLayout chains has no scheduler maglev: source-hash is in its place, and moves more clients when endpoints \
+             come or go",
+        );
+    }
+    scheduler
+}
+
+/// What stands for a scheduler of ipvs mode. Each but its default is a warning, because the choice is not quite the same.
+fn of_ipvs(name: &str, diagnostics: &mut Diagnostics) -> Scheduler {
+    let (scheduler, why) = match name {
+        "" => return Scheduler::Random,
+        "sh" => (Scheduler::SourceHash, "stands for it"),
+        "mh" => (Scheduler::Maglev, "stands for it"),
+        "rr" | "wrr" => (Scheduler::Random, "is used instead: over many connections each endpoint gets as many"),
+        "lc" | "wlc" | "sed" | "nq" | "lblc" | "lblcr" | "ovf" => {
+            (Scheduler::Random, "is used instead: nf_tables cannot count the connections of an endpoint")
+        }
+        "dh" => (Scheduler::Random, "is used instead: nothing chooses by the destination here"),
+        _ => (Scheduler::Random, "is used instead: that is no scheduler that this kube-proxy knows"),
+    };
+    diagnostics.warn(format!(
+        "ipvs.scheduler is {name:?}, and nftables.scheduler is not set: {scheduler} {why}; set nftables.scheduler (--scheduler) to say so"
+    ));
+    scheduler
+}
+
+/// The number of places in a table; an error when it is out of bounds or no prime number.
+pub(super) fn maglev_table_size(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u32> {
+    let size = u32::try_from(file.nftables.maglev_table_size).ok().filter(|size| TABLE_SIZES.contains(size));
+    let is_prime = |size: u32| (2..).take_while(|d| d * d <= size).all(|divisor| !size.is_multiple_of(divisor));
+    let size = size.filter(|size| is_prime(*size));
+    if size.is_none() {
+        let (least, most) = (TABLE_SIZES.start(), TABLE_SIZES.end());
+        let text = format!("must be a prime number from {least} to {most}, such as 251, 1021 or 4093");
+        diagnostics.error("nftables.maglevTableSize", text);
+    }
+    size
+}
