@@ -1,7 +1,7 @@
 # The commands of this project. `make help` lists them. Tests and the demo need root, because they make network namespaces.
 
 VM_PACKAGES := cpio kmod xz-utils zstd binutils debian-archive-keyring
-PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 tmux mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 tmux zsh fish mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 # The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))

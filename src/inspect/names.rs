@@ -28,7 +28,7 @@ pub(crate) enum Wanted {
     Front(FrontName),
 }
 
-/// NAMESPACE/NAME, or NAMESPACE/NAME:PORT.
+/// NAMESPACE/NAME, or NAMESPACE/NAME:PORT; or a name alone, which no Service has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceName {
     /// The namespace and the name, as `namespace/name`.
@@ -135,7 +135,11 @@ impl FromStr for ServiceName {
             let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
             !label.is_empty() && label.chars().all(is_part)
         };
-        let (namespace, name) = service.split_once('/').ok_or(EXPECTED)?;
+        // A name alone is that of no Service; whoever looks it up finds near ones.
+        let Some((namespace, name)) = service.split_once('/') else {
+            let is_name = port.is_none() && is_label(service) && service.contains(|c: char| c.is_ascii_alphabetic());
+            return is_name.then(|| Self { service: service.to_owned(), port: None }).ok_or(EXPECTED);
+        };
         // A port that looks like a number is a front without brackets or with a wrong address.
         let port_fits = port.is_none_or(|port| is_label(port) && port.contains(|c: char| c.is_ascii_alphabetic()));
         let fits = is_label(namespace) && is_label(name) && port_fits;
@@ -178,6 +182,12 @@ const NEAR_NAMES: usize = 3;
 const NEAR: f64 = 0.7;
 /// How much less like the wrong name than the nearest one a near name may be.
 const NEAR_THE_BEST: f64 = 0.15;
+
+/// That the tables have no Service of this name.
+pub(crate) fn no_service(name: &str) -> String {
+    let form = if name.contains('/') { "" } else { " (a Service is named NAMESPACE/NAME)" };
+    format!("no Service {name} in the tables of this node{form}")
+}
 
 /// The error for a name that nothing has, with names that are near: `no Service shop/wbe is in ...; did you mean shop/web?`.
 /// `what` is the text up to the question.
@@ -227,6 +237,7 @@ mod tests {
         };
         assert_eq!(kinds("shop/web"), "shop/web None");
         assert_eq!(kinds("shop/web:http"), "shop/web Some(\"http\")");
+        assert_eq!(kinds("web"), "web None");
         assert_eq!(kinds("10.96.0.10"), "address 10.96.0.10");
         assert_eq!(kinds("fd00::10"), "address fd00::10");
         assert_eq!(kinds("10.96.0.10:53/udp"), "front 10.96.0.10:53/UDP");
@@ -247,7 +258,8 @@ mod tests {
     #[test]
     fn a_wrong_word_is_told_what_is_right() {
         for (text, part) in [
-            ("web", "NAMESPACE/NAME"),
+            ("web:http", "IP:PORT"),
+            ("10.96.0", "NAMESPACE/NAME"),
             ("10.96.0.10:0", "1 to 65535"),
             ("10.96.0.10:65536", "1 to 65535"),
             ("10.96.0.10:53/icmp", "tcp, udp or sctp"),
@@ -268,7 +280,7 @@ mod tests {
         assert!(name("shop/web").names("shop/web:http") && name("shop/web").names("shop/web"));
         assert!(name("shop/web:http").names("shop/web:http"));
         assert!(!name("shop/web:http").names("shop/web:https") && !name("shop/web:http").names("shop/web"));
-        assert!(!name("shop/web").names("shop/web2"));
+        assert!(!name("shop/web").names("shop/web2") && !name("web").names("shop/web"));
     }
 
     #[test]

@@ -66,9 +66,29 @@ pub(crate) struct Setting {
     /// Whether a larger value is right, too.
     pub(crate) at_least: bool,
     /// What it is now, or why it cannot be read.
-    pub(crate) present: Result<u64, String>,
+    pub(crate) present: Result<u64, NoValue>,
     /// Who can write it.
     pub(crate) writable: Writable,
+}
+
+/// Why there is no value, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoValue {
+    /// This process may not read it.
+    Forbidden(String),
+    /// The kernel has none, or gives none.
+    Missing(String),
+}
+
+impl From<SysctlError> for NoValue {
+    fn from(error: SysctlError) -> Self {
+        match &error {
+            SysctlError::Read { error: io, .. } if io.kind() == io::ErrorKind::PermissionDenied => {
+                Self::Forbidden(error.to_string())
+            }
+            _ => Self::Missing(error.to_string()),
+        }
+    }
 }
 
 /// Whether a value can be written.
@@ -101,7 +121,7 @@ fn look_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Vec<Setting>
     let setting = |path: PathBuf, wanted: u64, at_least: bool| Setting {
         wanted,
         at_least,
-        present: number(&path, wanted).map_err(|error| error.to_string()),
+        present: number(&path, wanted).map_err(NoValue::from),
         writable: match rustix::fs::access(&path, rustix::fs::Access::WRITE_OK) {
             Ok(()) => Writable::Yes,
             Err(_) if at_least || !is_fixed(&path) => Writable::No,
@@ -416,11 +436,15 @@ mod tests {
             ("nf_conntrack_tcp_timeout_close_wait", false),
         ];
         assert_eq!(right, expected.map(|(name, is_right)| (machine.path(name), is_right)));
-        assert!(found[3].present.as_ref().unwrap_err().contains("cannot read"), "{:?}", found[3]);
+        let why = |found: &Setting| match &found.present {
+            Err(NoValue::Missing(why)) => why.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert!(why(&found[3]).contains("cannot read"), "{:?}", found[3]);
         assert_eq!(fs::read_to_string(machine.path("nf_conntrack_max")).unwrap(), "300000\n");
         let missing = Machine::new(1, &[]);
         let found = look_below(&SETTINGS, &missing.0.path().join("proc"), &missing.0.path().join("sys"));
-        assert!(found[0].present.as_ref().unwrap_err().contains("load kernel module"), "{:?}", found[0]);
+        assert!(why(&found[0]).contains("load kernel module"), "{:?}", found[0]);
     }
 
     // A kernel without connection tracking is named (N1).

@@ -112,9 +112,25 @@ fn it_runs_from_the_image_root_with_one_capability() {
     }
     let status = container.status();
     assert!(status.contains(NET_ADMIN_ONLY), "{status}");
+    // What the proxy did is asked for from the same image, with as little.
+    let (code, output) = look(&node, &root, &["changes", "-o", "json"]);
+    let page: Value = serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"));
+    assert_eq!((code, page["changes"].as_array().map(Vec::is_empty)), (Some(0), Some(false)), "{output}");
+    let (code, output) = look(&node, &root, &["changes", "--service", "default/echoo"]);
+    assert!(code == Some(2) && output.contains("no Service default/echoo"), "{code:?}: {output}");
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
 }
 
+/// A command that looks at a node, from the root with CAP_NET_ADMIN only: its exit code and what it printed.
+fn look(node: &Namespace, root: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut look = node.command("bwrap");
+    look.args(["--die-with-parent", "--cap-drop", "ALL", "--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(root);
+    look.args(["/", "--proc", "/proc", "/usr/local/bin/kube-proxy"]).args(arguments);
+    let output = look.output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
+}
+
+// The commands need one capability (Q8).
 #[test]
 fn commands_that_look_at_a_node_run_from_the_image_root_with_one_capability() {
     let (_directory, root) = image_root();
@@ -124,16 +140,6 @@ fn commands_that_look_at_a_node_run_from_the_image_root_with_one_capability() {
         let node = Namespace::new("look");
         node.ip(&["link set lo up", "addr add 192.0.2.2/24 dev lo"]);
         run(node.command("nft").arg("-f").arg(project().join("nft/rulesets").join(layout).join("kube-dns.nft")));
-        let look = |arguments: &[&str]| {
-            let mut look = node.command("bwrap");
-            look.args(["--die-with-parent", "--cap-drop", "ALL", "--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(&root);
-            look.args(["/", "--proc", "/proc", "/usr/local/bin/kube-proxy"]).args(arguments);
-            let output = look.output().unwrap();
-            (
-                output.status.code(),
-                String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap(),
-            )
-        };
         for (code, arguments, text) in [
             (0, &["services", "-o", "json"][..], "kube-system/kube-dns:dns"),
             (0, &[&["explain"], &flow[..], &["-o", "json"]].concat(), "\"verdict\": \"translated\""),
@@ -142,7 +148,7 @@ fn commands_that_look_at_a_node_run_from_the_image_root_with_one_capability() {
             (0, &[&["check"], &objects[..]].concat(), "\"ok\": true"),
             (1, &[&["verify"], &objects[..]].concat(), "\"equal\": false"),
         ] {
-            let (found, output) = look(arguments);
+            let (found, output) = look(&node, &root, arguments);
             assert!(found == Some(code) && output.contains(text), "{layout}: {arguments:?}: {found:?}, {output}");
         }
     }

@@ -117,6 +117,12 @@ pub(crate) fn probe_many(namespace: &Namespace, flow: Flow, count: u32) -> Tally
     })
 }
 
+/// Sends one UDP probe from this source port, which may be that of an earlier probe.
+pub(crate) fn probe_from_port(namespace: &Namespace, flow: Flow, port: u16) -> Outcome {
+    assert_eq!(flow.proto, Proto::Udp, "only UDP goes on without a connection");
+    namespace.enter(|| told(udp(flow, port, timeout(TIMEOUT))))
+}
+
 fn timeout(usual: Duration) -> Duration {
     if is_slow() { SLOW_TIMEOUT } else { usual }
 }
@@ -139,10 +145,14 @@ fn next_port() -> u16 {
 fn send(flow: Flow, patience: Duration) -> Outcome {
     let outcome = match flow.proto {
         Proto::Tcp => tcp(flow, patience),
-        Proto::Udp => udp(flow, patience),
+        Proto::Udp => udp(flow, next_port(), patience),
         Proto::Sctp => sctp(flow, patience),
         Proto::Ping => ping(flow, patience),
     };
+    told(outcome)
+}
+
+fn told(outcome: io::Result<Outcome>) -> Outcome {
     outcome.unwrap_or_else(|error| match error.kind() {
         ErrorKind::PermissionDenied => Outcome::NotPermitted,
         ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Outcome::Reset,
@@ -204,10 +214,9 @@ impl Connection {
     }
 }
 
-fn udp(flow: Flow, patience: Duration) -> io::Result<Outcome> {
+fn udp(flow: Flow, port: u16, patience: Duration) -> io::Result<Outcome> {
     let errors = IcmpErrors::watch(flow, patience)?;
     let socket = Socket::new(Domain::for_address(flow.target), Type::DGRAM, None)?;
-    let port = next_port();
     socket.bind(&SocketAddr::new(flow.source, port).into())?;
     socket.set_nonblocking(true)?;
     socket.connect(&flow.target.into())?;

@@ -33,8 +33,13 @@ impl Terminal {
 
     /// Types a line.
     pub(crate) fn line(&self, text: &str) {
-        self.tmux(&["send-keys", "-l", text]);
+        self.text(text);
         self.key("Enter");
+    }
+
+    /// Types text.
+    pub(crate) fn text(&self, text: &str) {
+        self.tmux(&["send-keys", "-l", text]);
     }
 
     /// Presses a key, by its name in tmux.

@@ -46,6 +46,29 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
+/// In the script for zsh: what completes other words, and what completes the names of Services.
+const ZSH_WORDS: [(&str, &str); 2] = [
+    ("without any, all:_default'", "without any, all:_kube_proxy_services'"),
+    (":NAMESPACE/NAME:_default'", ":NAMESPACE/NAME:_kube_proxy_services'"),
+];
+/// The function for them; the first line of the script has to stay the first one.
+const ZSH_NAMES: &str = r#"
+_kube_proxy_services() {
+    local -a names
+    names=(${(f)"$(_call_program services kube-proxy services --names 2>/dev/null)"})
+    compadd -a names
+}
+"#;
+
+/// The same for fish.
+const FISH_NAMES: &str = r#"
+function __fish_kube_proxy_services
+    kube-proxy services --names 2>/dev/null
+end
+complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services" -f -a "(__fish_kube_proxy_services)"
+complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand changes" -l service -x -a "(__fish_kube_proxy_services)"
+"#;
+
 /// Adds the commands that print documents.
 pub(super) fn add_to(line: Command) -> Command {
     let shell = clap::Arg::new("shell").required(true).value_name("SHELL").value_parser(value_parser!(Shell));
@@ -65,20 +88,33 @@ pub(super) fn add_to(line: Command) -> Command {
 /// The completion script for the shell of these matches.
 ///
 /// # Errors
-/// None in practice: the text is UTF-8.
+/// None in practice: the text is UTF-8, and that of zsh has the end that this version of clap writes.
 pub(super) fn completion(mut line: Command, matches: &ArgMatches) -> Result<String, String> {
     let mut script = Vec::new();
-    let mut names = "";
-    match matches.get_one("shell").unwrap_or(&Shell::Bash) {
+    let names = match matches.get_one("shell").unwrap_or(&Shell::Bash) {
         Shell::Bash => {
             clap_complete::generate(shells::Bash, &mut line, BASH_PROGRAM, &mut script);
-            names = BASH_NAMES;
+            BASH_NAMES
         }
-        Shell::Zsh => clap_complete::generate(shells::Zsh, &mut line, PROGRAM, &mut script),
-        Shell::Fish => clap_complete::generate(shells::Fish, &mut line, PROGRAM, &mut script),
-    }
+        Shell::Zsh => {
+            clap_complete::generate(shells::Zsh, &mut line, PROGRAM, &mut script);
+            return zsh(String::from_utf8(script).map_err(|error| error.to_string())?);
+        }
+        Shell::Fish => {
+            clap_complete::generate(shells::Fish, &mut line, PROGRAM, &mut script);
+            FISH_NAMES
+        }
+    };
     let script = String::from_utf8(script).map_err(|error| error.to_string())?;
     Ok(script.replace(&format!("-o default {BASH_PROGRAM}\n"), &format!("-o default {PROGRAM}\n")) + names)
+}
+
+/// The script for zsh with the names of Services. Its last lines call the function, or register it.
+fn zsh(script: String) -> Result<String, String> {
+    const LAST: &str = "\nif [ \"$funcstack[1]\"";
+    let (functions, last) = script.rsplit_once(LAST).ok_or("the script of clap has no end as expected")?;
+    let functions = ZSH_WORDS.iter().fold(functions.to_owned(), |script, (words, names)| script.replace(words, names));
+    Ok(functions + ZSH_NAMES + LAST + last)
 }
 
 /// The man page: the program's, and the help of each command at its end.

@@ -11,8 +11,9 @@ use anyhow::{Context as _, Result, bail};
 
 use super::Outcome;
 use super::client::Client;
-use super::names::ServiceName;
+use super::names::{self, ServiceName};
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
+use super::tables::View;
 use crate::changes::{self, Entry, Page, Query, What};
 use crate::config::{self, GoDuration, Invocation};
 
@@ -27,7 +28,7 @@ Examples:
   kube-proxy changes --service shop/web --follow    what happens to one Service, as it happens
   kube-proxy changes -o json                        for programs; see deploy/COMMANDS.md
 
-Exit codes: 0 all listed changes are in the kernel; 1 the kernel refused one, or a Service was left out; 2 no proxy answers.
+Exit codes: 0 all listed changes are in the kernel; 1 the kernel refused one, or a Service was left out; 2 no proxy answers, or no such Service.
 
 The proxy keeps the last 4096 entries, at most 2 MiB, and none over a restart. From other hosts its page needs enableProfiling.";
 
@@ -74,9 +75,16 @@ fn service(text: &str) -> Result<ServiceName, String> {
 pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     let client = Client::new(address(args)?, PATIENCE)?;
     let service = args.service.as_ref().map(|name| name.service.clone());
+    let unknown = service.as_deref().map(|name| unknown(&client, name)).transpose()?.flatten();
     let mut query = Query { since: args.since, service, after: 0 };
     if args.follow {
+        if let Some(unknown) = unknown {
+            notice(&format!("{unknown:#}; waiting for it"), args.output.format, out)?;
+        }
         return follow(&client, &mut query, args.output.format, out);
+    }
+    if let Some(unknown) = unknown {
+        return Err(unknown);
     }
     let page = all(&client, &mut query)?;
     match args.output.format {
@@ -85,6 +93,30 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
         format @ (Format::Table | Format::Wide) => out.table(&table(&page.changes, format == Format::Wide))?,
     }
     Ok(outcome(&page.changes))
+}
+
+/// Why nothing can be told of a Service: neither the tables of this node nor the changes that the proxy keeps have one of this name. `None` also
+/// when the tables cannot be read, since this command needs no privilege.
+fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
+    let kept = all(client, &mut Query::default())?.changes;
+    if kept.iter().any(|entry| entry.is_about(name)) {
+        return Ok(None);
+    }
+    let Ok(tables) = View::read() else { return Ok(None) };
+    let in_tables = || tables.fronts.iter().filter_map(|front| front.service.as_deref());
+    // A long name is cut in the tables.
+    let is_it = |known: &str| known.strip_suffix("...").map_or(known == name, |start| name.starts_with(start));
+    if in_tables().any(|service| is_it(names::split_port(service).0)) {
+        return Ok(None);
+    }
+    let in_changes = kept.iter().filter_map(|entry| match &entry.what {
+        What::Service(change) => Some(change.service.to_string()),
+        _ => None,
+    });
+    let in_changes: Vec<String> = in_changes.collect();
+    let known = in_tables().map(|service| names::split_port(service).0).chain(in_changes.iter().map(String::as_str));
+    let what = format!("{}, and no change of one is kept", names::no_service(name));
+    Ok(Some(names::unknown(&what, name, known)))
 }
 
 /// Where the proxy's metrics server listens.

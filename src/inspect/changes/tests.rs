@@ -107,7 +107,7 @@ fn wrong_arguments_are_named() {
     for (arguments, text) in [
         (["--since", "5"], "expected a number with a unit"),
         (["--since", "-5m"], "less than nothing"),
-        (["--service", "web"], "NAMESPACE/NAME"),
+        (["--service", "shop/"], "NAMESPACE/NAME"),
     ] {
         let [name, value] = arguments;
         let error = args(&[&format!("{name}={value}")]).unwrap_err();

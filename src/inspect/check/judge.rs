@@ -8,8 +8,9 @@ use nft::{ChainType, Hook, HookedChain};
 
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::{Line, Verdict};
+use crate::kernel::LOCK;
 use crate::kernel::leftovers::{FAST_PATH, Left};
-use crate::kernel::{LOCK, sysctl};
+use crate::kernel::sysctl::{self, NoValue};
 use crate::model::Family;
 use crate::source::api::{Access, Allowed, Look};
 
@@ -34,7 +35,8 @@ pub(super) fn lines_at(facts: &Facts, now: Timestamp) -> Vec<Line> {
     let mut lines = configuration(facts);
     lines.extend(kernel(&facts.kernel));
     lines.extend(privileges(facts.privileges));
-    lines.extend(sysctls(config, &facts.kernel, facts.programs.proxy.as_ref().is_ok_and(Option::is_some)));
+    let runs = facts.programs.proxy.as_ref().is_ok_and(Option::is_some);
+    lines.extend(sysctls(config, &facts.kernel, runs, facts.privileges));
     match config {
         Some(config) => lines.extend(source(config, now)),
         None => lines.push(unknown(
@@ -137,10 +139,10 @@ fn privileges(privileges: Privileges) -> Vec<Line> {
     [net_admin].into_iter().chain(bind).collect()
 }
 
-fn sysctls(config: Option<&OfConfig>, kernel: &Kernel, runs: bool) -> Vec<Line> {
+fn sysctls(config: Option<&OfConfig>, kernel: &Kernel, runs: bool, privileges: Privileges) -> Vec<Line> {
     const AREA: &str = "sysctls";
     let settings = config.map_or(&[][..], |config| &config.sysctls);
-    let mut lines: Vec<Line> = settings.iter().map(|setting| sysctl_line(setting, runs)).collect();
+    let mut lines: Vec<Line> = settings.iter().map(|setting| sysctl_line(setting, runs, privileges)).collect();
     if config.is_none() {
         lines.push(unknown(AREA, "without a valid configuration it is not known what they should be", None));
     }
@@ -187,12 +189,13 @@ fn conntrack_room(count: Option<&str>, max: Option<&str>) -> Option<Line> {
     ))
 }
 
-fn sysctl_line(setting: &sysctl::Setting, runs: bool) -> Line {
+fn sysctl_line(setting: &sysctl::Setting, runs: bool, privileges: Privileges) -> Line {
     const AREA: &str = "sysctls";
     let sysctl::Setting { path, wanted, present, writable, .. } = setting;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let present = match present {
-        Err(error) => {
+        Err(NoValue::Forbidden(error)) => return unknown(AREA, error, Some(RIGHTS)),
+        Err(NoValue::Missing(error)) => {
             return failure(
                 AREA,
                 error,
@@ -214,6 +217,12 @@ fn sysctl_line(setting: &sysctl::Setting, runs: bool) -> Line {
             AREA,
             format_args!("{text}: it belongs to the machine, not to this network namespace"),
             "set it on the machine",
+        ),
+        // Another user, who has the privileges of a kube-proxy, may be able to.
+        sysctl::Writable::No if privileges.net_admin != Some(true) => unknown(
+            AREA,
+            format_args!("{text}: this process cannot write it, and does not know whether the kube-proxy can"),
+            Some(RIGHTS),
         ),
         sysctl::Writable::No => failure(
             AREA,

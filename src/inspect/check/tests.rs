@@ -12,7 +12,7 @@ use super::judge::lines_at;
 use super::*;
 use crate::inspect::output::Output;
 use crate::kernel::leftovers::Left;
-use crate::kernel::sysctl::{Setting, Writable};
+use crate::kernel::sysctl::{NoValue, Setting, Writable};
 use crate::model::Family;
 use crate::source::api::{Access, Allowed, Look, Reached};
 
@@ -71,7 +71,8 @@ fn good() -> Facts {
 }
 
 fn setting(name: &str, wanted: u64, present: Result<u64, String>, writable: Writable) -> Setting {
-    Setting { path: PathBuf::from("/proc/sys/net/netfilter").join(name), wanted, at_least: false, present, writable }
+    let (path, present) = (PathBuf::from("/proc/sys/net/netfilter").join(name), present.map_err(NoValue::Missing));
+    Setting { path, wanted, at_least: false, present, writable }
 }
 
 fn chain(family: &str, table: &str, hook: Hook, kind: &str, priority: i32) -> HookedChain {
@@ -192,8 +193,23 @@ fn a_sysctl_that_differs_is_judged_by_who_can_set_it() {
     assert_eq!(of(Writable::Yes, true), Some(Verdict::Warning), "another program changed it");
     assert_eq!(of(Writable::Never, false), Some(Verdict::Warning));
     assert_eq!(of(Writable::No, false), Some(Verdict::Failure));
-    let missing = troubles(|facts| config(facts).sysctls[0].present = Err("it does not exist".to_owned()));
+    let missing =
+        troubles(|facts| config(facts).sysctls[0].present = Err(NoValue::Missing("it does not exist".to_owned())));
     assert_eq!(missing, [(Verdict::Failure, "it does not exist".to_owned())]);
+    // Whoever lacks the privileges of a kube-proxy does not know what that one may do.
+    let of_a_user = |present, writable| {
+        let found = troubles(|facts| {
+            facts.privileges.net_admin = Some(false);
+            config(facts).sysctls[0] = Setting { present, ..setting("nf_conntrack_max", 262_144, Ok(7), writable) };
+        });
+        found.into_iter().filter(|(_, text)| !text.contains("CAP_NET_ADMIN")).collect::<Vec<_>>()
+    };
+    let found = of_a_user(Ok(7), Writable::No);
+    assert!(matches!(&found[..], [(Verdict::Unknown, text)] if text.contains("is 7")), "{found:?}");
+    let found = of_a_user(Err(NoValue::Forbidden("cannot read it".to_owned())), Writable::No);
+    assert_eq!(found, [(Verdict::Unknown, "cannot read it".to_owned())]);
+    let found = of_a_user(Err(NoValue::Missing("it does not exist".to_owned())), Writable::No);
+    assert_eq!(found, [(Verdict::Failure, "it does not exist".to_owned())]);
 }
 
 #[test]

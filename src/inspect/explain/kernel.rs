@@ -210,6 +210,7 @@ impl Routes for ThisHost {
         Ok(match self.routes.route(&query) {
             Ok(route) if route.kind == routes::UNICAST => Next::Elsewhere(self.link(route.output)),
             Ok(_) => Next::Here,
+            Err(error) if is_discarded(&error) => Next::Discarded(reason(&error)),
             Err(error) => Next::Nowhere(reason(&error)),
         })
     }
@@ -217,6 +218,11 @@ impl Routes for ThisHost {
     fn loopback(&mut self) -> Result<Link> {
         Ok(self.interface("lo").unwrap_or(Link::Unknown))
     }
+}
+
+/// Whether an error of a look-up means that packets are discarded, and not just that no route is known.
+fn is_discarded(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied | ErrorKind::CrossesDevices)
 }
 
 /// What an error of a look-up means.
@@ -227,7 +233,10 @@ fn reason(error: &io::Error) -> String {
         ErrorKind::CrossesDevices => {
             "the reverse-path filter drops packets from this source at this interface".to_owned()
         }
-        ErrorKind::InvalidInput => "the kernel takes no packet with these addresses at this interface".to_owned(),
+        ErrorKind::PermissionDenied => "a route prohibits it".to_owned(),
+        ErrorKind::InvalidInput => {
+            "its route is a blackhole, or the kernel takes no packet with these addresses at this interface".to_owned()
+        }
         _ => error.to_string(),
     }
 }

@@ -1,4 +1,5 @@
-//! `kube-proxy explain`: what becomes of the first packet of a connection, by the rules that are in the kernel now.
+//! `kube-proxy explain`: what becomes of a packet, by the rules that are in the kernel now: of the first one of a connection, or with the
+//! source port of a connection that the kernel tracks, of the next one.
 //!
 //! ```text
 //! --from, --to ─► packet ─► path ─► machine ─► branches ─► verdict ─► words, JSON
@@ -26,16 +27,18 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
 use nft::{Connection, Data, Family, TableName, Value};
 
+use crate::conntrack::traffic::{Ends, Phase};
 use crate::inspect::Outcome;
 use crate::inspect::names;
 use crate::inspect::output::{Format, FormatArgs, Output};
-use crate::kernel::routes;
+use crate::kernel::{find_connection, routes};
 use kernel::{Live, ThisHost};
 use machine::{Host as _, Lookup, Ruleset as _};
 use packet::{Link, Packet, protocol};
+use path::Known;
 
 pub use verdict::{Endpoint, Explanation, Told, Verdict};
 
@@ -56,7 +59,8 @@ Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused, o
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where the packet comes from; an address of this host means that the packet is sent here, any other that it arrives
+    /// Where the packet comes from; an address of this host means that the packet is sent here, any other that it arrives. With
+    /// the port of a connection that the kernel tracks already, the packet belongs to that one
     #[arg(long, value_name = "IP[:PORT]")]
     from: Source,
     /// Where it goes; tcp, unless udp, sctp or icmp is named
@@ -177,11 +181,12 @@ fn answer(args: &Args) -> Result<(Packet, Explanation)> {
     };
     let mut connection = Connection::open()?;
     let family = if from.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
+    let known = known(&packet)?;
     let mut changes = 0;
     loop {
         let mut live = Live::new(&mut connection, family);
         let before = live.generation()?;
-        let mut explanation = evaluate(&packet, is_own, family, &mut live, &mut host)?;
+        let mut explanation = evaluate(&packet, is_own, known, family, &mut live, &mut host)?;
         if live.generation()? == before || changes == TRIES {
             if changes == TRIES {
                 let text =
@@ -192,6 +197,20 @@ fn answer(args: &Args) -> Result<(Packet, Explanation)> {
         }
         changes += 1;
     }
+}
+
+/// The connection that the packet belongs to, when its source port is known and the kernel tracks it already. One that has ended gives way
+/// to the packet, which begins a new one.
+fn known(packet: &Packet) -> Result<Option<Known>> {
+    let Some(port) = packet.source_port.filter(|_| packet.has_ports()) else { return Ok(None) };
+    let ends = Ends { source: SocketAddr::new(packet.source, port), destination: packet.target() };
+    let found = find_connection(packet.protocol, ends).context("cannot ask the kernel for a tracked connection")?;
+    Ok(found.filter(|found| found.original == ends && found.phase != Phase::Ended).map(|found| Known {
+        to: found.reply.source,
+        source: found.reply.destination.ip(),
+        status: found.status,
+        answered: found.phase == Phase::Open,
+    }))
 }
 
 /// The interface at which the packet arrives.
@@ -215,11 +234,12 @@ fn input(args: &Args, is_own: bool, host: &mut ThisHost) -> Result<Link> {
 fn evaluate(
     packet: &Packet,
     is_own: bool,
+    known: Option<Known>,
     family: Family,
     live: &mut Live<'_>,
     host: &mut ThisHost,
 ) -> Result<Explanation> {
-    let walk = path::walk(packet.clone(), is_own, live, host)?;
+    let walk = path::walk(packet.clone(), is_own, known, live, host)?;
     let table = TableName::new(family, "kube-proxy");
     let tables = live.tables()?;
     let has_table = tables.iter().any(|known| (known.family, &known.name) == (family.number(), &table.name));

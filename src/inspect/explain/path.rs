@@ -10,13 +10,13 @@
 //! Chains of one hook are called in the order of their priorities, chains of type `nat` all at the priority of address translation
 //! (`nf_nat_proto.c`), and only until one of them translates. Connection tracking has the priority -200 at `prerouting` and `output`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use nft::TableName;
 use nft::decode::ChainHead;
 
-use super::machine::{Branch, Host, Machine, Ruleset, Tracking, status};
+use super::machine::{Branch, Fate, Host, Machine, Ruleset, Tracking, status};
 use super::packet::{Link, Packet};
 
 /// The hooks of a packet's way (`enum nf_inet_hooks`).
@@ -49,8 +49,10 @@ pub(crate) enum Next {
     Here,
     /// Elsewhere, through this interface.
     Elsewhere(Link),
-    /// Nowhere, and why.
+    /// Nowhere, because no route is known, and why.
     Nowhere(String),
+    /// Nowhere, because the kernel discards it, and why.
+    Discarded(String),
 }
 
 /// Routes of this host.
@@ -71,6 +73,19 @@ pub(crate) struct Before {
     pub(crate) chain: ChainHead,
 }
 
+/// A connection that the kernel tracks, and that the packet belongs to: its rules were met by an earlier packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// Where its packets go.
+    pub(crate) to: SocketAddr,
+    /// The source that they get.
+    pub(crate) source: IpAddr,
+    /// The status bits (`IPS_*`).
+    pub(crate) status: u32,
+    /// Whether it was answered.
+    pub(crate) answered: bool,
+}
+
 /// The ways of a packet.
 #[derive(Debug)]
 pub(crate) struct Walk {
@@ -80,6 +95,8 @@ pub(crate) struct Walk {
     pub(crate) before: Vec<Before>,
     /// Destinations without a route, and why.
     pub(crate) unrouted: Vec<(IpAddr, String)>,
+    /// The connection that the packet belongs to, if it is not the first one of it.
+    pub(crate) known: Option<Known>,
 }
 
 /// Whether a table is the proxy's own.
@@ -87,14 +104,20 @@ pub(crate) fn is_ours(table: &TableName) -> bool {
     ["kube-proxy", "kube-proxy-flowtable"].contains(&&*table.name)
 }
 
-/// Walks a packet from its start. `is_own` says whether it is this host's own.
-pub(crate) fn walk(packet: Packet, is_own: bool, ruleset: &mut impl Ruleset, routes: &mut impl Routes) -> Result<Walk> {
+/// Walks a packet from its start. `is_own` says whether it is this host's own, `known` whether it belongs to a known connection.
+pub(crate) fn walk(
+    packet: Packet,
+    is_own: bool,
+    known: Option<Known>,
+    ruleset: &mut impl Ruleset,
+    routes: &mut impl Routes,
+) -> Result<Walk> {
     let chains = ruleset.base_chains()?;
     let machine = Machine::new(ruleset, routes);
-    let mut walker = Walker { machine, chains, before: Vec::new(), unrouted: Vec::new() };
+    let mut walker = Walker { machine, chains, before: Vec::new(), unrouted: Vec::new(), known };
     let start = vec![Branch::new(packet)];
     let branches = if is_own { walker.leave(start)? } else { walker.arrive(start)? };
-    Ok(Walk { branches, before: walker.before, unrouted: walker.unrouted })
+    Ok(Walk { branches, before: walker.before, unrouted: walker.unrouted, known })
 }
 
 struct Walker<'a, R, H> {
@@ -102,6 +125,7 @@ struct Walker<'a, R, H> {
     chains: Vec<ChainHead>,
     before: Vec<Before>,
     unrouted: Vec<(IpAddr, String)>,
+    known: Option<Known>,
 }
 
 /// What is called at a hook.
@@ -127,8 +151,9 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
                 done.push(branch);
                 continue;
             }
-            match self.next(&branch.packet)? {
+            match self.next(&mut branch)? {
                 None => done.extend(self.input(branch)?),
+                Some(_) if branch.fate.is_some() => done.push(branch),
                 Some(output) => {
                     branch.packet.output = output;
                     let forwarded = self.hook(Hook::Forward, vec![branch])?;
@@ -148,7 +173,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     fn leave(&mut self, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
         self.note_earlier(Hook::Output);
         for branch in &mut branches {
-            branch.packet.output = self.output(&branch.packet)?;
+            branch.packet.output = self.output(branch)?;
         }
         let mut done = Vec::new();
         for mut branch in self.hook(Hook::Output, branches)? {
@@ -157,8 +182,20 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
                 continue;
             }
             // The kernel routes a packet again whose destination or mark was changed.
-            let next = self.next(&branch.packet)?;
+            let next = self.next(&mut branch)?;
+            if branch.fate.is_some() {
+                done.push(branch);
+                continue;
+            }
             let is_here = next.is_none();
+            if !is_here && branch.packet.source == IpAddr::V6(Ipv6Addr::LOCALHOST) {
+                let to = branch.packet.destination;
+                branch.fate = Some(Fate::Unrouted(format!(
+                    "packets from ::1 to {to}, which is another host, get no answer: IPv6 takes none to ::1 from outside"
+                )));
+                done.push(branch);
+                continue;
+            }
             branch.packet.output = match next {
                 None => self.machine.host.loopback()?,
                 Some(output) => output,
@@ -185,13 +222,21 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         Ok(done)
     }
 
-    /// The interface of a packet to elsewhere; `None` for one to this host.
-    fn next(&mut self, packet: &Packet) -> Result<Option<Link>> {
-        Ok(match self.machine.host.next(packet)? {
+    /// The interface of a packet to elsewhere; `None` for one to this host. A packet that rules sent to an endpoint, and any of this host, ends
+    /// here when the kernel discards it. Without a route it goes on, as far as rules are concerned: routes come and go.
+    fn next(&mut self, branch: &mut Branch) -> Result<Option<Link>> {
+        Ok(match self.machine.host.next(&branch.packet)? {
             Next::Here => None,
             Next::Elsewhere(link) => Some(link),
-            Next::Nowhere(why) => {
-                let unrouted = (packet.destination, why);
+            Next::Discarded(why) if branch.endpoint.is_some() || branch.packet.input == Link::None => {
+                branch.fate = Some(Fate::Unrouted(format!(
+                    "this host does not send packets from {} to {}: {why}",
+                    branch.packet.source, branch.packet.destination
+                )));
+                Some(Link::Unknown)
+            }
+            Next::Nowhere(why) | Next::Discarded(why) => {
+                let unrouted = (branch.packet.destination, why);
                 if !self.unrouted.contains(&unrouted) {
                     self.unrouted.push(unrouted);
                 }
@@ -200,8 +245,8 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         })
     }
 
-    fn output(&mut self, packet: &Packet) -> Result<Link> {
-        match self.next(packet)? {
+    fn output(&mut self, branch: &mut Branch) -> Result<Link> {
+        match self.next(branch)? {
             None => self.machine.host.loopback(),
             Some(link) => Ok(link),
         }
@@ -211,7 +256,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     fn hook(&mut self, hook: Hook, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
         for unit in self.units(hook) {
             branches = match unit {
-                Unit::Tracking => branches.into_iter().map(track).collect(),
+                Unit::Tracking => branches.into_iter().map(|branch| self.track(branch)).collect(),
                 Unit::Nat(chains) => self.nat(hook, &chains, branches)?,
                 Unit::Chain(chain) => self.chain(&chain, branches)?,
             };
@@ -281,6 +326,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
             translated || connection.tracking != Tracking::New || branch.fate.is_some()
         };
         let mut branches = branches;
+        branches.iter_mut().for_each(|branch| self.translate_known(branch, of_destination));
         for chain in chains {
             let (done, open): (Vec<Branch>, Vec<Branch>) = branches.into_iter().partition(is_done);
             branches = done;
@@ -298,12 +344,30 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         }
         Ok(branches)
     }
-}
 
-fn track(mut branch: Branch) -> Branch {
-    if branch.connection.tracking == Tracking::NotYet {
-        branch.connection.tracking = Tracking::New;
-        branch.connection.original = Some(branch.packet.target());
+    fn track(&self, mut branch: Branch) -> Branch {
+        if branch.connection.tracking == Tracking::NotYet {
+            branch.connection.tracking = Tracking::New;
+            branch.connection.original = Some(branch.packet.target());
+            if let Some(known) = self.known {
+                branch.connection.tracking = Tracking::Known { answered: known.answered };
+                branch.connection.status = known.status;
+            }
+        }
+        branch
     }
-    branch
+
+    /// The packet of a known connection is translated as the first one was.
+    fn translate_known(&self, branch: &mut Branch, of_destination: bool) {
+        let (Some(known), Tracking::Known { .. }) = (self.known, branch.connection.tracking) else { return };
+        let packet = &mut branch.packet;
+        if of_destination && packet.target() != known.to {
+            (packet.destination, packet.port) = (known.to.ip(), known.to.port());
+            branch.endpoint = Some(known.to);
+        }
+        if !of_destination && packet.source != known.source {
+            packet.source = known.source;
+            branch.masqueraded = true;
+        }
+    }
 }

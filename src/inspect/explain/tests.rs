@@ -126,7 +126,7 @@ impl World {
     fn explain(mut self, packet: &Packet) -> Explanation {
         let is_own = packet.source == IpAddr::from(OWN);
         let packet = Packet { input: if is_own { Link::None } else { packet.input.clone() }, ..packet.clone() };
-        let walk = walk(packet.clone(), is_own, &mut self, &mut Node).unwrap();
+        let walk = walk(packet.clone(), is_own, None, &mut self, &mut Node).unwrap();
         verdict::explain(&walk, &packet, None, true)
     }
 }

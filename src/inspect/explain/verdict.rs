@@ -122,11 +122,14 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>, has_t
     };
     explanation.reason = match verdict {
         Verdict::Unknown => unknown(&walk.branches),
-        Verdict::Translated => translated(&explanation, &sentences),
+        Verdict::Translated if walk.known.is_some() => tracked("translated", &explanation),
+        Verdict::Passed if walk.known.is_some() => tracked("not translated", &explanation),
+        Verdict::Translated => translated(&explanation, first, &sentences),
         Verdict::Passed if !has_table => {
             "this host has no table kube-proxy for this family: no kube-proxy has written rules".to_owned()
         }
         Verdict::Passed => passed(&explanation, packet),
+        Verdict::Dropped if unrouted(first).is_some() => translated(&explanation, first, &sentences),
         Verdict::Dropped | Verdict::Refused => {
             let last = sentences.iter().rev().find(|sentence| sentence.is_reason).or(sentences.last());
             last.map_or_else(String::new, |sentence| sentence.text.clone())
@@ -153,7 +156,7 @@ fn agreement<'a, 'b>(worlds: &'a [Vec<&'b Branch>]) -> (&'a [&'b Branch], bool) 
 
 fn verdict_of(branch: &Branch) -> Verdict {
     match &branch.fate {
-        Some(Fate::Dropped) => Verdict::Dropped,
+        Some(Fate::Dropped | Fate::Unrouted(_)) => Verdict::Dropped,
         Some(Fate::Refused) => Verdict::Refused,
         Some(Fate::Unknown(_)) => Verdict::Unknown,
         None if branch.endpoint.is_some() => Verdict::Translated,
@@ -262,19 +265,39 @@ fn classes<'a>(branches: &[&'a Branch]) -> Vec<Class<'a>> {
     classes.into_values().map(|branches| Class { branches }).collect()
 }
 
-fn translated(explanation: &Explanation, sentences: &[&Sentence]) -> String {
+/// Why this host cannot send a packet on.
+fn unrouted<'a>(branches: &[&'a Branch]) -> Option<&'a str> {
+    branches.iter().find_map(|branch| match &branch.fate {
+        Some(Fate::Unrouted(why)) => Some(&**why),
+        _ => None,
+    })
+}
+
+/// A packet of a connection that the kernel knows.
+fn tracked(how: &str, explanation: &Explanation) -> String {
+    let to = explanation.endpoints.first();
+    let to = to.map_or_else(String::new, |to| format!(", to {}", SocketAddr::new(to.address, to.port)));
+    format!(
+        "the kernel tracks this connection already: its packets are {how}{to}, as the first one was, and no Service is looked up for them"
+    )
+}
+
+fn translated(explanation: &Explanation, branches: &[&Branch], sentences: &[&Sentence]) -> String {
     let count = explanation.endpoints.len();
     let who = explanation.service.as_deref().unwrap_or("another program's rule");
     let stopped = explanation.endpoints.iter().filter(|endpoint| endpoint.verdict != Verdict::Translated).count();
     let to = match &explanation.endpoints[..] {
+        [] => return unrouted(branches).unwrap_or_default().to_owned(),
         [only] => format!("{who} sends it to {}", SocketAddr::new(only.address, only.port)),
         _ => format!("{who} sends it to one of {count} endpoints"),
     };
     if stopped == 0 {
         return to;
     }
-    let why = sentences.iter().rev().find(|sentence| sentence.is_reason).map_or("", |sentence| &sentence.text);
-    format!("{to}, but {stopped} of these cannot be reached: {why}")
+    let by_rule = || sentences.iter().rev().find(|sentence| sentence.is_reason).map_or("", |sentence| &sentence.text);
+    let why = unrouted(branches).unwrap_or_else(by_rule);
+    let which = if stopped == count { String::new() } else { format!(" {stopped} of these cannot be reached:") };
+    format!("{to}, but{which} {why}")
 }
 
 fn passed(explanation: &Explanation, packet: &Packet) -> String {

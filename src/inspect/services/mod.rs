@@ -190,7 +190,7 @@ const FEW: usize = 3;
 fn unknown(view: &View, wanted: &Wanted) -> anyhow::Error {
     match wanted {
         Wanted::Service(name) => {
-            let what = format!("no Service {name} in the tables of this node");
+            let what = names::no_service(&name.to_string());
             let known = view.fronts.iter().filter_map(|front| front.service.as_deref());
             names::unknown(&what, &name.to_string(), known)
         }

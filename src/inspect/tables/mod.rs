@@ -45,6 +45,8 @@ pub(crate) struct FrontView {
     pub(crate) sources: Option<Vec<IpNet>>,
     /// The connections that counters counted, if `nftables.counters` is on.
     pub(crate) counted: Option<u64>,
+    /// Whether its endpoints have counters that all fronts of the service port share, as in layout `chains`.
+    pub(crate) shares_counters: bool,
     /// Where it leads, sorted by address.
     pub(crate) endpoints: Vec<EndpointView>,
 }

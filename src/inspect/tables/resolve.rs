@@ -48,6 +48,7 @@ fn view(collected: &Collected, front: Front, mut record: Record) -> FrontView {
         policy: policy.or_else(|| (record.is_refused && !is_cut(notes)).then_some(Policy::Cluster)),
         affinity: path.affinity,
         counted: record.counted,
+        shares_counters: path.shares_counters,
         sources: is_restricted.then_some(sources),
         endpoints: path.endpoints,
     }
@@ -79,6 +80,7 @@ struct Path {
     policy: Option<Policy>,
     affinity: Option<Affinity>,
     sources: Option<Vec<IpNet>>,
+    shares_counters: bool,
     endpoints: Vec<EndpointView>,
     /// The addresses of `endpoints`.
     seen: HashSet<SocketAddr>,
@@ -140,7 +142,7 @@ const MAX_STEPS: usize = 4;
 
 /// Layout `chains`.
 fn in_chains(collected: &Collected, first: &str) -> Path {
-    let mut path = Path::default();
+    let mut path = Path { shares_counters: true, ..Path::default() };
     let empty = Rest::default();
     let mut name = first;
     for _ in 0..MAX_STEPS {

@@ -5,8 +5,8 @@
 //!        tables ──► names of fronts ──┘                 └──► table, JSON
 //! ```
 //!
-//! Each look walks over the tracked connections and forgets them. The tables are read again only when something wrote to nf_tables, and
-//! not more often than costs a twentieth of the time. Invariant: memory is that of the tables and of [`crate::conntrack::traffic`].
+//! Each look walks over the tracked connections and forgets them. The tables are read again only when something wrote to nf_tables, or
+//! the rules count, and not more often than costs a twentieth of the time. Invariant: memory is that of the tables and of [`crate::conntrack::traffic`].
 
 mod sample;
 mod view;
@@ -44,6 +44,7 @@ Examples:
   kube-proxy top -o json --interval 5s       the same as JSON, with the rates of five seconds
 
 Keys: q quits, / filters, arrows select, n o u p b s sort, r reverses the order.
+COUNTED is there while nftables.counters is on: connections since the counter was made, those included that the kernel forgot.
 Packets and bytes need the sysctl net.netfilter.nf_conntrack_acct=1, and count connections that began after it.
 Needs CAP_NET_ADMIN. Exit codes: 0 fine, 2 could not look.";
 
@@ -93,14 +94,15 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
 
 /// Prints the service ports, and with `wide` the endpoints below each.
 fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Result<()> {
-    let headings = view::headings().map(Column::number);
+    let counters = sample.has_counters();
+    let headings: Vec<Column> = view::headings(counters).iter().copied().map(Column::number).collect();
     let mut table = Table::new([&[Column::text("SERVICE")][..], &headings, &[Column::text("")]].concat());
     for row in view.rows(sample) {
-        let cells = view::cells(&row).map(Cell::from);
+        let cells: Vec<Cell> = view::cells(&row, counters).into_iter().map(Cell::from).collect();
         table.row([&[Cell::from(&row.name)][..], &cells].concat());
         let endpoints = if wide { sample.endpoints(&row.name) } else { Vec::new() };
         for endpoint in &endpoints {
-            let cells = view::cells(&endpoint.row).map(Cell::from);
+            let cells: Vec<Cell> = view::cells(&endpoint.row, counters).into_iter().map(Cell::from).collect();
             let remark = Cell::from(endpoint.remark(&endpoints).unwrap_or_default());
             table.row([&[Cell::from(format!("  {}", endpoint.address))][..], &cells, &[remark]].concat());
         }
@@ -176,7 +178,8 @@ impl Sampler {
     fn look(&mut self) -> Result<Sample> {
         let start = Instant::now();
         let generation = self.connection.generation()?;
-        if generation != self.generation && start >= self.read_after {
+        let counts = self.names.iter().any(|named| named.counted.is_some());
+        if (counts || generation != self.generation) && start >= self.read_after {
             (self.names, self.fronts, self.read_after) = read()?;
             self.generation = generation;
         }
@@ -208,7 +211,9 @@ impl From<tables::FrontView> for Named {
         Self {
             service: name.into(),
             front: view.front,
-            endpoints: view.endpoints.iter().map(|endpoint| endpoint.address).collect(),
+            counted: view.counted,
+            endpoints: view.endpoints.iter().map(|endpoint| (endpoint.address, endpoint.counted)).collect(),
+            shares_counters: view.shares_counters,
         }
     }
 }

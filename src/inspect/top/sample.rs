@@ -19,8 +19,12 @@ pub(super) struct Named {
     pub(super) service: Arc<str>,
     /// What clients connect to.
     pub(super) front: Front,
-    /// The endpoints that the tables have for it.
-    pub(super) endpoints: Vec<SocketAddr>,
+    /// The connections that its counter counted; `None` without one (`nftables.counters`).
+    pub(super) counted: Option<u64>,
+    /// The endpoints that the tables have for it, with what their counters counted.
+    pub(super) endpoints: Vec<(SocketAddr, Option<u64>)>,
+    /// Whether all fronts of the service port share the counters of the endpoints.
+    pub(super) shares_counters: bool,
 }
 
 /// The numbers of one moment.
@@ -43,7 +47,15 @@ pub(super) struct Sample {
 struct ServiceCount {
     name: Arc<str>,
     count: Count,
+    counted: Option<u64>,
     fronts: Vec<usize>,
+}
+
+impl ServiceCount {
+    /// A service port without fronts.
+    fn of(name: &Arc<str>) -> Self {
+        Self { name: Arc::clone(name), count: Count::default(), counted: None, fronts: Vec::new() }
+    }
 }
 
 impl Sample {
@@ -55,41 +67,52 @@ impl Sample {
         accounting: bool,
         took: Duration,
     ) -> Self {
-        let mut by_name: BTreeMap<&Arc<str>, (Count, Vec<usize>)> = BTreeMap::new();
+        let mut by_name: BTreeMap<&Arc<str>, ServiceCount> = BTreeMap::new();
         for (position, (named, count)) in fronts.iter().zip(&look.fronts).enumerate() {
-            let (sum, positions) = by_name.entry(&named.service).or_default();
-            sum.add(*count);
-            positions.push(position);
+            let sum = by_name.entry(&named.service).or_insert_with(|| ServiceCount::of(&named.service));
+            sum.count.add(*count);
+            sum.counted = added(sum.counted, named.counted);
+            sum.fronts.push(position);
         }
-        let services = by_name.into_iter();
-        let services =
-            services.map(|(name, (count, fronts))| ServiceCount { name: Arc::clone(name), count, fronts }).collect();
+        let services = by_name.into_values().collect();
         Self { fronts, look, services, since, accounting, took }
     }
 
     /// The numbers of all service ports, sorted by name.
     pub(super) fn services(&self) -> impl ExactSizeIterator<Item = Row> + '_ {
-        self.services.iter().map(|service| self.row(Arc::clone(&service.name), service.count))
+        self.services.iter().map(|service| self.row(Arc::clone(&service.name), service.count, service.counted))
+    }
+
+    /// Whether the rules count the connections to fronts (`nftables.counters`).
+    pub(super) fn has_counters(&self) -> bool {
+        self.fronts.iter().any(|named| named.counted.is_some())
     }
 
     /// The endpoints of a service port, sorted by address: those that the tables have, and those that still have connections.
     pub(super) fn endpoints(&self, service: &str) -> Vec<EndpointRow> {
         let Ok(place) = self.services.binary_search_by(|known| (*known.name).cmp(service)) else { return Vec::new() };
         let fronts = &self.services[place].fronts;
-        let mut found: BTreeMap<SocketAddr, (Count, bool)> = BTreeMap::new();
+        let mut found: BTreeMap<SocketAddr, Found> = BTreeMap::new();
         for position in fronts {
-            for endpoint in &self.fronts[*position].endpoints {
-                found.entry(*endpoint).or_default().1 = true;
+            let named = &self.fronts[*position];
+            for (endpoint, counted) in &named.endpoints {
+                let found = found.entry(*endpoint).or_default();
+                found.listed = true;
+                found.counted = if named.shares_counters { *counted } else { added(found.counted, *counted) };
             }
         }
         for ((position, endpoint), count) in &self.look.endpoints {
             if fronts.contains(position) {
-                found.entry(*endpoint).or_default().0.add(*count);
+                found.entry(*endpoint).or_default().count.add(*count);
             }
         }
         let rows = found.into_iter();
-        rows.map(|(address, (count, listed))| EndpointRow { address, listed, row: self.row("".into(), count) })
-            .collect()
+        rows.map(|(address, found)| EndpointRow {
+            address,
+            listed: found.listed,
+            row: self.row("".into(), found.count, found.counted),
+        })
+        .collect()
     }
 
     /// The number of connections that are not closed.
@@ -102,7 +125,7 @@ impl Sample {
         self.look.one_in
     }
 
-    fn row(&self, name: Arc<str>, count: Count) -> Row {
+    fn row(&self, name: Arc<str>, count: Count, by_rules: Option<u64>) -> Row {
         let rate = |number: u64| self.since.map(|since| per_second(number, since));
         let since = count.since.unwrap_or_default();
         let (total, came) = (count.counters.unwrap_or_default(), since.counters.unwrap_or_default());
@@ -116,6 +139,7 @@ impl Sample {
             bytes: counted(total.bytes),
             packet_rate: counted(came.packets).and_then(rate),
             byte_rate: counted(came.bytes).and_then(rate),
+            counted: by_rules,
         }
     }
 
@@ -138,6 +162,19 @@ impl Sample {
             services: services.collect(),
         }
     }
+}
+
+/// What is known of an endpoint.
+#[derive(Default)]
+struct Found {
+    count: Count,
+    counted: Option<u64>,
+    listed: bool,
+}
+
+/// The sum of two numbers that may not be there.
+fn added(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.zip(b).map(|(a, b)| a + b).or(a).or(b)
 }
 
 /// A number of events in this time, as a number a second.
@@ -165,6 +202,8 @@ pub(super) struct Row {
     pub(super) packet_rate: Option<u64>,
     /// Bytes a second since the look before.
     pub(super) byte_rate: Option<u64>,
+    /// Connections that the counters of the rules counted since they were made; `None` without counters.
+    pub(super) counted: Option<u64>,
 }
 
 impl Row {
@@ -178,6 +217,7 @@ impl Row {
             bytes: self.bytes,
             packets_per_second: self.packet_rate,
             bytes_per_second: self.byte_rate,
+            counted: self.counted,
         }
     }
 }
@@ -248,6 +288,7 @@ struct Numbers {
     bytes: Option<u64>,
     packets_per_second: Option<u64>,
     bytes_per_second: Option<u64>,
+    counted: Option<u64>,
 }
 
 #[cfg(test)]
@@ -262,7 +303,9 @@ pub(super) mod testing {
         let named = |service: &str, ip: &str, endpoints: &[&str]| Named {
             service: service.into(),
             front: Front { destination: Destination::Address(ip.parse().unwrap()), protocol: Protocol::Tcp, port: 80 },
-            endpoints: endpoints.iter().map(|text| text.parse().unwrap()).collect(),
+            counted: None,
+            endpoints: endpoints.iter().map(|text| (text.parse().unwrap(), None)).collect(),
+            shares_counters: false,
         };
         let web = ["10.244.0.1:8080", "10.244.0.2:8080", "10.244.0.3:8080"];
         let fronts: Arc<[Named]> = Arc::new([
@@ -337,7 +380,7 @@ mod tests {
             web["endpoints"][3],
             serde_json::json!({
                 "address": "10.244.0.7", "port": 8080, "inTable": false, "newPerSecond": 0.0, "open": 1, "unanswered": 0,
-                "packets": null, "bytes": null, "packetsPerSecond": null, "bytesPerSecond": null,
+                "packets": null, "bytes": null, "packetsPerSecond": null, "bytesPerSecond": null, "counted": null,
             })
         );
         let counted = serde_json::to_value(document(&shop(true))).unwrap();

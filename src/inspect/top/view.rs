@@ -52,7 +52,8 @@ pub(super) enum Answer {
     Quit,
 }
 
-const SERVICE_HEADINGS: [&str; 7] = ["NEW/S", "OPEN", "UNANSW", "PACKETS", "BYTES", "PKT/S", "BYTES/S"];
+/// The last one only where the rules count.
+const SERVICE_HEADINGS: [&str; 8] = ["NEW/S", "OPEN", "UNANSW", "PACKETS", "BYTES", "PKT/S", "BYTES/S", "COUNTED"];
 /// The width of a column of numbers, the gap before it included.
 const NUMBER: usize = 9;
 /// The narrowest column of names.
@@ -140,7 +141,8 @@ impl View {
         let endpoints = rows.get(position).map_or_else(Vec::new, |row| sample.endpoints(&row.name));
         let mut lines = vec![Line::new(Tone::Plain, title(sample, &rows, interval))];
         lines.extend(notes(sample).into_iter().map(|note| Line::new(Tone::Warning, note)));
-        lines.push(Line::new(Tone::Strong, heading("SERVICE", width)));
+        let columns = headings(sample.has_counters()).len();
+        lines.push(Line::new(Tone::Strong, heading("SERVICE", width, columns)));
         // The endpoints get what they need, up to half of what is left; one line is the footer's.
         let left = height.saturating_sub(lines.len() + 1);
         let below = if left < 6 || rows.is_empty() { 0 } else { (endpoints.len() + 2).min(left / 2) };
@@ -148,14 +150,14 @@ impl View {
         let first = (position + 1).saturating_sub(self.page).max(position / self.page * self.page).min(position);
         for (at, row) in rows.iter().enumerate().skip(first).take(self.page) {
             let tone = if row.unanswered > row.open { Tone::Warning } else { Tone::Plain };
-            lines.push(Line::new(tone, numbers(&row.name, row, width)).selected(at == position));
+            lines.push(Line::new(tone, numbers(&row.name, row, width, columns)).selected(at == position));
         }
         if rows.is_empty() {
             lines.push(Line::new(Tone::Faint, "no Service matches the filter"));
         }
         if below > 0 {
             lines.resize(height - below - 1, Line::default());
-            lines.extend(endpoint_lines(&rows[position].name, &endpoints, width, below));
+            lines.extend(endpoint_lines(&rows[position].name, &endpoints, (width, columns), below));
         }
         lines.truncate(height.saturating_sub(1));
         lines.resize(height.saturating_sub(1), Line::default());
@@ -197,29 +199,29 @@ pub(super) fn notes(sample: &Sample) -> Vec<String> {
 }
 
 /// The width of the column of names.
-fn name_width(width: usize) -> usize {
-    width.saturating_sub(NUMBER * SERVICE_HEADINGS.len()).max(NAME)
+fn name_width(width: usize, columns: usize) -> usize {
+    width.saturating_sub(NUMBER * columns).max(NAME)
 }
 
-fn heading(name: &str, width: usize) -> String {
-    let mut line = format!("{name:<0$}", name_width(width));
-    SERVICE_HEADINGS.iter().for_each(|heading| line += &format!("{heading:>NUMBER$}"));
+fn heading(name: &str, width: usize, columns: usize) -> String {
+    let mut line = format!("{name:<0$}", name_width(width, columns));
+    SERVICE_HEADINGS[..columns].iter().for_each(|heading| line += &format!("{heading:>NUMBER$}"));
     line
 }
 
-fn numbers(name: &str, row: &Row, width: usize) -> String {
-    let room = name_width(width);
+fn numbers(name: &str, row: &Row, width: usize, columns: usize) -> String {
+    let room = name_width(width, columns);
     let name =
         if name.chars().count() > room { name.chars().take(room - 1).chain(['~']).collect() } else { name.to_owned() };
     let mut line = format!("{name:<room$}");
-    cells(row).iter().for_each(|cell| line += &format!("{cell:>NUMBER$}"));
+    cells(row, columns == SERVICE_HEADINGS.len()).iter().for_each(|cell| line += &format!("{cell:>NUMBER$}"));
     line
 }
 
 /// The numbers of a row, in the order of the headings.
-pub(super) fn cells(row: &Row) -> [String; 7] {
+pub(super) fn cells(row: &Row, counters: bool) -> Vec<String> {
     let or_dash = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), short);
-    [
+    let mut cells = vec![
         row.new.map_or_else(|| "-".to_owned(), tenths),
         short(row.open),
         short(row.unanswered),
@@ -227,23 +229,31 @@ pub(super) fn cells(row: &Row) -> [String; 7] {
         or_dash(row.bytes),
         or_dash(row.packet_rate),
         or_dash(row.byte_rate),
-    ]
+    ];
+    cells.extend(counters.then(|| or_dash(row.counted)));
+    cells
 }
 
 /// The headings of [`cells`].
-pub(super) const fn headings() -> [&'static str; 7] {
-    SERVICE_HEADINGS
+pub(super) fn headings(counters: bool) -> &'static [&'static str] {
+    &SERVICE_HEADINGS[..if counters { SERVICE_HEADINGS.len() } else { SERVICE_HEADINGS.len() - 1 }]
 }
 
-fn endpoint_lines(service: &str, endpoints: &[EndpointRow], width: usize, room: usize) -> Vec<Line> {
-    let mut lines = vec![Line::default(), Line::new(Tone::Strong, heading(&format!("ENDPOINT of {service}"), width))];
+fn endpoint_lines(
+    service: &str,
+    endpoints: &[EndpointRow],
+    (width, columns): (usize, usize),
+    room: usize,
+) -> Vec<Line> {
+    let title = heading(&format!("ENDPOINT of {service}"), width, columns);
+    let mut lines = vec![Line::default(), Line::new(Tone::Strong, title)];
     let shown = if endpoints.len() + 2 > room { room - 3 } else { endpoints.len() };
     for endpoint in &endpoints[..shown] {
         let remark = endpoint.remark(endpoints);
         let tone = if remark.is_some() { Tone::Warning } else { Tone::Plain };
-        let text = numbers(&endpoint.address.to_string(), &endpoint.row, width);
+        let text = numbers(&endpoint.address.to_string(), &endpoint.row, width, columns);
         let remark = remark.map_or_else(String::new, |remark| format!("  {remark}"));
-        lines.push(Line::new(tone, mark(&text, &remark, width)));
+        lines.push(Line::new(tone, mark(&text, &remark, name_width(width, columns))));
     }
     if shown < endpoints.len() {
         lines.push(Line::new(Tone::Faint, format!("and {} more", endpoints.len() - shown)));
@@ -252,9 +262,9 @@ fn endpoint_lines(service: &str, endpoints: &[EndpointRow], width: usize, room: 
 }
 
 /// Puts a remark behind the name, where there is room, else behind the line.
-fn mark(line: &str, remark: &str, width: usize) -> String {
+fn mark(line: &str, remark: &str, name_width: usize) -> String {
     let name = line.split(' ').next().unwrap_or_default().len();
-    let room = name_width(width).saturating_sub(name);
+    let room = name_width.saturating_sub(name);
     if remark.len() <= room && line.is_ascii() {
         format!("{}{remark}{}", &line[..name], &line[name + remark.len()..])
     } else {

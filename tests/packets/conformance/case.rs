@@ -1,4 +1,4 @@
-//! A case: what a file holds, and what the proxy is given of it.
+//! A case: what a file holds, and what the proxy is given of it. A sequence: cases that follow each other on one live proxy.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,8 +11,22 @@ use crate::support::layout::Layout;
 use crate::support::probe::Proto;
 use crate::support::proxy;
 
-/// What a case may require that this runner does not give.
-const LEFT_OUT: [&str; 2] = ["flows", "gate-locked-since-1.35"];
+/// What a case may require that this runner does not give: a feature gate that is gone.
+const LEFT_OUT: &str = "gate-locked-since-1.35";
+/// What a case requires that is only a step of a sequence.
+const FLOWS: &str = "flows";
+
+/// Cases in the order in which they follow each other on one proxy.
+pub(crate) struct Sequence {
+    /// Its name.
+    pub(crate) id: String,
+    /// Its steps.
+    pub(crate) steps: Vec<Case>,
+    /// The numbers of the steps before which the proxy is stopped, and started on the new state; the first step has number 1.
+    pub(crate) restarts: BTreeSet<u64>,
+    /// The numbers of the steps in which clients are sent to the endpoint of the step before.
+    pub(crate) remembers: BTreeSet<u64>,
+}
 
 /// One file.
 pub(crate) struct Case {
@@ -50,6 +64,8 @@ pub(crate) struct Probe {
     pub(crate) proto: Proto,
     /// What has to become of it.
     pub(crate) expect: Expect,
+    /// The source port of a UDP flow that goes on from step to step.
+    pub(crate) flow: Option<u16>,
     /// The source is a service's address that the node has to own while this is sent.
     pub(crate) source_on_node: bool,
 }
@@ -82,9 +98,31 @@ pub(crate) fn all() -> Vec<Case> {
         )
     });
     let files = entries.map(|entry| entry.expect("a folder can be read").path());
-    let mut cases: Vec<Case> = files.filter(|path| is_case(path)).filter_map(|path| Case::read(&path)).collect();
+    let cases = files.filter(|path| is_case(path)).map(|path| Case::read(&path));
+    let mut cases: Vec<Case> = cases.filter(|case| !case.requires(LEFT_OUT) && !case.requires(FLOWS)).collect();
     cases.sort_by(|a, b| a.id.cmp(&b.id));
     cases
+}
+
+/// All sequences of the folder.
+pub(crate) fn sequences() -> Vec<Sequence> {
+    let folder = folder();
+    let numbers = |value: &Value| list(value).filter_map(Value::as_u64).collect();
+    let sequence = |value: &Value| Sequence {
+        id: text(value, "id").to_owned(),
+        steps: list(&value["sequence"])
+            .map(|step| Case::read(&folder.join(format!("{}.json", step.as_str().expect("the name of a case")))))
+            .collect(),
+        restarts: numbers(&value["restart_before_step"]),
+        remembers: list(&value["sticky_across_steps"]).filter_map(|pair| pair[1].as_u64()).collect(),
+    };
+    let file = read(&folder.join("sequences.json"));
+    list(&file["sequences"]).map(sequence).collect()
+}
+
+fn read(path: &Path) -> Value {
+    let content = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&content).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn is_case(path: &Path) -> bool {
@@ -117,7 +155,11 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn port(value: &Value) -> u16 {
-    value["port"].as_u64().and_then(|port| port.try_into().ok()).unwrap_or(0)
+    number(&value["port"])
+}
+
+fn number(value: &Value) -> u16 {
+    value.as_u64().and_then(|number| number.try_into().ok()).unwrap_or(0)
 }
 
 /// The scheduler that `$CONFORMANCE_SCHEDULER` names, for runs that show that a scheduler changes nothing but the choice.
@@ -126,14 +168,14 @@ pub(crate) fn scheduler() -> Option<String> {
 }
 
 impl Case {
-    fn read(path: &Path) -> Option<Self> {
-        let content = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let value: Value = serde_json::from_str(&content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        if list(&value["requires"]).any(|what| LEFT_OUT.iter().any(|left_out| what == left_out)) {
-            return None;
-        }
+    fn read(path: &Path) -> Self {
+        let value = read(path);
         let probes = list(&value["probes"]).map(probe).collect();
-        Some(Self { id: text(&value, "id").to_owned(), probes, value })
+        Self { id: text(&value, "id").to_owned(), probes, value }
+    }
+
+    fn requires(&self, what: &str) -> bool {
+        list(&self.value["requires"]).any(|required| required == what)
     }
 
     /// The node's addresses, the first of each family being its primary one.
@@ -231,6 +273,7 @@ fn probe(value: &Value) -> Probe {
         "icmp" => Proto::Ping,
         other => panic!("proto {other}"),
     };
+    let flow = value["flow"].is_string().then(|| number(&value["sport"])).filter(|_| proto == Proto::Udp);
     Probe {
         name: text(value, "name").to_owned(),
         origin,
@@ -238,6 +281,7 @@ fn probe(value: &Value) -> Probe {
         target: SocketAddr::new(address(text(value, "dst")), port(value)),
         proto,
         expect: expect(&value["expect"]),
+        flow,
         source_on_node: list(&value["requires"]).any(|what| what == "vip-on-node"),
     }
 }

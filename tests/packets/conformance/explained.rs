@@ -14,8 +14,7 @@ use crate::support::proxy::binary;
 const ROUNDING: f64 = 1e-9;
 
 /// What is wrong with the explanation of a probe of which this came.
-pub(crate) fn judge(network: &Network, probe: &Probe, tally: &Tally) -> Result<(), String> {
-    let explanation = of(network, probe)?;
+pub(crate) fn judge(probe: &Probe, tally: &Tally, explanation: &Explanation) -> Result<(), String> {
     // A probe's port was not asked about, and the place that it leads to cannot be told without.
     if scheduler().as_deref() == Some("maglev") && explanation.verdict == Verdict::Unknown {
         return Ok(());
@@ -41,7 +40,7 @@ pub(crate) fn judge(network: &Network, probe: &Probe, tally: &Tally) -> Result<(
     if explanation.verdict != Verdict::Translated {
         return if explanation.endpoints.is_empty() { Ok(()) } else { wrong("endpoints without a translation") };
     }
-    judge_endpoints(probe, tally, &explanation).or_else(|what| wrong(&what))
+    judge_endpoints(probe, tally, explanation).or_else(|what| wrong(&what))
 }
 
 fn judge_endpoints(probe: &Probe, tally: &Tally, explanation: &Explanation) -> Result<(), String> {
@@ -81,10 +80,15 @@ fn arguments(probe: &Probe) -> (String, String) {
         Proto::Ping => format!("{}/icmp", probe.target.ip()),
         proto => format!("{}/{}", probe.target, proto.name().to_lowercase()),
     };
-    (probe.source.to_string(), to)
+    let from = match probe.flow {
+        Some(port) => SocketAddr::new(probe.source, port).to_string(),
+        None => probe.source.to_string(),
+    };
+    (from, to)
 }
 
-fn of(network: &Network, probe: &Probe) -> Result<Explanation, String> {
+/// What `explain` tells of a probe now.
+pub(crate) fn of(network: &Network, probe: &Probe) -> Result<Explanation, String> {
     let (from, to) = arguments(probe);
     network.node.enter(|| explain(&from, &to, None)).map_err(|error| format!("explain: {error:#}"))
 }

@@ -11,7 +11,7 @@ use super::explained;
 use super::network::Network;
 use crate::support::netns::Namespace;
 use crate::support::plan::host_prefix;
-use crate::support::probe::{Flow, Outcome, Proto, Tally, probe_many};
+use crate::support::probe::{Flow, Outcome, Proto, Tally, probe_from_port, probe_many};
 use crate::support::server::Answer;
 
 /// How long a case may take to be right: programming is not part of what is judged.
@@ -22,7 +22,7 @@ const SLOW_PATIENCE: Duration = Duration::from_secs(60);
 const STICKY: u32 = 12;
 
 /// Which endpoint a client was sent to, by what has to stay together and the client's address.
-type Memory = BTreeMap<(String, IpAddr), SocketAddr>;
+pub(crate) type Memory = BTreeMap<(String, IpAddr), SocketAddr>;
 
 /// Whether the environment declares the machine slow.
 pub(crate) fn is_slow() -> bool {
@@ -30,13 +30,12 @@ pub(crate) fn is_slow() -> bool {
 }
 
 /// Everything that is wrong, with probes tried again for a while.
-pub(crate) fn judge(network: &Network, case: &Case) -> Vec<String> {
+pub(crate) fn judge(network: &Network, case: &Case, memory: &mut Memory) -> Vec<String> {
     let end = Instant::now() + if is_slow() { SLOW_PATIENCE } else { PATIENCE };
     let mut todo: Vec<&Probe> = case.probes.iter().collect();
-    let mut memory = Memory::new();
     loop {
         let mut wrong = Vec::new();
-        todo.retain(|probe| match judge_probe(network, probe, &mut memory) {
+        todo.retain(|probe| match judge_probe(network, probe, memory) {
             Ok(()) => false,
             Err(why) => {
                 wrong.push(format!(
@@ -85,11 +84,16 @@ fn judge_probe(network: &Network, probe: &Probe, memory: &mut Memory) -> Result<
         }
     };
     own("add");
-    let tally = probe_many(network.source(probe), flow, count);
-    let explained = explained::judge(network, probe, &tally);
+    // Of a flow that goes on, the kernel knows before the packet where it goes.
+    let before = probe.flow.map(|_| explained::of(network, probe));
+    let tally = match probe.flow {
+        Some(port) => Tally::from([(probe_from_port(network.source(probe), flow, port), 1)]),
+        None => probe_many(network.source(probe), flow, count),
+    };
+    let after = explained::of(network, probe);
     own("del");
     judge_outcome(network, probe, &tally, memory)?;
-    explained
+    before.into_iter().chain([after]).try_for_each(|explanation| explained::judge(probe, &tally, &explanation?))
 }
 
 /// What is wrong with what became of a probe.

@@ -1,4 +1,4 @@
-//! The namespaces of a case: the node, its pods, pods elsewhere, clients outside, and the rest of the internet, wired to the node.
+//! The namespaces of a case, or of all steps of a sequence: the node, its pods, pods elsewhere, clients outside, and the rest of the internet, wired to the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,22 +24,22 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Builds the network of a case and starts its servers.
-    pub(crate) fn new(case: &Case) -> Self {
-        let own: BTreeSet<IpAddr> = case.node_addresses().into_iter().collect();
-        let (_, mut ports) = case.endpoints();
-        ports.extend(targets(case).map(|(_, port)| port));
-        let places = places(case, &own);
+    /// Builds the network of cases that follow each other on one node, and starts its servers.
+    pub(crate) fn new(cases: &[&Case]) -> Self {
+        let own: BTreeSet<IpAddr> = cases.iter().flat_map(|case| case.node_addresses()).collect();
+        let mut ports: BTreeSet<u16> = cases.iter().flat_map(|case| case.endpoints().1).collect();
+        ports.extend(targets(cases).map(|(_, port)| port));
+        let places = places(cases, &own);
         let node = new_node(own.iter().copied());
         let wanted: Vec<Place> =
             places.iter().map(|(name, addresses)| (name.clone(), addresses.iter().copied().collect())).collect();
         let spaces = places.keys().cloned().zip(attach(&node, 1, &wanted)).collect();
         // Packets to an address of no namespace are routed to `inet`.
         let (number, _) = (1..).zip(places.keys()).find(|(_, name)| *name == "inet").expect("there always is one");
-        let primary = |v4: bool| case.node_addresses().into_iter().find(|ip| ip.is_ipv4() == v4);
+        let primary = |v4: bool| cases[0].node_addresses().into_iter().find(|ip| ip.is_ipv4() == v4);
         route_the_rest(&node, number, "inet", [primary(true), primary(false)]);
         let mut network = Self { _servers: Vec::new(), node, spaces, places, own };
-        network._servers = network.serve(case, &ports.into_iter().collect::<Vec<_>>());
+        network._servers = network.serve(cases, &ports.into_iter().collect::<Vec<_>>());
         network
     }
 
@@ -53,16 +53,16 @@ impl Network {
         &self.spaces[name]
     }
 
-    fn serve(&self, case: &Case, ports: &[u16]) -> Vec<Server> {
+    fn serve(&self, cases: &[&Case], ports: &[u16]) -> Vec<Server> {
         let mut servers = Vec::new();
         for (name, addresses) in self.places.iter().filter(|(name, _)| !["ext", "inet"].contains(&name.as_str())) {
             let addresses: Vec<IpAddr> = addresses.iter().copied().collect();
             servers.push(Server::start(&self.spaces[name], &addresses, ports));
         }
         // Endpoints on the node, and what probes reach untouched.
-        let on_node = targets(case).filter(|(ip, _)| self.own.contains(ip));
+        let on_node = targets(cases).filter(|(ip, _)| self.own.contains(ip));
         let mut wanted: BTreeSet<(IpAddr, u16)> = on_node.collect();
-        wanted.extend(passing(case));
+        wanted.extend(passing(cases));
         for (ip, port) in wanted {
             let at_home = self.own.contains(&ip) || ip.is_loopback();
             let is_served = |addresses: &BTreeSet<IpAddr>| addresses.contains(&ip) && ports.contains(&port);
@@ -79,9 +79,14 @@ impl Network {
     }
 }
 
+/// The probes of all cases.
+fn probes<'a>(cases: &[&'a Case]) -> impl Iterator<Item = &'a Probe> {
+    cases.iter().flat_map(|case| &case.probes)
+}
+
 /// The endpoints that probes have to reach.
-fn targets(case: &Case) -> impl Iterator<Item = (IpAddr, u16)> {
-    let reached = case.probes.iter().filter_map(|probe| match &probe.expect {
+fn targets(cases: &[&Case]) -> impl Iterator<Item = (IpAddr, u16)> {
+    let reached = probes(cases).filter_map(|probe| match &probe.expect {
         Expect::Reaches { endpoints, .. } => Some(endpoints),
         _ => None,
     });
@@ -89,17 +94,16 @@ fn targets(case: &Case) -> impl Iterator<Item = (IpAddr, u16)> {
 }
 
 /// What probes have to reach as if there were no proxy.
-fn passing(case: &Case) -> impl Iterator<Item = (IpAddr, u16)> {
-    let passing = case.probes.iter().filter(|probe| matches!(probe.expect, Expect::Passes));
+fn passing(cases: &[&Case]) -> impl Iterator<Item = (IpAddr, u16)> {
+    let passing = probes(cases).filter(|probe| matches!(probe.expect, Expect::Passes));
     passing.map(|probe| (probe.target.ip(), probe.target.port()))
 }
 
 /// Which namespace has which addresses: a namespace for each client that is a pod, one for the other local pods, one for endpoints
 /// elsewhere, one for clients outside, and `inet` for the other addresses.
-fn places(case: &Case, own: &BTreeSet<IpAddr>) -> Places {
+fn places(cases: &[&Case], own: &BTreeSet<IpAddr>) -> Places {
     let clients = |origin: Origin| {
-        let probes = case.probes.iter().filter(move |probe| probe.origin == origin);
-        probes.map(|probe| probe.source).collect::<BTreeSet<IpAddr>>()
+        probes(cases).filter(|probe| probe.origin == origin).map(|probe| probe.source).collect::<BTreeSet<IpAddr>>()
     };
     let mut taken = own.clone();
     let mut places = Places::new();
@@ -109,11 +113,12 @@ fn places(case: &Case, own: &BTreeSet<IpAddr>) -> Places {
         }
         taken.extend(clients(origin));
     }
-    let (mut endpoints, _) = case.endpoints();
-    endpoints.extend(targets(case).map(|(ip, _)| ip));
-    let beyond = passing(case).map(|(ip, _)| ip).filter(|ip| !ip.is_loopback()).collect();
+    let mut endpoints: BTreeSet<IpAddr> = cases.iter().flat_map(|case| case.endpoints().0).collect();
+    endpoints.extend(targets(cases).map(|(ip, _)| ip));
+    let local = cases.iter().flat_map(|case| case.local_pods()).collect();
+    let beyond = passing(cases).map(|(ip, _)| ip).filter(|ip| !ip.is_loopback()).collect();
     for (name, addresses) in
-        [("pods", case.local_pods()), ("remote", endpoints), ("ext", clients(Origin::External)), ("inet", beyond)]
+        [("pods", local), ("remote", endpoints), ("ext", clients(Origin::External)), ("inet", beyond)]
     {
         let new: BTreeSet<IpAddr> = addresses.difference(&taken).copied().collect();
         taken.extend(&new);

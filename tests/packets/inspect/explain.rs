@@ -16,7 +16,7 @@ use crate::support::netns::Namespace;
 use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::Family;
-use crate::support::probe::{Flow, Outcome, Proto, probe_many};
+use crate::support::probe::{Flow, Outcome, Proto, probe_from_port, probe_many};
 use crate::support::proxy::{Proxy, config_in};
 use crate::support::world::World;
 
@@ -171,6 +171,7 @@ fn told(value: &Value) -> BTreeSet<SocketAddr> {
     value["endpoints"].as_array().expect("a list").iter().map(endpoint).collect()
 }
 
+// A rule of another program decides like one of the proxy; one that cannot be evaluated leaves the verdict open (Q1).
 test_in_each_layout!(a_rule_of_another_program_that_drops_earlier_is_found);
 fn a_rule_of_another_program_that_drops_earlier_is_found(layout: Layout) {
     let world = World::new();
@@ -237,6 +238,7 @@ fn tamper(node: &Namespace, layout: Layout) {
     }
 }
 
+// The rules in the kernel are told, and not those that the proxy meant to write (Q1).
 test_in_each_layout!(an_endpoint_that_another_program_wrote_into_the_table_is_told_as_packets_find_it);
 fn an_endpoint_that_another_program_wrote_into_the_table_is_told_as_packets_find_it(layout: Layout) {
     let world = World::new();
@@ -256,6 +258,69 @@ fn an_endpoint_that_another_program_wrote_into_the_table_is_told_as_packets_find
     let value = json_of(&world.node, "10.244.1.99", "10.96.0.1:80");
     assert_eq!(told(&value), reached, "{value:#}");
     assert!(reached.contains(&SocketAddr::new(v4.endpoint(3), 9090)), "{reached:?}");
+}
+
+// The rules are met by the first packet of a connection only; the others go where that one went (Q2).
+test_in_each_layout!(packets_of_a_connection_that_the_kernel_tracks_are_told_by_their_source_port);
+fn packets_of_a_connection_that_the_kernel_tracks_are_told_by_their_source_port(layout: Layout) {
+    let world = World::new();
+    let ports = [("dns", Proto::Udp, 9090)];
+    let mut objects = vec![node(), service("shop", "dns").cluster_ips(1).port("dns", Proto::Udp, 53).json()];
+    objects.extend(slices("shop", "dns", &[0, 1, 2], &ports));
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    for (family, client) in [(Family::V4, &world.shell), (Family::V6, &world.client)] {
+        let source = if family == Family::V4 { family.shell() } else { family.client() };
+        let flow = Flow::new(Proto::Udp, source, family.cluster_ip(1), 53);
+        let Outcome::Reached(answer) = probe_from_port(client, flow, 40_053) else { panic!("{flow:?}") };
+        let to = format!("{}/udp", flow.target);
+        let known = json_of(&world.node, &SocketAddr::new(source, 40_053).to_string(), &to);
+        assert_eq!((&known["verdict"], &known["service"]), (&json!("translated"), &json!("shop/dns:dns")), "{known:#}");
+        assert_eq!(told(&known), BTreeSet::from([SocketAddr::new(answer.endpoint, answer.port)]), "{known:#}");
+        assert_eq!(known["masquerade"], answer.seen_source != source, "{known:#}");
+        assert!(
+            known["reason"].as_str().is_some_and(|why| why.contains("tracks this connection already")),
+            "{known:#}"
+        );
+        assert_eq!(probe_from_port(client, flow, 40_053), Outcome::Reached(answer), "the same one again");
+        for from in [SocketAddr::new(source, 40_054).to_string(), source.to_string()] {
+            let new = json_of(&world.node, &from, &to);
+            assert_eq!(told(&new).len(), 3, "{new:#}");
+        }
+    }
+}
+
+// What the kernel discards on the way to its endpoint reaches nobody, and is no fault of a rule (Q3).
+test_in_each_layout!(a_packet_that_the_kernel_discards_on_the_way_to_its_endpoint_is_dropped_and_the_reason_says_so);
+fn a_packet_that_the_kernel_discards_on_the_way_to_its_endpoint_is_dropped_and_the_reason_says_so(layout: Layout) {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
+    let v4 = Family::V4;
+    let why = |value: &Value| value["reason"].as_str().unwrap_or_default().to_owned();
+    // The kernel sends nothing from loopback to elsewhere.
+    let loopback = Flow::new(Proto::Tcp, IpAddr::from([127, 0, 0, 1]), v4.node(), 30080);
+    assert_outcome(&world.node, loopback, &Outcome::Dropped);
+    let value = json_of(&world.node, "127.0.0.1", "192.0.2.2:30080");
+    assert_eq!((&value["verdict"], &value["service"]), (&json!("dropped"), &json!("shop/web:http")), "{value:#}");
+    assert!(why(&value).contains("this host does not send packets from 127.0.0.1 to 10.244."), "{value:#}");
+    // From ::1 it sends them, and takes no answer.
+    let (v6, loopback) = (Family::V6, IpAddr::from(std::net::Ipv6Addr::LOCALHOST));
+    assert_outcome(&world.node, Flow::new(Proto::Tcp, loopback, v6.node(), 30080), &Outcome::Dropped);
+    let value = json_of(&world.node, "::1", "[2001:db8::2]:30080");
+    assert_eq!((&value["verdict"], &value["service"]), (&json!("dropped"), &json!("shop/web:http")), "{value:#}");
+    assert!(why(&value).contains("IPv6 takes none to ::1 from outside"), "{value:#}");
+    world.node.ip(&["route replace blackhole 10.244.2.10/32"]);
+    let flow = Flow::new(Proto::Tcp, v4.shell(), v4.cluster_ip(3), 80);
+    assert_outcome(&world.shell, flow, &Outcome::Dropped);
+    let value = json_of(&world.node, "10.244.1.99", "10.96.0.3:80");
+    assert_eq!(
+        (&value["verdict"], &value["endpoints"][0]["verdict"]),
+        (&json!("dropped"), &json!("dropped")),
+        "{value:#}"
+    );
+    assert!(why(&value).contains("to 10.244.2.10: its route is a blackhole"), "{value:#}");
+    let value = json_of(&world.node, "10.244.1.99", "10.96.0.1:80");
+    assert_eq!(value["verdict"], "translated", "{value:#}");
+    assert!(why(&value).contains("but 1 of these cannot be reached: this host does not send packets"), "{value:#}");
 }
 
 test_in_each_layout!(the_interface_decides_where_pods_are_known_by_it);

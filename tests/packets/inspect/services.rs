@@ -2,7 +2,7 @@
 //!
 //! `BLESS=1 cargo test --test packets inspect` writes `tests/data/inspect/services` again; look at the difference then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::support::mixed;
 use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 use crate::support::plan::Family;
-use crate::support::probe::{Connection, Flow, Proto};
+use crate::support::probe::{Connection, Flow, Outcome, Proto, probe_many};
 use crate::support::proxy::{Proxy, binary, config_in};
 use crate::support::upstream;
 use crate::support::world::World;
@@ -193,6 +193,58 @@ fn connections_and_remembered_clients_are_those_of_the_traffic(layout: Layout) {
     }
 }
 
+/// The packets that the kernel's counter at the element of a front has, as nft lists it.
+fn counted_by_kernel(node: &Namespace, front: &str) -> u64 {
+    let listing = nft::list_ruleset(node);
+    let line = listing.lines().find(|line| line.contains(&format!("{front} counter packets ")));
+    let line = line.unwrap_or_else(|| panic!("no counter of {front} in {listing}"));
+    let (_, rest) = line.split_once(" counter packets ").expect("the line has it");
+    rest.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+// The numbers of `services --stats` and `top` are those of the kernel's counters, and these are the connections that were made
+// (Q4).
+test_in_each_layout!(what_the_rules_count_is_shown_for_fronts_and_endpoints);
+fn what_the_rules_count_is_shown_for_fronts_and_endpoints(layout: Layout) {
+    let world = World::new();
+    let mut config = config_in(layout);
+    config["nftables"]["counters"] = json!("endpoints");
+    let _proxy = Proxy::start(&world.node, &config, &mixed::cluster());
+    let v4 = Family::V4;
+    let (mut by_endpoint, mut total) = (BTreeMap::<IpAddr, u64>::new(), 0);
+    for (address, port, count) in [(v4.cluster_ip(1), 80, 12), (v4.external_ip(1), 80, 5), (v4.node(), 30080, 3)] {
+        let flow = Flow::new(Proto::Tcp, v4.client(), address, port);
+        for (outcome, times) in probe_many(&world.client, flow, count) {
+            let Outcome::Reached(answer) = outcome else { panic!("{flow:?}: {outcome:?}") };
+            *by_endpoint.entry(answer.endpoint).or_default() += u64::from(times);
+            total += u64::from(times);
+        }
+    }
+    let document = json(&world.node, &["--stats", "shop/web:http"]);
+    let of = |address, port| front(&document, v4, address, port, "TCP")["stats"]["counted"].clone();
+    let [cluster_ip, external_ip] = [v4.cluster_ip(1), v4.external_ip(1)];
+    let fronts = [
+        (of(Some(cluster_ip), 80), format!("{cluster_ip} . tcp . 80"), 12),
+        (of(Some(external_ip), 80), format!("{external_ip} . tcp . 80"), 5),
+        (of(None, 30080), "tcp . 30080".to_owned(), 3),
+    ];
+    for (shown, front, made) in fronts {
+        assert_eq!((shown, counted_by_kernel(&world.node, &front)), (json!(made), made), "{front}: {document:#}");
+    }
+    let text =
+        printed(&world.node, &["top", "--once", "--interval", "100ms", "-o", "json", "--filter", "shop/web:http"]);
+    let top: Value = serde_json::from_str(&text).expect("a document");
+    let web = &top["services"][0];
+    assert_eq!((&web["service"], &web["counted"]), (&json!("shop/web:http"), &json!(total)), "{web:#}");
+    for endpoint in web["endpoints"].as_array().expect("a list") {
+        let address: IpAddr = endpoint["address"].as_str().and_then(|text| text.parse().ok()).expect("an address");
+        assert_eq!(endpoint["counted"], json!(by_endpoint.get(&address).copied().unwrap_or(0)), "{web:#}");
+    }
+    let text = printed(&world.node, &["top", "--once", "--interval", "100ms", "--filter", "shop/web:http"]);
+    let lines: Vec<Vec<&str>> = text.lines().take(2).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((lines[0].last(), lines[1].last()), (Some(&"COUNTED"), Some(&"20")), "{text}");
+}
+
 #[test]
 fn the_page_for_troubleshooting_shows_what_is_printed() {
     let node = with_ruleset(Layout::Maps, "node-port-local");
@@ -242,12 +294,18 @@ fn the_tables_of_upstreams_proxy_are_not_taken_for_ours() {
     assert!(stderr.contains("are not those of this program"), "{stderr}");
 }
 
+// A name that nothing has is an error with near names (Q6).
 #[test]
 fn a_wrong_name_suggests_near_ones_and_ends_with_2() {
     let node = with_ruleset(Layout::Maps, "kube-dns");
     let (code, stdout, stderr) = outcome(&mut command(&node, &["services", "kube-system/kube-dsn"]));
     assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
     assert!(stderr.contains("no Service kube-system/kube-dsn") && stderr.contains("kube-system/kube-dns:"), "{stderr}");
+    let (code, _, stderr) = outcome(&mut command(&node, &["services", "kube-dns"]));
+    assert!(
+        code == Some(2) && stderr.contains("NAMESPACE/NAME") && stderr.contains("kube-system/kube-dns:"),
+        "{stderr}"
+    );
     let (code, _, stderr) = outcome(&mut command(&node, &["services", "--stast"]));
     assert!(code == Some(2) && stderr.contains("--stats"), "{stderr}");
     let (code, _, stderr) = outcome(&mut command(&node, &["servces"]));
@@ -267,6 +325,7 @@ fn without_tables_or_the_capability_it_says_so_and_ends_with_2() {
     assert!(stderr.contains("CAP_NET_ADMIN"), "{stderr}");
 }
 
+// One capability is enough, and nothing is written (Q8).
 #[test]
 fn one_capability_is_enough_and_the_tables_stay_as_they_are() {
     let world = World::new();
@@ -292,6 +351,7 @@ fn a_terminal_has_colour_unless_no_color_is_set_and_a_pipe_has_none() {
     assert_eq!(plain.replace('\r', ""), piped);
 }
 
+// The names of Services are completed (Q9).
 #[test]
 fn bash_completes_commands_options_and_the_names_of_services() {
     let node = with_ruleset(Layout::Maps, "kube-dns");

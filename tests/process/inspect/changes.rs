@@ -264,6 +264,20 @@ impl Drop for Follower {
     }
 }
 
+// A name that nothing has is an error with near names (Q6).
+#[test]
+fn a_service_that_nothing_has_is_an_error_with_near_names() {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config(), &cluster());
+    let output = changes(&world.node, &["--service", "shop/wbe"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(2), &[][..]), "{errors}");
+    assert!(errors.contains("no Service shop/wbe in the tables") && errors.contains("mean shop/web?"), "{errors}");
+    // One that is there without a change of its own is none.
+    let output = changes(&world.node, &["--service", "shop/web"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn a_reader_that_follows_sees_what_happens_also_after_a_restart() {
     let world = World::new();

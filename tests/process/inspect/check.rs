@@ -136,6 +136,7 @@ fn flags_and_fields_without_effect_are_named_and_a_wrong_file_is_a_failure() {
     assert!(contains(&with_result(&report, "ok"), "kernel nf_tables"), "the rest is looked at: {report:#}");
 }
 
+// What cannot be looked at is no failure (Q7).
 #[test]
 fn without_privileges_it_says_what_could_not_be_looked_at_and_ends_with_2() {
     let site = Site::new();
@@ -152,6 +153,28 @@ fn without_privileges_it_says_what_could_not_be_looked_at_and_ends_with_2() {
         assert!(contains(&unknown, text), "{text}: {report:#}");
     }
     assert!(String::from_utf8_lossy(&output.stderr).contains("could not be looked at"), "{output:?}");
+}
+
+// Values that a user may not write are not known to be wrong for a kube-proxy, which has other privileges (Q7).
+#[test]
+fn a_user_who_may_not_write_sysctls_learns_what_could_not_be_looked_at() {
+    let node = Namespace::new("check");
+    let mut command = node.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
+    command.arg(binary()).args([
+        "check",
+        "-o",
+        "json",
+        "--conntrack-min=1234567",
+        "--conntrack-tcp-timeout-established=77s",
+    ]);
+    let output =
+        command.args(["--manifests", "examples", "--hostname-override=here"]).output().expect("setpriv is installed");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert_eq!((output.status.code(), with_result(&report, "failure")), (Some(2), Vec::new()), "{report:#}");
+    let unknown = with_result(&report, "unknown");
+    let timeout = "sysctls nf_conntrack_tcp_timeout_established is 432000, and the configuration wants 77";
+    assert!(contains(&unknown, timeout) && contains(&unknown, "this process cannot write it"), "{report:#}");
 }
 
 #[test]

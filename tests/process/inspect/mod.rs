@@ -2,6 +2,7 @@
 
 mod changes;
 mod check;
+mod completion;
 mod services;
 mod top;
 mod verify;

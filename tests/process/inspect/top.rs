@@ -150,7 +150,8 @@ fn once_for_programs_and_for_people(layout: Layout) {
     assert_eq!((&dns["open"], &dns["newPerSecond"], &dns["packets"]), (&40.into(), &0.0.into(), &0.into()));
     let open: Vec<&Value> = dns["endpoints"].as_array().expect("a list").iter().map(|one| &one["open"]).collect();
     assert_eq!(open, [40, 0], "an endpoint without traffic is listed: {dns}");
-    let numbers = ["newPerSecond", "open", "unanswered", "packets", "bytes", "packetsPerSecond", "bytesPerSecond"];
+    let numbers =
+        ["newPerSecond", "open", "unanswered", "packets", "bytes", "packetsPerSecond", "bytesPerSecond", "counted"];
     assert_fields(&document, &[&["seconds", "accounting", "oneIn", "services"]]);
     for service in services {
         assert_fields(service, &[&["service", "endpoints"], &numbers]);

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{json as document, run};
@@ -266,6 +267,44 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
     ]
 }
 
+/// The last rule of a chain in nft's words, and its handle.
+fn last_rule(node: &Namespace, chain: &str) -> (String, String) {
+    let listing = netns::run(node.command("nft").args(["-a", "list", "chain", "ip", "kube-proxy", chain]));
+    let rule = listing.lines().filter_map(|line| line.trim().split_once(" # handle ")).next_back().expect("a rule");
+    (rule.0.to_owned(), rule.1.to_owned())
+}
+
+/// The changes that need more than one command: a rule in another place, a set with another time-out, a set that is gone. Each is made by
+/// itself, since the second and the third are about the same set.
+fn of_affinity(node: &Namespace, layout: Layout, listing: &str) -> [Tampering; 3] {
+    let sticky = Some("shop/sticky:http");
+    let (kind, set, elements) = match layout {
+        Layout::Maps => ("map", named(listing, "map affinity-shop/", "shop/sticky:http"), "typeof ip saddr : ip daddr"),
+        Layout::Chains => ("set", named(listing, "set KUBE-SEP-", "shop/sticky:http"), "type ipv4_addr"),
+    };
+    // The chains whose rules look at the set.
+    let chains = match layout {
+        Layout::Maps => {
+            ["", "nodeport-", "learn-"].map(|start| format!("{start}affinity-shop/sticky/http/tcp")).to_vec()
+        }
+        Layout::Chains => vec![named(listing, "chain KUBE-SVC-", "shop/sticky:http"), set.clone()],
+    };
+    let choice = &chains[0];
+    let (rule, handle) = last_rule(node, choice);
+    let emptied: String = chains.iter().map(|chain| format!("flush chain ip kube-proxy {chain}\n")).collect();
+    let gone = format!("{emptied}delete {kind} ip kube-proxy {set}");
+    let anew = format!(
+        "add {kind} ip kube-proxy {set} {{ {elements}; size 65536; flags dynamic,timeout; timeout 1h; comment \"shop/sticky:http\"; }}"
+    );
+    let moved =
+        format!("delete rule ip kube-proxy {choice} handle {handle}\ninsert rule ip kube-proxy {choice} {rule}");
+    [
+        Tampering { change: moved, service: sticky, says: "are in another order" },
+        Tampering { change: format!("{gone}\n{anew}"), service: sticky, says: "has another time-out" },
+        Tampering { change: gone, service: sticky, says: "shop/sticky:http lacks the " },
+    ]
+}
+
 /// Changes after which the proxy makes a table anew.
 fn of_the_structure() -> Vec<Tampering> {
     vec![
@@ -290,6 +329,7 @@ fn of_the_structure() -> Vec<Tampering> {
     ]
 }
 
+// Each difference is found, with its Service and its remedy (Q5).
 test_in_each_layout!(each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_right);
 
 fn each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_right(layout: Layout) {
@@ -304,6 +344,10 @@ fn each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_righ
     left.restore();
     left.put_right(left.find_each(&in_layout(layout, &list_ruleset(&node))), &before);
     left.restore();
+    for tampering in of_affinity(&node, layout, &list_ruleset(&node)) {
+        left.find_each(&[tampering]);
+        left.restore();
+    }
     left.find_each(&of_the_structure());
     left.restore();
     if layout == Layout::Maps {
@@ -313,6 +357,25 @@ fn each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_righ
     }
     left.find_each(&[tampering("delete table ip6 kube-proxy", None, "there is no table ip6 kube-proxy")]);
     left.restore();
+}
+
+// A proxy that runs but does not come to repair, as one that hangs, changes nothing of what is found, and repairs it when it goes on (Q5).
+test_in_each_layout!(tampering_beside_a_proxy_that_hangs_is_found_until_it_repairs);
+
+fn tampering_beside_a_proxy_that_hangs_is_found_until_it_repairs(layout: Layout) {
+    let node = Namespace::new("verify");
+    let mut left = Left { node: &node, proxy: Proxy::start(&node, &config_in(layout), &mixed::cluster()) };
+    let listing = list_ruleset(&node);
+    for tampering in of_affinity(&node, layout, &listing).into_iter().chain(in_both_layouts().into_iter().take(2)) {
+        left.proxy.signal(Signal::STOP);
+        left.find_each(&[tampering]);
+        left.proxy.signal(Signal::CONT);
+        let end = Instant::now() + Duration::from_secs(20);
+        while left.verify().0 != Some(0) {
+            assert!(Instant::now() < end, "{}", left.proxy.log());
+        }
+    }
+    assert!(left.proxy.is_running() && left.proxy.series("kubeproxy_nft_repairs_total")[0] > 0.0);
 }
 
 #[test]
@@ -330,6 +393,7 @@ fn people_read_a_sentence_and_the_commands_below_it() {
     assert_eq!((code, text.as_str()), (Some(1), include_str!("../../data/inspect/verify.txt")), "{text}");
 }
 
+// What the second look does not find any more is no difference (Q5).
 test_in_each_layout!(a_proxy_at_work_is_no_difference);
 
 fn a_proxy_at_work_is_no_difference(layout: Layout) {

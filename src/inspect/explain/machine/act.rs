@@ -93,11 +93,14 @@ impl Thread {
                 self.load(*dreg, loaded)
             }
             Foreign::Ct { key, dreg } => {
+                const DIRECTION: u32 = 1;
                 const MARK: u32 = 3;
                 let loaded = match (self.branch.connection.tracking, *key) {
+                    // `IP_CT_DIR_ORIGINAL`: the packet comes from the client.
+                    (Tracking::New | Tracking::Known { .. }, DIRECTION) => Loaded::Bytes(vec![0]),
                     // A new connection has none yet; a rule that sets it cannot be evaluated.
                     (Tracking::New, MARK) => Loaded::Bytes(vec![0; 4]),
-                    (Tracking::New, _) => Loaded::Unknown("a property of the connection", 16),
+                    (Tracking::New | Tracking::Known { .. }, _) => Loaded::Unknown("a property of the connection", 16),
                     (Tracking::NotYet | Tracking::Off, _) => Loaded::Nothing,
                 };
                 self.load(*dreg, loaded)

@@ -17,6 +17,8 @@ pub(crate) enum Tracking {
     NotYet,
     /// The packet begins a connection.
     New,
+    /// The packet belongs to a connection that the kernel knows already; whether that was answered.
+    Known { answered: bool },
     /// A rule keeps the packet out of it.
     Off,
 }
@@ -52,6 +54,8 @@ pub(crate) enum Fate {
     Dropped,
     /// Discarded with an answer that says so.
     Refused,
+    /// Discarded, because this host has no way to send it on, and why.
+    Unrouted(String),
     /// It cannot be told, and why.
     Unknown(String),
 }
@@ -174,6 +178,7 @@ impl Branch {
     /// What a `ct` expression loads.
     pub(super) fn ct(&self, key: CtKey) -> Loaded {
         const INVALID: u32 = 1;
+        const ESTABLISHED: u32 = 1 << 1;
         const NEW: u32 = 1 << 3;
         const UNTRACKED: u32 = 1 << 6;
         let number = |number: u32| Loaded::Bytes(number.to_ne_bytes().to_vec());
@@ -181,11 +186,16 @@ impl Branch {
             Tracking::NotYet if key == CtKey::State => return number(INVALID),
             Tracking::Off if key == CtKey::State => return number(UNTRACKED),
             Tracking::NotYet | Tracking::Off => return Loaded::Nothing,
-            Tracking::New => self.connection.original.unwrap_or_else(|| self.packet.target()),
+            Tracking::New | Tracking::Known { .. } => self.connection.original.unwrap_or_else(|| self.packet.target()),
         };
+        let is_answered = matches!(self.connection.tracking, Tracking::Known { answered: true });
         match (key, original.ip()) {
+            (CtKey::State, _) if is_answered => number(ESTABLISHED),
             (CtKey::State, _) => number(NEW),
             (CtKey::Status, _) => number(self.connection.status),
+            (CtKey::Packets, _) if self.connection.tracking != Tracking::New => {
+                Loaded::Unknown("how many packets the connection has had", 8)
+            }
             // Or 0 where the kernel does not count; no rule compares with less than one packet.
             (CtKey::Packets, _) => Loaded::Bytes(1_u64.to_ne_bytes().to_vec()),
             (CtKey::OriginalDstIpv4, IpAddr::V4(ip)) => Loaded::Bytes(ip.octets().to_vec()),
