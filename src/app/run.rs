@@ -49,6 +49,7 @@ pub(super) async fn run(
     let changes = Changes::new(SystemTime::now());
     let (recorder, publisher) = publish_events(&config, metrics.clone(), &supervisor)?;
     recorder.record(ReportedEvent::Starting);
+    config.mode_warning.clone().map(ReportedEvent::Mode).into_iter().for_each(|event| recorder.record(event));
     if let Err((event, error)) = servers::check_ports(&config) {
         recorder.record(event);
         recorder.flush(LAST_EVENTS).await;

@@ -87,6 +87,7 @@ fn a_service() -> impl Strategy<Value = Service> {
     let addresses = (some::<IpAddr>(&EXTERNAL), some::<IpAddr>(&EXTERNAL), some::<IpNet>(&SOURCES));
     let policies = (a_policy(), a_policy(), option::of(Just(10_800)));
     (names, addresses, policies, vec(a_port(), 1..3)).prop_map(|(names, addresses, policies, ports)| Service {
+        ignores_external_ips: false,
         name: name(names.0),
         created: names.1,
         cluster_ips: ClusterIps {

@@ -211,6 +211,7 @@ impl<K: Kernel> Engine<K> {
         }
         if self.first {
             self.health_checks.clear();
+            self.warn_of_ignored_external_ips();
         }
         if self.first || node || service_cidrs {
             self.refresh_node();
@@ -242,6 +243,17 @@ impl<K: Kernel> Engine<K> {
             }
         }
         self.state.service_count()
+    }
+
+    /// One warning for all Services, however many they are (A7).
+    fn warn_of_ignored_external_ips(&self) {
+        let count = self.state.services().filter(|service| service.ignores_external_ips).count();
+        if count > 0 {
+            warn!(
+                services = count,
+                "feature gate AllowServiceExternalIPs is off: the spec.externalIPs of {count} Services are not served"
+            );
+        }
     }
 
     /// Takes over the node's facts and addresses.
