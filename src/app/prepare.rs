@@ -54,7 +54,7 @@ pub(super) fn drop_privileges(config: &Config) -> Result<()> {
         return Ok(());
     }
     let programs = config.manifests.is_none() && api::runs_programs(config.client.kubeconfig.as_deref());
-    let dropped = privileges::drop_all(Needs { programs })?;
+    let dropped = privileges::drop_all(Needs { programs, splice: config.serves_localhost() })?;
     info!(
         capabilities = dropped.capabilities.join(","),
         "privileges given up; writing files is {}, other system calls are {}", dropped.files, dropped.syscalls

@@ -146,6 +146,13 @@ pub struct Config {
     pub(crate) warnings: Vec<String>,
 }
 
+impl Config {
+    /// Whether TCP node ports are served on loopback addresses of some family: the gate is on, and the list names such addresses (L2).
+    pub(crate) fn serves_localhost(&self) -> bool {
+        self.localhost_node_ports && self.node_port_addresses.ranges.iter().any(|range| range.addr().is_loopback())
+    }
+}
+
 /// A feature gate and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Feature {

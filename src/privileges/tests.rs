@@ -54,7 +54,7 @@ fn other_programs_cannot_be_run() {
 
 #[test]
 fn a_kubeconfig_that_runs_a_program_keeps_that_possible() {
-    confined(Needs { programs: true }, |dropped| {
+    confined(Needs { programs: true, ..Needs::default() }, |dropped| {
         assert_eq!((dropped.files, dropped.syscalls), (Restriction::LeftOut, Restriction::LeftOut));
         assert!(Command::new("/bin/true").status().unwrap().success());
         assert_eq!(dropped.capabilities, ["NET_ADMIN", "NET_BIND_SERVICE"]);

@@ -9,6 +9,7 @@
 pub mod chains;
 pub mod counters;
 pub mod fastpath;
+pub mod localhost;
 pub mod maps;
 pub mod notes;
 pub mod reading;
@@ -25,6 +26,7 @@ use crate::select::size::PortSize;
 use crate::table::{Fragment, Program};
 
 pub use counters::Counters;
+pub use localhost::Localhost;
 pub(crate) use shared::set::NODEPORT_IPS;
 
 /// What decides about the fixed part of one family's table.
@@ -42,6 +44,8 @@ pub struct Settings {
     pub node_ports: NodePorts,
     /// Drop forwarded packets that connection tracking finds invalid, as iptables mode does; layout `chains` only.
     pub drop_invalid: bool,
+    /// What is refused at node ports on loopback addresses.
+    pub localhost: Localhost,
     /// What the rules count.
     pub counters: Counters,
     /// Whether only this process may change the table while it runs.

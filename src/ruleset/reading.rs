@@ -131,6 +131,7 @@ mod tests {
             local_traffic: None,
             node_ports: NodePorts::Listed,
             drop_invalid: false,
+            localhost: crate::ruleset::Localhost::Ignored,
             counters: Counters::Off,
             owned: false,
         }

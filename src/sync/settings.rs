@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLayout};
 use crate::model::{Family, Node};
-use crate::ruleset::{Counters, Layout, LocalTraffic, NodePorts, Settings};
+use crate::ruleset::{Counters, Layout, LocalTraffic, Localhost, NodePorts, Settings};
 
 /// How the configuration has the rules laid out.
 #[must_use]
@@ -27,6 +27,7 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
         local_traffic: local_traffic(&config.detect_local, node, family),
         node_ports: node_ports(&config.node_port_addresses, family),
         drop_invalid: !config.conntrack.tcp_be_liberal,
+        localhost: localhost(config, family),
         counters: match config.counters {
             config::Counters::Off => Counters::Off,
             config::Counters::Services => Counters::Services,
@@ -64,6 +65,17 @@ pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodeP
         NodePorts::Everywhere
     } else {
         NodePorts::Listed
+    }
+}
+
+/// What is done about node ports on loopback addresses: they are served where the list names such addresses themselves, not where a
+/// wider range holds them (L2).
+pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
+    let names = |range: &IpNet| range.addr().is_loopback() && Family::of(range.addr()) == family;
+    match (config.localhost_node_ports, config.node_port_addresses.ranges.iter().any(names)) {
+        (false, _) => Localhost::Ignored,
+        (true, true) => Localhost::Served,
+        (true, false) => Localhost::Refused,
     }
 }
 

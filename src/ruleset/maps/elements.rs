@@ -10,7 +10,7 @@ use super::affinity::Affinity;
 use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
 use crate::model::{Destination, Family, Front, Protocol};
-use crate::ruleset::{Settings, notes};
+use crate::ruleset::{Settings, localhost, notes};
 use crate::select::{Action, PortSelection, ServiceSelection};
 use crate::table::{Fragment, Slots};
 
@@ -33,6 +33,7 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
                 writer.restrict(&front.front, sources);
             }
         }
+        localhost::write(settings, port, &mut fragment);
         fragment.extend(notes::HEALTH_CHECKS, notes::element(port));
         fragment.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
     }

@@ -10,14 +10,14 @@ use crate::support::netns::Namespace;
 use crate::support::proxy::binary;
 
 /// `kube-proxy ARGS` on a node.
-fn command(node: &Namespace, args: &[&str]) -> Command {
+pub(crate) fn command(node: &Namespace, args: &[&str]) -> Command {
     let mut command = node.command(binary());
     command.args(args);
     command
 }
 
 /// What became of it: exit code, standard output, standard error.
-fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
+pub(crate) fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.output().expect("the binary can be run");
     let text = |bytes| String::from_utf8(bytes).expect("the output is text");
     (status.code(), text(stdout), text(stderr))
