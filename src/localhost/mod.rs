@@ -1,4 +1,4 @@
-//! The userspace proxy of node ports on loopback addresses (section L of the contract; upstream's KEP-6032).
+//! The userspace proxy of node ports on loopback addresses (section Q of the contract; upstream's KEP-6032).
 //!
 //! ```text
 //! sync ── Feed ──► Proxy ──► one listener for each TCP node port and family, at 127.0.0.1 and ::1
@@ -56,7 +56,7 @@ pub(crate) struct NodePort {
 }
 
 /// What is to be served for a Service in a family: the TCP node ports that have an endpoint. With external policy Local only endpoints on
-/// this node count (L3).
+/// this node count (Q3).
 pub(crate) fn node_ports(selection: &ServiceSelection, family: Family) -> Vec<NodePort> {
     let ports = selection.ports.iter().filter(|port| port.family == family && port.protocol == Protocol::Tcp);
     ports.flat_map(of_port).collect()

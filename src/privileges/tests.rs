@@ -62,6 +62,20 @@ fn a_kubeconfig_that_runs_a_program_keeps_that_possible() {
 }
 
 #[test]
+fn bytes_are_spliced_only_by_a_proxy_that_serves_localhost() {
+    for splice in [false, true] {
+        confined(Needs { splice, ..Needs::default() }, move |_| {
+            let (from, into) = rustix::pipe::pipe().unwrap();
+            let (out, to) = rustix::pipe::pipe().unwrap();
+            rustix::io::write(&into, b"text").unwrap();
+            let moved = rustix::pipe::splice(&from, None, &to, None, 4, rustix::pipe::SpliceFlags::empty());
+            assert_eq!(moved, if splice { Ok(4) } else { Err(Errno::PERM) });
+            drop(out);
+        });
+    }
+}
+
+#[test]
 fn files_are_read_only_where_the_kernel_can_do_that() {
     let directory = tempfile::tempdir().unwrap();
     let (file, other) = (directory.path().join("file"), directory.path().join("other"));

@@ -33,7 +33,7 @@ pub(super) fn listener(address: SocketAddr) -> Option<Option<Program>> {
 }
 
 /// The inode of the socket that listens on an address, by the kernel's list.
-fn inode<'a>(sockets: &'a str, address: SocketAddr) -> Option<&'a str> {
+fn inode(sockets: &str, address: SocketAddr) -> Option<&str> {
     let wanted = format!("{}:{:04X}", hexadecimal(address.ip()), address.port());
     sockets.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
