@@ -5,6 +5,7 @@ use std::process::Command;
 use std::{fs, io, thread};
 
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, netlink, socket, socketpair};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
@@ -63,13 +64,13 @@ fn a_kubeconfig_that_runs_a_program_keeps_that_possible() {
 
 #[test]
 fn bytes_are_spliced_only_by_a_proxy_that_serves_localhost() {
-    for splice in [false, true] {
-        confined(Needs { splice, ..Needs::default() }, move |_| {
-            let (from, into) = rustix::pipe::pipe().unwrap();
-            let (out, to) = rustix::pipe::pipe().unwrap();
+    for allowed in [false, true] {
+        confined(Needs { splice: allowed, ..Needs::default() }, move |_| {
+            let (from, into) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let (out, to) = pipe_with(PipeFlags::CLOEXEC).unwrap();
             rustix::io::write(&into, b"text").unwrap();
-            let moved = rustix::pipe::splice(&from, None, &to, None, 4, rustix::pipe::SpliceFlags::empty());
-            assert_eq!(moved, if splice { Ok(4) } else { Err(Errno::PERM) });
+            let moved = splice(&from, None, &to, None, 4, SpliceFlags::empty());
+            assert_eq!(moved, if allowed { Ok(4) } else { Err(Errno::PERM) });
             drop(out);
         });
     }
