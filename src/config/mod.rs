@@ -114,7 +114,7 @@ pub struct Config {
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
     pub(crate) allow_service_external_ips: bool,
     /// Whether node ports on loopback addresses are served or refused (feature gate KubeProxyNFTablesLocalhostNodePorts, off unless
-    /// switched on). Without it nothing is done about them (Q1).
+    /// switched on). Without it nothing is done about them (R1).
     pub(crate) localhost_node_ports: bool,
     /// What to report as an event about the mode of the configuration, when that is not `nftables`.
     pub(crate) mode_warning: Option<String>,
@@ -147,7 +147,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether TCP node ports are served on loopback addresses of some family: the gate is on, and the list names such addresses (Q2).
+    /// Whether TCP node ports are served on loopback addresses of some family: the gate is on, and the list names such addresses (R2).
     pub(crate) fn serves_localhost(&self) -> bool {
         self.localhost_node_ports && self.node_port_addresses.ranges.iter().any(|range| range.addr().is_loopback())
     }

@@ -1,4 +1,4 @@
-//! How many packets to node ports on loopback addresses the rules refused (Q5).
+//! How many packets to node ports on loopback addresses the rules refused (R5).
 
 use std::io;
 

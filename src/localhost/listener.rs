@@ -13,7 +13,7 @@ use tracing::{debug, error, warn};
 use super::relay::{self, Pipes};
 use super::target::Target;
 
-/// The time for an endpoint to take a connection, as upstream has it (Q4).
+/// The time for an endpoint to take a connection, as upstream has it (R4).
 const DIAL: Duration = Duration::from_secs(5);
 /// The same for an endpoint while there are others to try.
 const DIAL_OF_MANY: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ async fn connect(client: &TcpStream, target: &Target, pipes: &Pipes) {
     }
 }
 
-/// A connection to the first endpoint that takes one: each is tried once (Q4).
+/// A connection to the first endpoint that takes one: each is tried once (R4).
 async fn dial(target: &Target) -> Option<TcpStream> {
     let start = Instant::now();
     let mut tried: Vec<SocketAddr> = Vec::new();

@@ -56,7 +56,7 @@ pub(crate) struct NodePort {
 }
 
 /// What is to be served for a Service in a family: the TCP node ports that have an endpoint. With external policy Local only endpoints on
-/// this node count (Q3).
+/// this node count (R3).
 pub(crate) fn node_ports(selection: &ServiceSelection, family: Family) -> Vec<NodePort> {
     let ports = selection.ports.iter().filter(|port| port.family == family && port.protocol == Protocol::Tcp);
     ports.flat_map(of_port).collect()

@@ -18,7 +18,7 @@ use crate::http::bind;
 use crate::metrics::Metrics;
 use crate::model::{Family, ObjectName};
 
-/// The time from one attempt to listen on a busy port to the next (Q6).
+/// The time from one attempt to listen on a busy port to the next (R6).
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The userspace proxy. [`Self::run`] needs a tokio runtime of its own thread.
@@ -110,7 +110,7 @@ impl Proxy {
         }
     }
 
-    /// Takes changes over. A listener that goes away closes its connections (Q3); one whose port goes from one Service to another stays.
+    /// Takes changes over. A listener that goes away closes its connections (R3); one whose port goes from one Service to another stays.
     async fn take(&mut self) {
         for (service, ports) in self.feed.take() {
             if ports.is_empty() {

@@ -17,7 +17,7 @@ pub(super) struct Target(Mutex<State>);
 struct State {
     endpoints: Vec<SocketAddr>,
     affinity: Option<Duration>,
-    /// The endpoint of all clients, and when it was last chosen. They are one client, because all come from one address (Q4).
+    /// The endpoint of all clients, and when it was last chosen. They are one client, because all come from one address (R4).
     pin: Option<(SocketAddr, Instant)>,
 }
 
@@ -42,7 +42,7 @@ impl Target {
     }
 
     /// The next endpoint for a connection that has tried some; `None` when all were tried. With session affinity it is the pinned one, and
-    /// the pin lasts for the time-out from now; any other choice moves the pin (Q4). `random` gives a number below its argument.
+    /// the pin lasts for the time-out from now; any other choice moves the pin (R4). `random` gives a number below its argument.
     pub(super) fn choose(
         &self,
         tried: &[SocketAddr],

@@ -37,7 +37,7 @@ fn chosen(target: &Target, tried: &[u8], now: Instant, random: usize) -> Option<
     target.choose(&tried, now, |count| random % count)
 }
 
-// Each endpoint is tried once, in random order (Q4).
+// Each endpoint is tried once, in random order (R4).
 #[test]
 fn every_endpoint_is_tried_once() {
     let (target, now) = (Target::new(&port(&[1, 2, 3], None)), Instant::now());
@@ -51,7 +51,7 @@ fn every_endpoint_is_tried_once() {
     assert_eq!(chosen(&target, &[2, 3, 1], now, 0), choice(4, false));
 }
 
-// Session affinity pins one endpoint for all, for the time-out after the last use, and moves when it refuses or goes (Q4).
+// Session affinity pins one endpoint for all, for the time-out after the last use, and moves when it refuses or goes (R4).
 #[test]
 fn affinity_pins_an_endpoint_until_its_last_use_is_too_long_ago() {
     let (target, start) = (Target::new(&port(&[1, 2, 3], Some(60))), Instant::now());
@@ -67,7 +67,7 @@ fn affinity_pins_an_endpoint_until_its_last_use_is_too_long_ago() {
     assert_eq!(endpoint(&[], 181, 1), address(2), "the pinned endpoint is gone");
 }
 
-// A listener for each TCP node port with endpoints: none for UDP, or without an endpoint (Q3).
+// A listener for each TCP node port with endpoints: none for UDP, or without an endpoint (R3).
 #[test]
 fn tcp_node_ports_with_endpoints_are_served() {
     let mut state = State::new("here");
@@ -118,7 +118,7 @@ fn reset(stream: TcpStream) {
     drop(stream);
 }
 
-// Half-closed connections work: the other direction goes on (Q7).
+// Half-closed connections work: the other direction goes on (R7).
 #[tokio::test]
 async fn the_end_of_a_direction_is_passed_on_and_the_other_goes_on() {
     let Through { mut client, mut server, relay } = through().await;
@@ -143,7 +143,7 @@ async fn the_end_of_a_direction_is_passed_on_and_the_other_goes_on() {
     within(relay).await.unwrap().unwrap();
 }
 
-// A reset of either side arrives as a reset at the other, whatever state the connection is in (Q7).
+// A reset of either side arrives as a reset at the other, whatever state the connection is in (R7).
 #[tokio::test]
 async fn a_reset_is_passed_on() {
     for side in ["client", "server"] {
@@ -179,7 +179,7 @@ async fn a_reset_is_passed_on() {
     }
 }
 
-// A receiver that does not read makes the sender wait, nothing is lost, and a reset is passed on even then (Q7).
+// A receiver that does not read makes the sender wait, nothing is lost, and a reset is passed on even then (R7).
 #[tokio::test]
 async fn a_receiver_that_does_not_read_makes_the_sender_wait() {
     for ends_well in [true, false] {

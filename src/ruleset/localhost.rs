@@ -1,7 +1,7 @@
 //! Node ports on loopback addresses: what the rules refuse, and count.
 //!
 //! No rule can serve them, because the kernel does not route a packet between a loopback address and another one. Where the userspace proxy
-//! serves TCP, the rules refuse the other protocols; where it could and does not, they refuse all (Q5). Both layouts have the same chain and
+//! serves TCP, the rules refuse the other protocols; where it could and does not, they refuse all (R5). Both layouts have the same chain and
 //! set. The set has an element for each refused node port of a Service, which comes and goes with it, so that none outlives what it was for.
 
 use nft::statement::CtBit;
@@ -20,7 +20,7 @@ const SET: &str = "localhost-nodeports";
 /// What is done about node ports on loopback addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Localhost {
-    /// Nothing (Q1).
+    /// Nothing (R1).
     #[default]
     Ignored,
     /// TCP is served by the userspace proxy, the rest refused.

@@ -69,7 +69,7 @@ pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodeP
 }
 
 /// What is done about node ports on loopback addresses: they are served where the list names such addresses themselves, not where a
-/// wider range holds them (Q2).
+/// wider range holds them (R2).
 pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
     let names = |range: &IpNet| range.addr().is_loopback() && Family::of(range.addr()) == family;
     match (config.localhost_node_ports, config.node_port_addresses.ranges.iter().any(names)) {

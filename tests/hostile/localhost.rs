@@ -90,7 +90,7 @@ fn start_server(world: &World, n: u8) -> Server {
 
 #[test]
 fn no_connection_to_a_localhost_node_port_is_lost_while_endpoints_roll() {
-    // Another endpoint is tried when one refuses (Q4), and what ends takes no memory with it (Q9).
+    // Another endpoint is tried when one refuses (R4), and what ends takes no memory with it (R9).
     let _turn = turns::alone();
     let seconds = env::var("KUBE_PROXY_SOAK_SECONDS").map_or(6, |text| text.parse().expect("a number of seconds"));
     let duration = Duration::from_secs(seconds);

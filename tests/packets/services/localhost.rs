@@ -140,7 +140,7 @@ fn rejected(family: Family, proto: Proto) -> String {
 
 test_in_each_layout!(tcp_is_served_on_loopback_and_the_rest_refused_and_counted);
 fn tcp_is_served_on_loopback_and_the_rest_refused_and_counted(layout: Layout) {
-    // A connection goes to any endpoint, evenly; it comes from this node (Q3, Q4). Nothing listens on any other address (Q2).
+    // A connection goes to any endpoint, evenly; it comes from this node (R3, R4). Nothing listens on any other address (R2).
     let world = World::new();
     let proxy = Proxy::start(&world.node, &served(layout), &objects(&[0, 1, 2, 3]));
     wait_for_value(&proxy, &format!("{LISTENERS}{{ip_family=\"IPv4\"}}"), 1.0);
@@ -164,7 +164,7 @@ fn tcp_is_served_on_loopback_and_the_rest_refused_and_counted(layout: Layout) {
 test_in_each_layout!(a_change_of_gate_or_list_takes_effect_across_restart_and_kill);
 fn a_change_of_gate_or_list_takes_effect_across_restart_and_kill(layout: Layout) {
     // Off, refused and served follow the gate and the list, in any direction, after an end and after a kill; what was written in one state
-    // is gone in the next (Q1, Q2, Q5).
+    // is gone in the next (R1, R2, R5).
     let world = World::new();
     let off = config(layout, false, &["primary", "localhost"]);
     let refused = config(layout, true, &["primary"]);
@@ -201,7 +201,7 @@ fn a_change_of_gate_or_list_takes_effect_across_restart_and_kill(layout: Layout)
 
 test_in_each_layout!(endpoints_follow_policy_affinity_and_changes);
 fn endpoints_follow_policy_affinity_and_changes(layout: Layout) {
-    // External policy Local: endpoints on this node, and without one no listener. Session affinity: one endpoint for all (Q3, Q4).
+    // External policy Local: endpoints on this node, and without one no listener. Session affinity: one endpoint for all (R3, R4).
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &served(layout), &[node(), service_cidr(), web().json()]);
     let refused = |what: &str| {
@@ -232,7 +232,7 @@ fn endpoints_follow_policy_affinity_and_changes(layout: Layout) {
     // The pinned endpoint goes, so another one is pinned.
     proxy.apply(&slices("shop", "web", &[0], &HTTP));
     assert_served(&world, &[0]);
-    // A connection is closed with its listener (Q3).
+    // A connection is closed with its listener (R3).
     let held = Family::ALL.map(|family| Connection::open(&world.node, to_loopback(family, Proto::Tcp)).0);
     for connection in &held {
         connection.ask();
@@ -245,7 +245,7 @@ fn endpoints_follow_policy_affinity_and_changes(layout: Layout) {
 
 test_in_each_layout!(another_endpoint_is_tried_when_one_refuses_or_is_silent);
 fn another_endpoint_is_tried_when_one_refuses_or_is_silent(layout: Layout) {
-    // Endpoint 0 serves. At the address of the shell nobody listens, and at the last one nobody is (Q4).
+    // Endpoint 0 serves. At the address of the shell nobody listens, and at the last one nobody is (R4).
     let world = World::new();
     let mut objects = vec![node(), service_cidr(), web().json()];
     for (family, silent) in Family::ALL.into_iter().zip(["198.51.100.77", "2001:db8:51::77"]) {
@@ -265,7 +265,7 @@ fn another_endpoint_is_tried_when_one_refuses_or_is_silent(layout: Layout) {
 
 #[test]
 fn a_busy_port_disturbs_no_other_and_is_taken_when_it_is_free() {
-    // It is logged and counted once, and taken as soon as it is free (Q6).
+    // It is logged and counted once, and taken as soon as it is free (R6).
     let world = World::new();
     let listen = || TcpListener::bind(SocketAddr::new(Family::V4.loopback(), NODE_PORT)).expect("the port is free");
     let taken = world.node.enter(listen);
@@ -292,7 +292,7 @@ fn a_busy_port_disturbs_no_other_and_is_taken_when_it_is_free() {
 #[test]
 fn open_connections_may_end_when_the_process_is_to_end() {
     // New ones are refused at once; the process ends when the last one has ended, or after 10 s. The same holds when new content of the
-    // configuration file ends it (Q8).
+    // configuration file ends it (R8).
     let world = World::new();
     let mut proxy = Proxy::start(&world.node, &served(Layout::Maps), &objects(&[0, 2]));
     for (by_signal, closes) in [(true, true), (true, false), (false, true)] {
@@ -338,7 +338,7 @@ fn keep_all(world: &World, port: u16) {
 
 #[test]
 fn ten_thousand_open_connections_take_little_memory() {
-    // What is held is sockets. One more connection than the limit waits, and is served when there is room (Q9).
+    // What is held is sockets. One more connection than the limit waits, and is served when there is room (R9).
     // The proxy inherits the limit of open files. Both ends of each connection are of this process.
     let hard = getrlimit(Resource::Nofile).maximum;
     let enough = Rlimit { current: Some(65_536), maximum: hard.map(|hard| hard.max(65_536)) };
