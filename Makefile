@@ -73,13 +73,14 @@ bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 l
 	cargo bench --bench bench
 
 FIGURES := $(CURDIR)/target/soak-figures
-soak: deps ## 10 minutes of traffic under change, 14 of clients that expire, 200 kills, with figures; SOAK_SECONDS=N for another time (root)
+soak: deps ## 10 minutes of traffic under change, 10 through localhost node ports, 14 of clients that expire, 200 kills, with figures; SOAK_SECONDS=N for another time (root)
 	@mkdir -p target && rm -f $(FIGURES)
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test process death::whenever
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test engine faults::faults_at_random
 	KUBE_PROXY_SLICES=100000 cargo test --test process memory_is_bounded_under_very_many_slices
 	NFT_TEST_BATCH_MEGABYTES=400 cargo test -p nft --test kernel a_batch
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test hostile traffic::no_connection
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test hostile localhost::
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_EXPIRY_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test engine expiry::traffic -- --test-threads 1
 	@cat $(FIGURES)
 

@@ -59,6 +59,7 @@ impl Shape {
     fn service(self, n: u32) -> Service {
         let balancer = self.restricted.then(|| IpAddr::from(Ipv4Addr::from(0xcb00_0000 + n)));
         Service {
+            ignores_external_ips: false,
             name: name(n),
             created: i64::from(n),
             cluster_ips: ClusterIps { v4: Some(Ipv4Addr::from(0x0a60_0001 + n)), v6: None },

@@ -78,6 +78,7 @@ fn settings() -> Settings {
         node_ports: NodePorts::Everywhere,
         drop_invalid: false,
         balancing: Balancing::default(),
+        localhost: kube_proxy::ruleset::Localhost::Ignored,
         counters: kube_proxy::ruleset::Counters::Off,
         owned: false,
     }

@@ -43,6 +43,8 @@ pub(crate) enum ReportedEvent {
     HealthzFailed(String),
     /// The metrics server cannot listen, and the process ends for it (O8).
     MetricsFailed(String),
+    /// The mode of the configuration is not `nftables`.
+    Mode(String),
     /// Another kube-proxy writes to the same tables.
     AnotherProxy,
     /// The health check of a Service cannot listen on its port (K4).
@@ -239,6 +241,7 @@ fn regarding(node: &str, event: &ReportedEvent) -> ObjectReference {
     match event {
         ReportedEvent::Starting
         | ReportedEvent::AnotherProxy
+        | ReportedEvent::Mode(_)
         | ReportedEvent::HealthzFailed(_)
         | ReportedEvent::MetricsFailed(_) => ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -266,6 +269,7 @@ fn reason(event: &ReportedEvent) -> &'static str {
         ReportedEvent::HealthzFailed(_) => "FailedToStartProxierHealthcheck",
         ReportedEvent::MetricsFailed(_) => "FailedToStartMetricServer",
         ReportedEvent::AnotherProxy => "AnotherKubeProxy",
+        ReportedEvent::Mode(_) => "ProxyModeIsNftables",
         ReportedEvent::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
         ReportedEvent::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
         ReportedEvent::FrontNotProgrammed { .. } => "FrontNotProgrammed",
@@ -278,6 +282,8 @@ fn action(event: &ReportedEvent) -> &'static str {
         ReportedEvent::AnotherProxy
         | ReportedEvent::ServiceNotProgrammed { .. }
         | ReportedEvent::FrontNotProgrammed { .. } => "Program",
+        // Upstream's action for its warning about mode ipvs.
+        ReportedEvent::Mode(_) => "ProxyModeCheck",
         _ => "StartKubeProxy",
     }
 }
@@ -290,7 +296,9 @@ fn note(node: &str, event: &ReportedEvent) -> String {
                 "another kube-proxy, in mode nftables, writes to the same tables of node {node}: end one of the two"
             )
         }
-        ReportedEvent::HealthzFailed(error) | ReportedEvent::MetricsFailed(error) => error.clone(),
+        ReportedEvent::Mode(text) | ReportedEvent::HealthzFailed(text) | ReportedEvent::MetricsFailed(text) => {
+            text.clone()
+        }
         ReportedEvent::ServiceHealthCheckFailed { service, port, error } => {
             format!("node {node} failed to start healthcheck {:?} on port {port}: {error}", service.to_string())
         }
@@ -341,6 +349,18 @@ mod tests {
             "reportingInstance": "kube-proxy-node-1",
         });
         assert_eq!(event, expected);
+    }
+
+    // A mode that is not `nftables` is a warning of the node (P12).
+    #[test]
+    fn another_mode_is_a_warning_of_the_node() {
+        let event = object("node-1", &ReportedEvent::Mode("mode is \"ipvs\"".to_owned()), at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ProxyModeIsNftables")));
+        assert_eq!(
+            (event.action.as_deref(), event.note.as_deref()),
+            (Some("ProxyModeCheck"), Some("mode is \"ipvs\""))
+        );
+        assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
     }
 
     // A health check that cannot listen is an event of its service (K4).

@@ -32,6 +32,7 @@ mod fastpath;
 pub mod health;
 mod http;
 pub mod inspect;
+mod localhost;
 pub mod logging;
 pub mod metrics;
 mod privileges;

@@ -43,7 +43,7 @@ fn local_traffic(config: &Config, served: &[Family], node: &Node) -> Result<Vec<
 }
 
 fn node_ports(config: &Config, served: &[Family], primary: Family) -> Vec<String> {
-    let NodePortAddresses::Cidrs(ranges) = &config.node_port_addresses else { return Vec::new() };
+    let NodePortAddresses { primary: false, ranges } = &config.node_port_addresses else { return Vec::new() };
     let lacks = |family: Family| !ranges.iter().any(|range| Family::of(range.addr()) == family);
     let consequence = |family| format!("node ports are open on all its {family} addresses");
     let lacking = served.iter().copied().filter(|family| lacks(*family));

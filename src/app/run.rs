@@ -10,6 +10,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 
+use super::localhost::{self, Localhost};
 use super::servers::{self, Servers};
 use super::shutdown;
 use super::source::Source;
@@ -44,11 +45,13 @@ pub(super) async fn run(
     // While another process holds the lock, it also has the ports. They become free when it ends, so a busy port is no reason to end.
     config.bind_address_hard_fail &= !waits;
     let (supervisor, mut failures) = supervise::new();
-    let signal = shutdown::on_signal(&supervisor)?;
     let metrics = servers::metrics(&config);
+    let mut localhost = Localhost::new(&config, &metrics, open_files);
+    let signal = shutdown::on_signal(&supervisor, localhost.has_connections())?;
     let changes = Changes::new(SystemTime::now());
     let (recorder, publisher) = publish_events(&config, metrics.clone(), &supervisor)?;
     recorder.record(ReportedEvent::Starting);
+    config.mode_warning.clone().map(ReportedEvent::Mode).into_iter().for_each(|event| recorder.record(event));
     if let Err((event, error)) = servers::check_ports(&config) {
         recorder.record(event);
         recorder.flush(LAST_EVENTS).await;
@@ -62,14 +65,29 @@ pub(super) async fn run(
     let sink = SyncSender::clone(&sender);
     let source = Source::spawn(&config, sink, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
     sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
+    localhost::spawn_refused(&config, &metrics, &supervisor)?;
+    localhost.spawn(&supervisor)?;
     let first_sync = sync_loop::spawn_fast_path(&config, lock.held(), &supervisor)?;
     let wake = wake(&sender);
-    let sync = SyncLoop { config, lock, metrics, reporter, changes, recorder: recorder.clone(), first_sync, wake };
+    let (feed, recorder_of_sync) = (localhost.feed.clone(), recorder.clone());
+    let sync = SyncLoop {
+        config,
+        lock,
+        metrics,
+        reporter,
+        changes,
+        recorder: recorder_of_sync,
+        first_sync,
+        wake,
+        localhost: feed,
+    };
     let sync = supervisor.thread("sync", "the sync loop's thread", move || sync.run(&events))?;
     let failure = tokio::select! {
         Ok(()) = signal => None,
         error = failures.next() => Some(error),
     };
+    // Syncs go on meanwhile, so that the node's rules follow the cluster.
+    localhost.end().await;
     if let Some(error) = failure {
         recorder.flush(LAST_EVENTS).await;
         return Err(error);

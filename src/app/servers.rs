@@ -56,6 +56,7 @@ pub(super) fn metrics(config: &Config) -> Metrics {
         let stage = match feature.stage {
             Stage::Alpha => "ALPHA",
             Stage::Beta => "BETA",
+            Stage::Deprecated => "DEPRECATED",
             Stage::Stable => "",
         };
         metrics.feature_enabled(feature.name, stage, feature.enabled);

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
+use crate::localhost::GRACE;
 use crate::logging;
 use crate::supervise::Supervisor;
 
@@ -25,11 +26,15 @@ const PROCESS_ENDS: Duration = Duration::from_secs(4);
 /// The time between two checks of a thread.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Completes when a signal arrives. [`PROCESS_ENDS`] later the process ends with exit code 1, if it has not ended by itself.
+/// Completes when a signal arrives. [`PROCESS_ENDS`] later the process ends with exit code 1, if it has not ended by itself. While
+/// `has_connections` says that clients are connected through this process, that may take [`GRACE`] longer.
 ///
 /// # Errors
 /// When the signals cannot be received.
-pub(super) fn on_signal(supervisor: &Supervisor) -> Result<oneshot::Receiver<()>> {
+pub(super) fn on_signal(
+    supervisor: &Supervisor,
+    has_connections: impl Fn() -> bool + Send + 'static,
+) -> Result<oneshot::Receiver<()>> {
     let runtime = Builder::new_current_thread().enable_io().build().context("runtime of the signals")?;
     let signals = || -> io::Result<_> { Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)) };
     let (mut terminate, mut interrupt) = {
@@ -47,6 +52,10 @@ pub(super) fn on_signal(supervisor: &Supervisor) -> Result<oneshot::Receiver<()>
         // The receiver is gone if the process is ending already.
         let _ = sender.send(());
         thread::sleep(PROCESS_ENDS);
+        let end = Instant::now() + GRACE;
+        while has_connections() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(100));
+        }
         // Nothing new is logged, because the log may be what hangs. Lines that wait get half a second.
         drop(logging::FlushOnDrop);
         process::exit(1);

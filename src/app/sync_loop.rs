@@ -16,6 +16,7 @@ use crate::fastpath::{self, Outcome, Reconciler};
 use crate::health::Reporter;
 use crate::kernel::leftovers::CleanUp;
 use crate::kernel::{Flowtables, Held, Lock, Netfilter, Wake, families};
+use crate::localhost::Feed;
 use crate::logging::once::Once;
 use crate::metrics::Metrics;
 use crate::model::{Event, Node};
@@ -40,6 +41,8 @@ pub(super) struct SyncLoop {
     pub(super) first_sync: Option<SyncSender<()>>,
     /// Wakes the loop when another program wrote to nf_tables.
     pub(super) wake: Wake,
+    /// Where the node ports for loopback addresses go, if they are served.
+    pub(super) localhost: Option<Feed>,
 }
 
 impl SyncLoop {
@@ -48,13 +51,13 @@ impl SyncLoop {
     /// # Errors
     /// When a socket cannot be opened, and when the node cannot be served at all.
     pub(super) fn run(self, events: &Receiver<Event>) -> Result<()> {
-        let Self { config, lock, metrics, reporter, changes, recorder, first_sync, wake } = self;
+        let Self { config, lock, metrics, reporter, changes, recorder, first_sync, wake, localhost } = self;
         let fast_path = first_sync.is_some().then(ruleset::fastpath::table);
         let kernel = Netfilter::open().context("netfilter netlink socket")?;
         let kernel = kernel.with_fast_path(fast_path).waking(wake).with_lock(lock);
         let families = families::supported();
         let schedule = Schedule::new(config.min_sync_period, config.sync_period);
-        let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel);
+        let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel).with_localhost(localhost);
         let check_node = Box::new(move |node: &Node| {
             node_check::check(&config, &families, node)?
                 .iter()

@@ -34,7 +34,7 @@ pub(crate) use duration::GoDuration;
 pub(crate) use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
 
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
-pub(crate) const KUBERNETES_MINOR: u32 = 36;
+pub(crate) const KUBERNETES_MINOR: u32 = 37;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -119,6 +119,11 @@ pub struct Config {
     pub service_elements_limit: u64,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
     pub(crate) allow_service_external_ips: bool,
+    /// Whether node ports on loopback addresses are served or refused (feature gate KubeProxyNFTablesLocalhostNodePorts, off unless
+    /// switched on). Without it nothing is done about them (R1).
+    pub(crate) localhost_node_ports: bool,
+    /// What to report as an event about the mode of the configuration, when that is not `nftables`.
+    pub(crate) mode_warning: Option<String>,
     /// How the API server is reached.
     pub(crate) client: Client,
     /// Connection tracking sysctls.
@@ -152,6 +157,11 @@ impl Config {
     pub(crate) fn hashes_clients(&self) -> bool {
         matches!(self.scheduler, Scheduler::SourceHash | Scheduler::Maglev)
     }
+
+    /// Whether TCP node ports are served on loopback addresses of some family: the gate is on, and the list names such addresses (R2).
+    pub(crate) fn serves_localhost(&self) -> bool {
+        self.localhost_node_ports && self.node_port_addresses.ranges.iter().any(|range| range.addr().is_loopback())
+    }
 }
 
 /// A feature gate and its value.
@@ -174,6 +184,8 @@ pub(crate) enum Stage {
     Beta,
     /// Stays; on by default.
     Stable,
+    /// Goes some day; on by default.
+    Deprecated,
 }
 
 /// How the API server is reached.
@@ -226,11 +238,16 @@ pub(crate) enum DetectLocal {
 
 /// Which addresses of the node accept node ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NodePortAddresses {
+pub(crate) struct NodePortAddresses {
     /// The node's primary IP of each family (H1, H2).
-    Primary,
-    /// The local addresses in these CIDRs; host bits are cleared (H3 to H5).
-    Cidrs(Vec<IpNet>),
+    pub(crate) primary: bool,
+    /// The local addresses in these CIDRs; host bits are cleared (H3 to H5). `localhost` and `all` stand here as their CIDRs (H6).
+    pub(crate) ranges: Vec<IpNet>,
+}
+
+impl NodePortAddresses {
+    /// `primary` alone, which is the default (H1).
+    pub(crate) const PRIMARY: Self = Self { primary: true, ranges: Vec::new() };
 }
 
 /// The log. The default is text of verbosity 0 on standard error.

@@ -54,7 +54,7 @@ fn defaults_without_file_or_flags() {
         maglev_table_size: 1021,
         metrics_services_limit: 100,
         detect_local: DetectLocal::ClusterCidr { v4: None, v6: None },
-        node_port_addresses: NodePortAddresses::Primary,
+        node_port_addresses: NodePortAddresses::PRIMARY,
         bind_address: "0.0.0.0".parse().unwrap(),
         metrics_bind_address: "127.0.0.1:10249".parse().unwrap(),
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
@@ -68,6 +68,8 @@ fn defaults_without_file_or_flags() {
             master: None,
             accept: "application/vnd.kubernetes.protobuf,application/json".into(),
         },
+        localhost_node_ports: false,
+        mode_warning: None,
         conntrack: Conntrack {
             max_per_core: 32_768,
             min: 131_072,
@@ -87,7 +89,10 @@ fn defaults_without_file_or_flags() {
             Feature { name: "AllowServiceExternalIPs", stage: Stage::Stable, enabled: true },
             Feature { name: "ComponentFlagz", stage: Stage::Beta, enabled: true },
             Feature { name: "ComponentStatusz", stage: Stage::Beta, enabled: true },
+            Feature { name: "KubeProxyIPVS", stage: Stage::Deprecated, enabled: true },
+            Feature { name: "KubeProxyNFTablesLocalhostNodePorts", stage: Stage::Alpha, enabled: false },
             Feature { name: "MultiCIDRServiceAllocator", stage: Stage::Stable, enabled: true },
+            Feature { name: "NFTablesNetlink", stage: Stage::Beta, enabled: true },
             Feature { name: "NativeHistograms", stage: Stage::Alpha, enabled: false },
             Feature { name: "PreferSameTrafficDistribution", stage: Stage::Stable, enabled: true },
         ],
@@ -123,7 +128,7 @@ fn the_file_of_a_conformance_case_works() {
     assert!(config.masquerade_all);
     let (v4, v6) = ("10.244.0.0/16".parse().ok(), "fd00:10:244::/56".parse().ok());
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4, v6 });
-    assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(config.node_port_addresses, NodePortAddresses::PRIMARY);
     assert_eq!(config.healthz_bind_address, "127.0.0.1:10256".parse().ok());
     assert_eq!(config.warnings, [""; 0]);
 }
@@ -152,7 +157,7 @@ fn with_a_file_only_few_flags_count() {
     assert_eq!((config.logging.format, config.logging.verbosity), (LogFormat::Json, 5));
     // Other flags have no effect beside a file, and a warning names each.
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
-    assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(config.node_port_addresses, NodePortAddresses::PRIMARY);
     assert!(!config.masquerade_all);
     assert_eq!(config.metrics_bind_address, "127.0.0.1:10249".parse().unwrap());
     let fields =
@@ -222,10 +227,58 @@ fn what_to_do_follows_upstreams_order() {
 }
 
 // New content is checked (O5).
+// Files of Kubernetes 1.36 and 1.37 as other programs write them, whatever mode they have (P1, P2, P12).
+#[test]
+fn files_of_clusters_are_taken_and_run_nftables() {
+    let warned = |mode: &str| format!("mode is {mode:?}, which this kube-proxy does not have: it runs nftables");
+    for (file, warning) in [
+        ("kubeadm.yaml", Some("mode is not set: upstream kube-proxy then runs iptables".to_owned())),
+        ("kubeadm-1.37.yaml", Some(warned("iptables"))),
+        ("kind.yaml", Some(warned("iptables"))),
+        ("ipvs.yaml", Some(warned("ipvs"))),
+        ("localhost-1.37.yaml", None),
+    ] {
+        let path = format!("{}/src/config/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
+        let config = run(&["--config", &path]);
+        check_content(&fs::read(&path).unwrap()).unwrap();
+        match warning {
+            Some(start) => assert!(config.mode_warning.unwrap().starts_with(&start), "{file}: {start}"),
+            None => assert_eq!((config.mode_warning, config.warnings), (None, Vec::new()), "{file}"),
+        }
+        assert!(config.configz.contains("\"mode\":\"nftables\""), "{file}: {}", config.configz);
+    }
+}
+
+// k3s and RKE2 have no file: these are the flags that they give their kube-proxy (P1, P12).
+#[test]
+fn flags_of_k3s_and_rke2_are_taken() {
+    let common = [
+        "--conntrack-max-per-core=0",
+        "--conntrack-tcp-timeout-close-wait=0s",
+        "--conntrack-tcp-timeout-established=0s",
+        "--healthz-bind-address=127.0.0.1",
+        "--hostname-override=node-1",
+        "--proxy-mode=iptables",
+    ];
+    let k3s = ["--cluster-cidr=10.42.0.0/16", "--kubeconfig=/var/lib/rancher/k3s/agent/kubeproxy.kubeconfig"];
+    let rke2 = [
+        "--cluster-cidr=10.42.0.0/16,2001:cafe:42::/56",
+        "--kubeconfig=/var/lib/rancher/rke2/agent/kubeproxy.kubeconfig",
+        "--feature-gates=NFTablesProxyMode=true",
+        "--nodeport-addresses=primary,localhost",
+    ];
+    for own in [&k3s[..], &rke2] {
+        let config = run(&[&common[..], own].concat());
+        assert_eq!((config.node_name.as_str(), config.conntrack.max_per_core), ("node-1", 0));
+        assert!(config.mode_warning.unwrap().starts_with("mode is \"iptables\""), "{own:?}");
+        assert_eq!(config.node_port_addresses.ranges.len(), if own.len() > 2 { 2 } else { 0 });
+    }
+}
+
 #[test]
 fn new_content_is_checked() {
     assert_eq!(check_content(format!("{HEADER}mode: nftables\n").as_bytes()), Ok(()));
-    let error = check_content(format!("{HEADER}mode: ipvs\noomScoreAdj: 2000\n").as_bytes()).unwrap_err();
+    let error = check_content(format!("{HEADER}mode: userspace\noomScoreAdj: 2000\n").as_bytes()).unwrap_err();
     assert!(error.contains("mode: ") && error.contains("oomScoreAdj: "), "{error}");
     assert!(check_content(b"mode: [").is_err());
     assert!(check_content(b"\xff").is_err());
@@ -234,6 +287,6 @@ fn new_content_is_checked() {
 #[test]
 fn version_is_printed() {
     let Invocation::Print(text) = load_with(&["--version"]).unwrap() else { panic!() };
-    assert_eq!(text, format!("Kubernetes v1.36.2+kube-proxy-nft.{}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(text, format!("Kubernetes v1.37.0+kube-proxy-nft.{}\n", env!("CARGO_PKG_VERSION")));
     assert!(text.starts_with(&format!("Kubernetes v1.{KUBERNETES_MINOR}.")));
 }

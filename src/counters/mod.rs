@@ -5,6 +5,7 @@
 //! dump of a set waits for no transaction and holds none up.
 
 mod ledger;
+mod refused;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use nft::{Connection, Data, Family, ReadError, TableName};
 use crate::metrics::Metrics;
 use crate::ruleset::counters::{Meaning, SETS, of_element, of_rule};
 use ledger::{Ledger, Place};
+pub(crate) use refused::Refused;
 
 /// The time between two readings.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(10);
@@ -58,7 +60,7 @@ impl Reader {
     /// Rules come first: a connection that a rule drops was counted by a dispatch map before, so that drops are never too many.
     fn read_family(&mut self, family: Family, reading: &mut HashMap<(Place, Meaning), u64>) -> Result<(), ReadError> {
         let table = TableName::new(family, "kube-proxy");
-        self.connection.rule_counters(&table, |chain, rule, count| {
+        self.connection.rule_counters(&table, None, |chain, rule, count| {
             if let Some(meaning) = of_rule(chain, &rule) {
                 *reading.entry((Place::Chain(family, chain.into()), meaning)).or_default() += count.packets;
             }

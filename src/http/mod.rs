@@ -20,9 +20,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tokio::time::timeout;
 
 pub(crate) use limit::ConnectionLimit;
-#[cfg(test)]
-pub(crate) use listen::bind;
-pub(crate) use listen::{bind_with_retry, check};
+pub(crate) use listen::{bind, bind_with_retry, check};
 pub(crate) use server::{Ends, Limits, Server};
 
 /// A request whose body has not been read.

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 use super::process::Process;
 use super::services::Latest;
-use crate::model::Family;
+use crate::model::{Family, Protocol};
 
 /// Kinds of objects that a source reads.
 const KINDS: [&str; 4] = ["EndpointSlice", "Node", "Service", "ServiceCIDR"];
@@ -55,6 +55,25 @@ pub(super) const fn ip_family(family: Family) -> &'static str {
 pub(super) struct ByPolicy {
     pub(super) ip_family: &'static str,
     pub(super) traffic_policy: &'static str,
+}
+
+/// Labels of `..._rejected_packets_total`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ByProtocol {
+    ip_family: &'static str,
+    protocol: &'static str,
+}
+
+impl ByProtocol {
+    /// Upstream writes protocols as the API does.
+    pub(super) const fn new(family: Family, protocol: Protocol) -> Self {
+        let protocol = match protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Sctp => "SCTP",
+        };
+        Self { ip_family: ip_family(family), protocol }
+    }
 }
 
 /// Label `code`: an HTTP status.
@@ -185,6 +204,25 @@ impl Client {
     }
 }
 
+impl Localhost {
+    fn new(r: &mut Registrar) -> Self {
+        Self {
+            listeners: r.empty(
+                "kubeproxy_nftables_localhost_nodeport_listeners",
+                "Number of active localhost NodePort listeners",
+            ),
+            failures: r.empty(
+                "kubeproxy_nftables_localhost_nodeport_listener_creation_failures",
+                "Number of localhost NodePort listeners that could not be created",
+            ),
+            rejected: r.empty(
+                "kubeproxy_nftables_localhost_nodeport_rejected_packets",
+                "Number of packets to localhost NodePorts that were rejected",
+            ),
+        }
+    }
+}
+
 /// All families.
 #[derive(Debug)]
 pub(super) struct Families {
@@ -209,7 +247,16 @@ pub(super) struct Families {
     pub(super) build_info: Series<ByBuild, Gauge>,
     pub(super) features: Series<ByFeature, Gauge>,
     pub(super) client: Client,
+    pub(super) localhost: Localhost,
     pub(super) own: Own,
+}
+
+/// Node ports on loopback addresses.
+#[derive(Debug)]
+pub(super) struct Localhost {
+    pub(super) listeners: Series<ByFamily, Gauge>,
+    pub(super) failures: Series<ByFamily, Counter>,
+    pub(super) rejected: Series<ByProtocol, Counter>,
 }
 
 /// The families that upstream does not have.
@@ -314,6 +361,11 @@ impl Families {
         for counter in [&families.sync_failures, &families.cleanup_failures, &families.reconciler_deleted] {
             show_zero(counter, Family::BOTH.map(ByFamily::from));
         }
+        let localhost = &families.localhost;
+        show_zero(&localhost.failures, Family::BOTH.map(ByFamily::from));
+        Family::BOTH.into_iter().for_each(|family| drop(localhost.listeners.get_or_create(&family.into())));
+        let of_family = |family| Protocol::ALL.map(|protocol| ByProtocol::new(family, protocol));
+        show_zero(&localhost.rejected, Family::BOTH.into_iter().flat_map(of_family));
         for counter in [&families.healthz, &families.livez, &families.own.readyz] {
             show_zero(counter, CODES.map(|code| ByCode { code }));
         }
@@ -389,6 +441,7 @@ impl Families {
                 Series::default(),
             ),
             client: Client::new(r),
+            localhost: Localhost::new(r),
             own: Own::new(r),
             registry: std::mem::take(r).finish(),
         }

@@ -17,11 +17,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::model::Family;
+use crate::model::{Family, Protocol};
 pub(crate) use services::{Counted, ServiceCounts};
 
 use families::{
-    ByBuild, ByCode, ByFeature, ByHost, ByKind, ByMap, ByPolicy, ByRequest, ByResource, Families, ip_family,
+    ByBuild, ByCode, ByFeature, ByHost, ByKind, ByMap, ByPolicy, ByProtocol, ByRequest, ByResource, Families, ip_family,
 };
 
 /// The size and time of a committed transaction.
@@ -227,6 +227,21 @@ impl Metrics {
     /// Number of Services that are left out because they need more elements than the limit.
     pub(crate) fn oversized(&self, services: usize) {
         self.inner.own.oversized.set(number(services));
+    }
+
+    /// Number of listeners for node ports on loopback addresses.
+    pub(crate) fn localhost_listeners(&self, family: Family, listeners: usize) {
+        self.inner.localhost.listeners.get_or_create(&family.into()).set(number(listeners));
+    }
+
+    /// A node port on a loopback address cannot be listened on.
+    pub(crate) fn localhost_listen_failed(&self, family: Family) {
+        self.inner.localhost.failures.get_or_create(&family.into()).inc();
+    }
+
+    /// So many more packets to node ports on loopback addresses were refused.
+    pub(crate) fn localhost_rejected(&self, family: Family, protocol: Protocol, packets: u64) {
+        self.inner.localhost.rejected.get_or_create(&ByProtocol::new(family, protocol)).inc_by(packets);
     }
 
     /// A transaction or a dump failed. `kind` is one of a few fixed words.

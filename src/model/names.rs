@@ -131,6 +131,9 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// All protocols.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
     /// The IANA protocol number.
     #[must_use]
     pub const fn number(self) -> u8 {

@@ -22,6 +22,8 @@ pub struct Service {
     pub cluster_ips: ClusterIps,
     /// `spec.externalIPs`, parsed (A7).
     pub external_ips: Vec<IpAddr>,
+    /// Whether it has external IPs that do not count, because feature gate AllowServiceExternalIPs is off.
+    pub ignores_external_ips: bool,
     /// Load balancer IPs with `ipMode` VIP (A8).
     pub load_balancer_ips: Vec<IpAddr>,
     /// `spec.loadBalancerSourceRanges`, parsed (A9).

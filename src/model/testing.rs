@@ -26,6 +26,7 @@ pub(crate) fn service(service_name: &str, cluster_ips: &[&str]) -> Service {
             v6: cluster_ips.iter().find_map(|ip| ip.parse().ok()),
         },
         external_ips: Vec::new(),
+        ignores_external_ips: false,
         load_balancer_ips: Vec::new(),
         source_ranges: Vec::new(),
         external_policy: TrafficPolicy::Cluster,

@@ -39,6 +39,8 @@ const RIGHTS: ABI = ABI::V6;
 pub(crate) struct Needs {
     /// To run other programs, such as the credential plugin of a kubeconfig.
     pub(crate) programs: bool,
+    /// To move bytes between sockets within the kernel, for node ports on loopback addresses.
+    pub(crate) splice: bool,
 }
 
 /// The result of [`drop_all`].
@@ -113,7 +115,7 @@ pub(crate) fn drop_all(needs: Needs) -> Result<Dropped, Error> {
     set_no_new_privs(true)?;
     let files = if needs.programs { Restriction::LeftOut } else { make_files_read_only()? };
     let capabilities = keep_network_capabilities()?;
-    let syscalls = if needs.programs { Restriction::LeftOut } else { syscalls::filter()? };
+    let syscalls = if needs.programs { Restriction::LeftOut } else { syscalls::filter(needs.splice)? };
     Ok(Dropped { capabilities, files, syscalls })
 }
 

@@ -69,10 +69,10 @@ const DOMAINS: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 /// The netlink protocols: for addresses and interfaces, also for name resolution; for nf_tables and conntrack.
 const NETLINKS: [i32; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 
-/// Enforces the filter for this thread and those that it starts.
-pub(super) fn filter() -> Result<Restriction, Error> {
+/// Enforces the filter for this thread and those that it starts. `splice` says whether they may call splice.
+pub(super) fn filter(splice: bool) -> Result<Restriction, Error> {
     let Ok(arch) = TargetArch::try_from(ARCH) else { return Ok(Restriction::Unavailable) };
-    for program in programs(arch)? {
+    for program in programs(arch, splice)? {
         match apply_filter(&program) {
             Ok(()) => {}
             Err(seccompiler::Error::Seccomp(error)) if error.raw_os_error() == Some(libc::ENOSYS) => {
@@ -84,11 +84,11 @@ pub(super) fn filter() -> Result<Restriction, Error> {
     Ok(Restriction::Enforced)
 }
 
-fn programs(arch: TargetArch) -> Result<[BpfProgram; 2], Error> {
+fn programs(arch: TargetArch, splice: bool) -> Result<[BpfProgram; 2], Error> {
     // A filter cannot read the arguments of clone3. ENOSYS makes glibc use clone, whose flags show whether it makes a thread.
     let unsupported = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let no_clone3 = SeccompFilter::new(unsupported, SeccompAction::Allow, errno(libc::ENOSYS), arch)?;
-    let allowed = SeccompFilter::new(rules()?, errno(libc::EPERM), SeccompAction::Allow, arch)?;
+    let allowed = SeccompFilter::new(rules(splice)?, errno(libc::EPERM), SeccompAction::Allow, arch)?;
     Ok([BpfProgram::try_from(no_clone3)?, BpfProgram::try_from(allowed)?])
 }
 
@@ -96,9 +96,13 @@ fn errno(number: i32) -> SeccompAction {
     SeccompAction::Errno(number.unsigned_abs())
 }
 
-fn rules() -> Result<BTreeMap<c_long, Vec<SeccompRule>>, Error> {
-    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
-        FREE.iter().chain(FREE_HERE).map(|call| (*call, Vec::new())).collect();
+fn rules(splice: bool) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, Error> {
+    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> = FREE
+        .iter()
+        .chain(FREE_HERE)
+        .chain(splice.then_some(&libc::SYS_splice))
+        .map(|call| (*call, Vec::new()))
+        .collect();
     let is = |index, value| argument(index, SeccompCmpOp::Eq, value);
     let mut sockets = Vec::new();
     for domain in DOMAINS {

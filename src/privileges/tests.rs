@@ -5,6 +5,7 @@ use std::process::Command;
 use std::{fs, io, thread};
 
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, netlink, socket, socketpair};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
@@ -54,11 +55,25 @@ fn other_programs_cannot_be_run() {
 
 #[test]
 fn a_kubeconfig_that_runs_a_program_keeps_that_possible() {
-    confined(Needs { programs: true }, |dropped| {
+    confined(Needs { programs: true, ..Needs::default() }, |dropped| {
         assert_eq!((dropped.files, dropped.syscalls), (Restriction::LeftOut, Restriction::LeftOut));
         assert!(Command::new("/bin/true").status().unwrap().success());
         assert_eq!(dropped.capabilities, ["NET_ADMIN", "NET_BIND_SERVICE"]);
     });
+}
+
+#[test]
+fn bytes_are_spliced_only_by_a_proxy_that_serves_localhost() {
+    for allowed in [false, true] {
+        confined(Needs { splice: allowed, ..Needs::default() }, move |_| {
+            let (from, into) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let (out, to) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            rustix::io::write(&into, b"text").unwrap();
+            let moved = splice(&from, None, &to, None, 4, SpliceFlags::empty());
+            assert_eq!(moved, if allowed { Ok(4) } else { Err(Errno::PERM) });
+            drop(out);
+        });
+    }
 }
 
 #[test]

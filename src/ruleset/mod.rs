@@ -10,6 +10,7 @@ pub mod balancing;
 pub mod chains;
 pub mod counters;
 pub mod fastpath;
+pub mod localhost;
 pub mod maps;
 pub mod notes;
 pub mod reading;
@@ -28,6 +29,7 @@ use crate::table::{Fragment, Program};
 
 pub use balancing::Balancing;
 pub use counters::Counters;
+pub use localhost::Localhost;
 pub(crate) use shared::set::NODEPORT_IPS;
 
 /// What decides about the fixed part of one family's table.
@@ -47,6 +49,8 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// How endpoints are chosen.
     pub balancing: Balancing,
+    /// What is refused at node ports on loopback addresses.
+    pub localhost: Localhost,
     /// What the rules count.
     pub counters: Counters,
     /// Whether only this process may change the table while it runs.

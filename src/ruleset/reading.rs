@@ -138,6 +138,7 @@ mod tests {
             node_ports: NodePorts::Listed,
             drop_invalid: false,
             balancing: crate::ruleset::Balancing::default(),
+            localhost: crate::ruleset::Localhost::Ignored,
             counters: Counters::Off,
             owned: false,
         }

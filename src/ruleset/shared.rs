@@ -122,13 +122,23 @@ pub(super) fn to_node_port_address(settings: &Settings) -> Vec<Statement> {
     match settings.node_ports {
         NodePorts::Listed => vec![match_destination(settings, Operand::InSet(set::NODEPORT_IPS.into()))],
         NodePorts::Everywhere => {
-            let (loopback, len) = match settings.family {
-                Family::V4 => (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
-                Family::V6 => (IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
-            };
+            let (loopback, len) = loopback(settings.family);
             let elsewhere = match_destination(settings, Operand::NotInPrefix(loopback, len));
             vec![elsewhere, Statement::FibLocal(FibAddress::Destination)]
         }
+    }
+}
+
+/// Matches the loopback addresses of a family.
+pub(super) fn to_loopback(family: Family) -> Statement {
+    let (network, len) = loopback(family);
+    Statement::Match(vec![Fields::of(family).destination], Operand::InPrefix(network, len))
+}
+
+fn loopback(family: Family) -> (IpAddr, u8) {
+    match family {
+        Family::V4 => (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+        Family::V6 => (IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
     }
 }
 

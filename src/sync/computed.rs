@@ -11,6 +11,7 @@ use super::budget;
 use super::locality::{self, Counts};
 use super::tables::{ServiceRecords, Tables};
 use crate::conntrack;
+use crate::localhost::NodePort;
 use crate::model::{ObjectName, State};
 use crate::select::health::HealthCheck;
 use crate::select::select;
@@ -29,6 +30,8 @@ pub(super) struct Computed {
     pub(super) has_udp_endpoints: Option<bool>,
     /// Its ports without a local endpoint, by family.
     pub(super) no_local_endpoints: [Counts; 2],
+    /// Its TCP node ports for loopback addresses, in the families that these are served in.
+    pub(super) localhost: Vec<NodePort>,
     /// What the tables should hold for it.
     pub(super) records: ServiceRecords,
 }
@@ -44,9 +47,10 @@ fn one(state: &State, tables: &Tables, limit: u64, name: &ObjectName) -> Compute
     let selection = if fits { select(state, name) } else { None };
     let records = tables.records_for(name, selection.as_ref());
     let no_local_endpoints = locality::counts(selection.as_ref());
+    let localhost = selection.as_ref().map(|selection| tables.localhost_node_ports(selection)).unwrap_or_default();
     let health_checks = selection.map(|selection| selection.health_checks).unwrap_or_default();
     let has_udp_endpoints = fits.then(|| conntrack::has_udp_endpoints(state, name));
-    Computed { size, fits, health_checks, has_udp_endpoints, no_local_endpoints, records }
+    Computed { size, fits, health_checks, has_udp_endpoints, no_local_endpoints, localhost, records }
 }
 
 /// The results of a function for each item, in their order. Many items are shared between this thread and a second one, if there is a

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLayout};
 use crate::model::{Family, Node, Scheduler};
-use crate::ruleset::{Balancing, Counters, Layout, LocalTraffic, NodePorts, Settings};
+use crate::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Settings};
 
 /// How the configuration has the rules laid out.
 #[must_use]
@@ -28,6 +28,7 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
         node_ports: node_ports(&config.node_port_addresses, family),
         drop_invalid: !config.conntrack.tcp_be_liberal,
         balancing: balancing(config),
+        localhost: localhost(config, family),
         counters: match config.counters {
             config::Counters::Off => Counters::Off,
             config::Counters::Services => Counters::Services,
@@ -70,28 +71,33 @@ fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> O
 }
 
 /// Whether node ports are accepted at every address or at listed ones: a family that the list does not mention accepts them at every
-/// address; `primary` never does (H2 to H4).
+/// address; `primary` mentions both families (H2 to H4).
 pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
-    match addresses {
-        NodePortAddresses::Primary => NodePorts::Listed,
-        NodePortAddresses::Cidrs(ranges) => {
-            let mut of_family = ranges.iter().filter(|range| Family::of(range.addr()) == family).peekable();
-            if of_family.peek().is_none() || of_family.any(|range| range.prefix_len() == 0) {
-                NodePorts::Everywhere
-            } else {
-                NodePorts::Listed
-            }
-        }
+    let mut of_family = addresses.ranges.iter().filter(|range| Family::of(range.addr()) == family).peekable();
+    let is_mentioned = addresses.primary || of_family.peek().is_some();
+    if !is_mentioned || of_family.any(|range| range.prefix_len() == 0) {
+        NodePorts::Everywhere
+    } else {
+        NodePorts::Listed
+    }
+}
+
+/// What is done about node ports on loopback addresses: they are served where the list names such addresses themselves, not where a
+/// wider range holds them (R2).
+pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
+    let names = |range: &IpNet| range.addr().is_loopback() && Family::of(range.addr()) == family;
+    match (config.localhost_node_ports, config.node_port_addresses.ranges.iter().any(names)) {
+        (false, _) => Localhost::Ignored,
+        (true, true) => Localhost::Served,
+        (true, false) => Localhost::Refused,
     }
 }
 
 /// The addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H4, H5). Loopback
 /// never does (D20), also when it is listed for health checks.
 pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
-    let mut addresses: Vec<IpAddr> = match &config.node_port_addresses {
-        NodePortAddresses::Primary => node.map(primary_addresses).unwrap_or_default(),
-        NodePortAddresses::Cidrs(_) => serving(config, interfaces).collect(),
-    };
+    let mut addresses: Vec<IpAddr> = serving(config, interfaces).collect();
+    addresses.extend(primary_addresses(config, node));
     addresses.retain(|ip| !ip.is_loopback());
     addresses.sort_unstable();
     addresses.dedup();
@@ -102,16 +108,11 @@ pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfac
 /// ports, loopback and link-local addresses are left out, unless a range asks for them: every interface of a pod brings one, and no
 /// load balancer sends anything there.
 pub(super) fn serving(config: &Config, interfaces: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
-    let ranges = match &config.node_port_addresses {
-        NodePortAddresses::Primary => None,
-        NodePortAddresses::Cidrs(ranges) => Some(ranges),
-    };
+    let addresses = &config.node_port_addresses;
     let serves = move |ip: &IpAddr| {
-        ranges.is_some_and(|ranges| {
-            let mut asked_for = ranges.iter().filter(|range| range.prefix_len() > 0);
-            let everywhere = node_ports(&config.node_port_addresses, Family::of(*ip)) == NodePorts::Everywhere;
-            asked_for.any(|range| range.contains(ip)) || (everywhere && !ip.is_loopback() && !is_link_local(*ip))
-        })
+        let mut asked_for = addresses.ranges.iter().filter(|range| range.prefix_len() > 0);
+        let everywhere = node_ports(addresses, Family::of(*ip)) == NodePorts::Everywhere;
+        asked_for.any(|range| range.contains(ip)) || (everywhere && !ip.is_loopback() && !is_link_local(*ip))
     };
     interfaces.iter().copied().filter(serves)
 }
@@ -123,6 +124,9 @@ const fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-pub(super) fn primary_addresses(node: &Node) -> Vec<IpAddr> {
-    node.ipv4().map(IpAddr::V4).into_iter().chain(node.ipv6().map(IpAddr::V6)).collect()
+/// The node's primary IP of each family, if the configuration names `primary` (H2).
+pub(super) fn primary_addresses(config: &Config, node: Option<&Node>) -> impl Iterator<Item = IpAddr> {
+    let node = node.filter(|_| config.node_port_addresses.primary);
+    let ips = node.map(|node| [node.ipv4().map(IpAddr::V4), node.ipv6().map(IpAddr::V6)]);
+    ips.into_iter().flatten().flatten()
 }

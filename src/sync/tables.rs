@@ -12,8 +12,9 @@ use crate::config::Config;
 use crate::diff::differences::{Difference, What};
 use crate::diff::{Changed, Collect, Entry, Objects, Record, Records};
 use crate::kernel::Kernel;
+use crate::localhost::{self, NodePort};
 use crate::model::{Family, Node, ObjectName};
-use crate::ruleset::{Balancing, Layout, NodeFacts, Settings};
+use crate::ruleset::{Balancing, Layout, Localhost, NodeFacts, Settings};
 use crate::select::{PortSelection, ServiceSelection};
 use crate::sync::client_checks::ClientChecks;
 use crate::sync::other_proxy::OtherProxy;
@@ -210,6 +211,12 @@ impl Tables {
         let record =
             |table: &FamilyTable| table.records.record_for(&owner, self.layout.service(&table.settings, selection));
         self.tables.iter().map(record).collect()
+    }
+
+    /// The TCP node ports that are to be served on the loopback addresses of the families where that is done.
+    pub(super) fn localhost_node_ports(&self, selection: &ServiceSelection) -> Vec<NodePort> {
+        let served = self.tables.iter().filter(|table| table.settings.localhost == Localhost::Served);
+        served.flat_map(|table| localhost::node_ports(selection, table.settings.family)).collect()
     }
 
     /// Makes room for the records of so many Services.

@@ -8,6 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod localhost;
 mod neighbours;
 mod strangers;
 mod tampering;

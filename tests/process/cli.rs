@@ -28,7 +28,7 @@ fn refused(args: &[&str]) -> String {
 
 #[test]
 fn version_and_help_end_with_0() {
-    assert!(printed(&["--version"]).starts_with("Kubernetes v1.36.2"));
+    assert!(printed(&["--version"]).starts_with("Kubernetes v1.37.0"));
     let help = printed(&["--help"]);
     assert!(help.starts_with("Programs Kubernetes Services into nf_tables"), "{help}");
     assert!(help.contains("--conntrack-max-per-core") && help.contains("\n  services "), "{help}");
@@ -40,7 +40,7 @@ fn mistakes_end_with_1_and_say_where() {
         (&["--no-such-flag"][..], "--no-such-flag"),
         (&["stray"], "stray"),
         (&["--config=/no/such/file"], "/no/such/file"),
-        (&["--proxy-mode=ipvs"], "has no ipvs mode"),
+        (&["--proxy-mode=userspace"], "\"userspace\""),
         (&["--proxy-mode=nftables", "--oom-score-adj", "-1001"], "oomScoreAdj"),
         (&["--proxy-mode=nftables", "--metrics-port=0"], "metricsBindAddress"),
     ] {

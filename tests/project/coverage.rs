@@ -34,7 +34,7 @@ impl fmt::Display for Statement {
 impl Statement {
     /// Reads a word such as `D6`. No section has a letter behind Q or a number above 99.
     fn parse(word: &str) -> Option<Self> {
-        let section = word.chars().next().filter(|letter| ('A'..='Q').contains(letter))?;
+        let section = word.chars().next().filter(|letter| ('A'..='R').contains(letter))?;
         let digits = &word[1..];
         let is_number = (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
         (is_number && !digits.starts_with('0')).then(|| Some(Self(section, digits.parse().ok()?)))?

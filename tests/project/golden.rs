@@ -12,7 +12,7 @@ use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 
 /// Every cluster has a folder and an expected ruleset in each layout, and nothing else lies there.
-const CLUSTERS: [&str; 17] = [
+const CLUSTERS: [&str; 18] = [
     "affinity",
     "bridge-detector",
     "cluster-ip",
@@ -24,6 +24,7 @@ const CLUSTERS: [&str; 17] = [
     "internal-local",
     "kube-dns",
     "load-balancer-sources",
+    "localhost-node-ports",
     "maglev",
     "masquerade-all",
     "no-endpoints",

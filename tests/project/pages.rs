@@ -497,7 +497,7 @@ fn what_the_page_says_of_a_config_map_that_goes_back_is_so() {
     let content = fs::read_to_string(kubeadms).expect("it can be read");
     let with = |mode: &str| content.replace("mode: \"\"", &format!("mode: {mode:?}"));
     assert!(content.contains("mode: \"\""), "{content}");
-    for (mode, used) in [("nftables", true), ("", true), ("iptables", false), ("ipvs", false)] {
+    for (mode, used) in [("nftables", true), ("", true), ("iptables", true), ("ipvs", true), ("userspace", false)] {
         assert_eq!(config::check_content(with(mode).as_bytes()).is_ok(), used, "mode {mode:?}");
     }
 }

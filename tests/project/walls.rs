@@ -66,7 +66,12 @@ const WALLS: &[Wall] = &[
         modules: &["kernel", "model", "conntrack", "config", "logging"],
         words: &["nft::", "rustix", "std::fs", "std::thread"],
     },
-    Wall { module: "counters", modules: &["counters", "metrics", "ruleset"], words: &["nft::"] },
+    Wall { module: "counters", modules: &["counters", "metrics", "model", "ruleset"], words: &["nft::"] },
+    Wall {
+        module: "localhost",
+        modules: &["localhost", "http", "metrics", "model", "select"],
+        words: &["tokio", "rustix", "Instant::now"],
+    },
     Wall {
         module: "sync",
         modules: &[
@@ -82,6 +87,7 @@ const WALLS: &[Wall] = &[
             "metrics",
             "conntrack",
             "health",
+            "localhost",
             "logging",
         ],
         // A second thread for the records of many Services, which ends before the sync goes on.
@@ -119,6 +125,7 @@ const WALLS: &[Wall] = &[
             "http",
             "inspect",
             "kernel",
+            "localhost",
             "logging",
             "metrics",
             "model",

@@ -206,6 +206,14 @@ impl Connection {
         self.read()
     }
 
+    /// Whether the other side has closed or reset it; waits for that a little.
+    pub(crate) fn is_closed(&self) -> bool {
+        match (&self.stream).read(&mut [0]) {
+            Ok(bytes) => bytes == 0,
+            Err(error) => !is_unfinished(&error),
+        }
+    }
+
     fn read(&self) -> Answer {
         match read_answer(&self.stream) {
             Ok(Some(Outcome::Reached(answer))) => answer,

@@ -297,7 +297,8 @@ impl<'world> Proxy<'world> {
         self.series(LAST_SYNC)
     }
 
-    /// The values of a metric's series, as `/metrics` shows; empty without an answer, or without such a series.
+    /// The values of a metric's series, or of the one with the labels that the name ends in, as `/metrics` shows; empty without an answer, or
+    /// without such a series.
     pub(crate) fn series(&self, name: &str) -> Vec<f64> {
         let text = self.node.enter(|| http_get(METRICS, "/metrics")).unwrap_or_default();
         let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));

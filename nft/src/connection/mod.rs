@@ -164,17 +164,19 @@ impl Connection {
         unless_absent(read)
     }
 
-    /// Hands over the chain of each rule with a counter, the rule, and what its first counter counted. Not at one moment, as for
-    /// [`Self::element_counters`]. None when there is no such table.
+    /// Hands over the chain of each rule with a counter, the rule, and what its first counter counted; the rules of one chain, or of all.
+    /// Not at one moment, as for [`Self::element_counters`]. None when there is no such table or chain.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub fn rule_counters(
         &mut self,
         table: &TableName,
+        of_chain: Option<&str>,
         mut each: impl FnMut(&str, RuleDump, Count),
     ) -> Result<(), ReadError> {
-        let read = self.dump(kind::GET_RULE, table, &[&table.name], |item| {
+        let names: Vec<&str> = [&*table.name].into_iter().chain(of_chain).collect();
+        let read = self.dump(kind::GET_RULE, table, &names, |item| {
             if let Ok(Decoded::Rule { chain, rule, count: Some(count), .. }) = item {
                 each(&chain, rule, count);
             }

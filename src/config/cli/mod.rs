@@ -20,10 +20,10 @@ use super::file::KubeProxyConfiguration;
 use field::go_bool;
 use table::{DEPRECATED, FLAGS, Flag, GLOBAL, GROUPS, OPTIONS, Opt, WITHOUT_EFFECT};
 
-/// The version to report unless `--version=v...` gives another one. Tools read `Kubernetes v1.36.2` from the first line of `--version`,
+/// The version to report unless `--version=v...` gives another one. Tools read `Kubernetes v1.37.0` from the first line of `--version`,
 /// so the release whose behaviour this program follows comes first; its own version is the build part after `+`, as in semantic
 /// versioning.
-pub(super) const VERSION: &str = concat!("v1.36.2+kube-proxy-nft.", env!("CARGO_PKG_VERSION"));
+pub(super) const VERSION: &str = concat!("v1.37.0+kube-proxy-nft.", env!("CARGO_PKG_VERSION"));
 
 /// The command that prints the ruleset for manifests.
 const RENDER: &str = "render";

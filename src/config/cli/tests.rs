@@ -186,7 +186,7 @@ fn help_and_version_are_text() {
         assert!(text.contains("Usage: kube-proxy"), "{text}");
         FLAGS.iter().for_each(|flag| assert!(text.contains(&format!("--{}", flag.name)), "{}", flag.name));
     }
-    for (args, start) in [("--version", "Kubernetes v1.36.2"), ("--version=raw", "version.Info{Major:\"1\"")] {
+    for (args, start) in [("--version", "Kubernetes v1.37.0"), ("--version=raw", "version.Info{Major:\"1\"")] {
         let Ok(Request::Print(text)) = request(&[args]) else { panic!("{args}") };
         assert!(text.starts_with(start), "{text}");
     }

@@ -77,7 +77,7 @@ pub struct KubeProxyConfiguration {
     /// The pods' CIDRs, comma-separated.
     #[serde(rename = "clusterCIDR")]
     pub(crate) cluster_cidr: String,
-    /// CIDRs of the addresses that accept node ports, or `primary`.
+    /// The addresses that accept node ports: CIDRs, `primary`, `localhost`, `all`, in any combination.
     pub(crate) node_port_addresses: Vec<String>,
     /// Written to `/proc/self/oom_score_adj`.
     #[serde(rename = "oomScoreAdj")]

@@ -46,19 +46,43 @@ pub(super) fn optional_socket(field: &str, text: &str, diagnostics: &mut Diagnos
     if text.is_empty() { Some(None) } else { socket(field, text, diagnostics).map(Some) }
 }
 
-/// Which addresses accept node ports; an empty list is `primary` (H1).
+/// Which addresses accept node ports: CIDRs and keywords in any combination (H6); an empty list is `primary` (H1).
 pub(super) fn node_ports(list: &[String], diagnostics: &mut Diagnostics) -> Option<NodePortAddresses> {
-    if list.is_empty() || list == ["primary"] {
-        return Some(NodePortAddresses::Primary);
+    if list.is_empty() {
+        return Some(NodePortAddresses::PRIMARY);
     }
-    let cidrs = list.iter().enumerate().map(|(index, text)| {
-        let checked =
-            if text == "primary" { Err("\"primary\" must be the only entry".to_owned()) } else { parse_cidr(text) };
-        diagnostics.take(&format!("nodePortAddresses[{index}]"), checked)
-    });
-    // All are checked before one of them ends the list.
-    let cidrs: Vec<_> = cidrs.collect();
-    cidrs.into_iter().collect::<Option<_>>().map(NodePortAddresses::Cidrs)
+    let mut addresses = NodePortAddresses { primary: false, ranges: Vec::new() };
+    let mut is_valid = true;
+    for (index, text) in list.iter().enumerate() {
+        match entry(text) {
+            Ok(Entry::Primary) => addresses.primary = true,
+            Ok(Entry::Ranges(ranges)) => addresses.ranges.extend(ranges),
+            Err(message) => {
+                diagnostics.error(format!("nodePortAddresses[{index}]"), message);
+                is_valid = false;
+            }
+        }
+    }
+    is_valid.then_some(addresses)
+}
+
+/// An entry of `nodePortAddresses`.
+enum Entry {
+    Primary,
+    Ranges(Vec<IpNet>),
+}
+
+/// Reads an entry. A keyword stands for its ranges of both families; those of a family that the node does not have match nothing.
+fn entry(text: &str) -> Result<Entry, String> {
+    let ranges = |texts: [&str; 2]| texts.into_iter().map(parse_cidr).collect::<Result<_, _>>().map(Entry::Ranges);
+    match text {
+        "primary" => Ok(Entry::Primary),
+        "localhost" => ranges(["127.0.0.0/8", "::1/128"]),
+        "all" => ranges(["0.0.0.0/0", "::/0"]),
+        _ => parse_cidr(text).map(|range| Entry::Ranges(vec![range])).map_err(|_| {
+            format!("must be \"primary\", \"localhost\", \"all\" or a CIDR such as 192.0.2.0/24, not {text:?}")
+        }),
+    }
 }
 
 #[cfg(test)]

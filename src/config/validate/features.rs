@@ -8,7 +8,7 @@ use super::Diagnostics;
 use crate::config::file::KubeProxyConfiguration;
 use crate::config::{Feature, KUBERNETES_MINOR, Stage};
 
-/// A gate that kube-proxy's nftables mode, or its logging, looks at. It is off by default if it is alpha, else on.
+/// A gate that kube-proxy in mode nftables, its logging, or the names of its Services depend on. It is off by default if it is alpha, else on.
 struct Gate {
     name: &'static str,
     stage: Stage,
@@ -23,19 +23,27 @@ const fn gate(name: &'static str, stage: Stage) -> Gate {
 }
 
 const EXTERNAL_IPS: Gate = gate("AllowServiceExternalIPs", Stage::Stable);
+const LOCALHOST: Gate = gate("KubeProxyNFTablesLocalhostNodePorts", Stage::Alpha);
 const FLAGZ: Gate = gate("ComponentFlagz", Stage::Beta);
 const STATUSZ: Gate = gate("ComponentStatusz", Stage::Beta);
 const LOGGING_ALPHA: Gate = Gate { reported: false, ..gate("LoggingAlphaOptions", Stage::Alpha) };
 
-const GATES: [Gate; 9] = [
+const GATES: [Gate; 13] = [
     EXTERNAL_IPS,
     FLAGZ,
     STATUSZ,
+    // There is no mode ipvs to switch off.
+    gate("KubeProxyIPVS", Stage::Deprecated),
+    LOCALHOST,
     Gate { locked: true, ..gate("MultiCIDRServiceAllocator", Stage::Stable) },
+    // The tables are read and written over netlink in any case.
+    gate("NFTablesNetlink", Stage::Beta),
     gate("NativeHistograms", Stage::Alpha),
     Gate { locked: true, ..gate("PreferSameTrafficDistribution", Stage::Stable) },
     Gate { reported: false, ..gate("ContextualLogging", Stage::Beta) },
     LOGGING_ALPHA,
+    // Names of Services may start with a digit.
+    Gate { locked: true, reported: false, ..gate("RelaxedServiceNameValidation", Stage::Stable) },
     Gate { reported: false, ..gate("LoggingBetaOptions", Stage::Beta) },
 ];
 
@@ -45,6 +53,7 @@ const OF_STAGE: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", St
 /// The values of the gates.
 pub(super) struct Features {
     pub(super) allow_service_external_ips: bool,
+    pub(super) localhost_node_ports: bool,
     pub(super) logging_alpha_options: bool,
     pub(super) flagz: bool,
     pub(super) statusz: bool,
@@ -69,6 +78,7 @@ pub(super) fn features(file: &KubeProxyConfiguration, diagnostics: &mut Diagnost
     let reported = GATES.iter().filter(|gate| gate.reported);
     Features {
         allow_service_external_ips: is_enabled(file, &EXTERNAL_IPS),
+        localhost_node_ports: is_enabled(file, &LOCALHOST),
         logging_alpha_options: is_enabled(file, &LOGGING_ALPHA),
         flagz: is_enabled(file, &FLAGZ),
         statusz: is_enabled(file, &STATUSZ),
@@ -90,11 +100,11 @@ fn looks_like_a_gate(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Checks `showHiddenMetricsForVersion`.
+/// Checks `showHiddenMetricsForVersion`. The value that the previous release takes is taken as well, so that its configuration is.
 pub(super) fn hidden_metrics(version: &str, diagnostics: &mut Diagnostics) {
-    let previous = format!("1.{}", KUBERNETES_MINOR - 1);
-    if !version.is_empty() && version != previous {
-        let message = format!("must be the previous minor release, \"{previous}\", not {version:?}");
+    let [previous, before] = [1, 2].map(|age| format!("1.{}", KUBERNETES_MINOR - age));
+    if !["", &previous, &before].contains(&version) {
+        let message = format!("must be the previous minor release, \"{previous}\", or \"{before}\", not {version:?}");
         diagnostics.error("showHiddenMetricsForVersion", message);
     }
 }

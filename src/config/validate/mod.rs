@@ -92,7 +92,7 @@ fn check(
     hostname: impl FnOnce() -> std::io::Result<String>,
     diagnostics: &mut Diagnostics,
 ) -> Option<Config> {
-    mode(&file.mode, diagnostics);
+    let mode_warning = mode(&file.mode, diagnostics);
     numbers(file, diagnostics);
     let conntrack = conntrack(&file.conntrack, diagnostics);
     let node_name = node_name(&file.hostname_override, hostname, diagnostics);
@@ -137,6 +137,8 @@ fn check(
         service_elements_limit: service_elements_limit?,
         allow_service_external_ips: features.allow_service_external_ips,
         client: client(file, context.master, diagnostics),
+        localhost_node_ports: features.localhost_node_ports,
+        mode_warning,
         conntrack: conntrack?,
         oom_score_adj: file.oom_score_adj,
         profiling: file.enable_profiling,
@@ -154,21 +156,22 @@ fn check(
     })
 }
 
-fn mode(mode: &str, diagnostics: &mut Diagnostics) {
-    match mode {
-        "nftables" => {}
-        "" => diagnostics.warn(
-            "mode is not set: upstream kube-proxy then runs iptables, this one runs nftables; set mode to \"nftables\"",
-        ),
-        "iptables" | "ipvs" => diagnostics.error(
-            "mode",
-            format!(
-                "this kube-proxy has no {mode} mode: set mode (or --proxy-mode) to \"nftables\", \
-                 or keep the upstream kube-proxy on this node"
-            ),
-        ),
-        _ => diagnostics.error("mode", format!("must be \"nftables\", not {mode:?}")),
-    }
+/// The warning about a mode of upstream that this program does not have. It runs nftables in its place, because kubeadm and kind
+/// write `iptables` into the configuration of every cluster.
+fn mode(mode: &str, diagnostics: &mut Diagnostics) -> Option<String> {
+    let warning = match mode {
+        "nftables" => return None,
+        "" => "mode is not set: upstream kube-proxy then runs iptables, this one runs nftables".to_owned(),
+        "iptables" | "ipvs" => format!("mode is {mode:?}, which this kube-proxy does not have: it runs nftables"),
+        _ => {
+            diagnostics
+                .error("mode", format!("must be \"nftables\" (\"iptables\" and \"ipvs\" run it too), not {mode:?}"));
+            return None;
+        }
+    };
+    let warning = format!("{warning}; set mode (or --proxy-mode) to \"nftables\"");
+    diagnostics.warn(warning.as_str());
+    Some(warning)
 }
 
 /// The node's name: the override, else the host name (M1).

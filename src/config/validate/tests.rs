@@ -23,8 +23,8 @@ fn good(body: &str) -> Config {
 
 #[test]
 fn all_errors_are_collected() {
-    let errors = validated("mode: ipvs\noomScoreAdj: 2000\nnodePortAddresses: [x, z]\nfeatureGates: {no-gate: true}")
-        .unwrap_err();
+    let errors =
+        validated("mode: x\noomScoreAdj: 2000\nnodePortAddresses: [x, z]\nfeatureGates: {no-gate: true}").unwrap_err();
     let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
     assert_eq!(fields, ["mode", "oomScoreAdj", "nodePortAddresses[0]", "nodePortAddresses[1]", "featureGates.no-gate"]);
 }
@@ -36,13 +36,17 @@ fn the_mode_is_nftables() {
     assert_eq!(unset.len(), 1);
     assert!(unset[0].starts_with("mode is not set: "), "{unset:?}");
     for mode in ["iptables", "ipvs"] {
+        let config = good(&format!("mode: {mode}\nfeatureGates: {{KubeProxyIPVS: false}}"));
         let expected = format!(
-            "mode: this kube-proxy has no {mode} mode: set mode (or --proxy-mode) to \"nftables\", \
-             or keep the upstream kube-proxy on this node"
+            "mode is \"{mode}\", which this kube-proxy does not have: it runs nftables; set mode (or --proxy-mode) to \"nftables\""
         );
-        assert_eq!(error(&format!("mode: {mode}")), expected);
+        assert_eq!(config.warnings, [expected.as_str()]);
+        assert_eq!(config.mode_warning.as_deref(), Some(expected.as_str()));
     }
-    assert_eq!(error("mode: userspace"), "mode: must be \"nftables\", not \"userspace\"");
+    assert_eq!(
+        error("mode: userspace"),
+        "mode: must be \"nftables\" (\"iptables\" and \"ipvs\" run it too), not \"userspace\""
+    );
 }
 
 // The node's name is trimmed and in lower case (M1).
@@ -196,18 +200,40 @@ fn only_healthz_can_be_without_address() {
 }
 
 #[test]
-fn node_port_addresses_are_cidrs_or_primary() {
-    // An empty list is `primary`, which stands alone (H1).
-    assert_eq!(good("nodePortAddresses: []").node_port_addresses, NodePortAddresses::Primary);
-    assert_eq!(good("nodePortAddresses: [primary]").node_port_addresses, NodePortAddresses::Primary);
-    let cidrs = vec!["192.0.2.0/24".parse().unwrap(), "::/0".parse().unwrap()];
-    assert_eq!(good("nodePortAddresses: [192.0.2.7/24, '::/0']").node_port_addresses, NodePortAddresses::Cidrs(cidrs));
-    for list in ["[192.0.2.0/24, primary]", "['::/0', primary]"] {
-        let expected = "nodePortAddresses[1]: \"primary\" must be the only entry";
+fn node_port_addresses_are_cidrs_and_keywords_in_any_combination() {
+    let of = |list: &str| {
+        let NodePortAddresses { primary, ranges } = good(&format!("nodePortAddresses: {list}")).node_port_addresses;
+        (primary, ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+    };
+    let is = |primary: bool, ranges: &str| (primary, ranges.to_owned());
+    // An empty list is `primary` (H1).
+    assert_eq!(of("[]"), is(true, ""));
+    // Keywords and CIDRs, in any combination (H6).
+    for (list, primary, ranges) in [
+        ("[primary]", true, ""),
+        ("[primary, primary]", true, ""),
+        ("[localhost]", false, "127.0.0.0/8 ::1/128"),
+        ("[all]", false, "0.0.0.0/0 ::/0"),
+        ("[192.0.2.7/24, '::/0']", false, "192.0.2.0/24 ::/0"),
+        ("[primary, localhost]", true, "127.0.0.0/8 ::1/128"),
+        ("[192.0.2.0/24, primary]", true, "192.0.2.0/24"),
+        ("['0.0.0.0/0', 127.0.0.1/32]", false, "0.0.0.0/0 127.0.0.1/32"),
+        ("[all, localhost, primary, 192.0.2.0/24]", true, "0.0.0.0/0 ::/0 127.0.0.0/8 ::1/128 192.0.2.0/24"),
+    ] {
+        assert_eq!(of(list), is(primary, ranges), "{list}");
+    }
+    for (list, index, text) in [
+        ("[192.0.2.1]", 0, "192.0.2.1"),
+        ("[primary, Localhost]", 1, "Localhost"),
+        ("[localhost, '']", 1, ""),
+        ("[all, '*']", 1, "*"),
+    ] {
+        let expected = format!(
+            "nodePortAddresses[{index}]: must be \"primary\", \"localhost\", \"all\" or a CIDR such as 192.0.2.0/24, not {text:?}"
+        );
         assert_eq!(error(&format!("nodePortAddresses: {list}")), expected);
     }
-    assert_eq!(validated("nodePortAddresses: [primary, primary]").unwrap_err().len(), 2);
-    assert!(error("nodePortAddresses: [192.0.2.1]").starts_with("nodePortAddresses[0]: must be a CIDR"));
+    assert_eq!(validated("nodePortAddresses: [none, primary, every]").unwrap_err().len(), 2);
 }
 
 fn cluster_cidr(list: &str) -> DetectLocal {
@@ -268,10 +294,13 @@ fn burst_is_not_negative() {
 
 #[test]
 fn hidden_metrics_are_those_of_the_previous_minor() {
+    good("showHiddenMetricsForVersion: '1.36'");
+    // What Kubernetes 1.36 takes.
     good("showHiddenMetricsForVersion: '1.35'");
-    for version in ["1.36", "1.34", "1.35.0", "v1.35", "x"] {
-        let expected =
-            format!("showHiddenMetricsForVersion: must be the previous minor release, \"1.35\", not {version:?}");
+    for version in ["1.37", "1.34", "1.36.0", "v1.36", "x"] {
+        let expected = format!(
+            "showHiddenMetricsForVersion: must be the previous minor release, \"1.36\", or \"1.35\", not {version:?}"
+        );
         assert_eq!(error(&format!("showHiddenMetricsForVersion: '{version}'")), expected);
     }
 }
@@ -280,11 +309,20 @@ fn hidden_metrics_are_those_of_the_previous_minor() {
 fn feature_gates_are_known_and_take_effect() {
     assert!(good("").allow_service_external_ips);
     assert!(!good("featureGates: {AllowServiceExternalIPs: false}").allow_service_external_ips);
-    good("featureGates: {MultiCIDRServiceAllocator: true, ComponentFlagz: false}");
-    assert_eq!(
-        error("featureGates: {MultiCIDRServiceAllocator: false}"),
-        "featureGates.MultiCIDRServiceAllocator: cannot be false: the feature is always on"
-    );
+    assert!(!good("").localhost_node_ports);
+    assert!(good("featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}").localhost_node_ports);
+    for gates in [
+        "MultiCIDRServiceAllocator: true, ComponentFlagz: false",
+        "NFTablesNetlink: false, KubeProxyIPVS: false, RelaxedServiceNameValidation: true",
+    ] {
+        assert_eq!(good(&format!("featureGates: {{{gates}}}")).warnings, [""; 0], "{gates}");
+    }
+    for locked in ["MultiCIDRServiceAllocator", "RelaxedServiceNameValidation"] {
+        assert_eq!(
+            error(&format!("featureGates: {{{locked}: false}}")),
+            format!("featureGates.{locked}: cannot be false: the feature is always on")
+        );
+    }
     assert_eq!(
         error("featureGates: {no-gate: false}"),
         "featureGates.no-gate: is no name of a feature gate: remove it"

@@ -13,6 +13,7 @@
 //! fares the same either way.
 
 pub(crate) mod kernel;
+mod localhost;
 pub(crate) mod machine;
 pub(crate) mod packet;
 mod path;
@@ -143,7 +144,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
         format => print::print(out, &packet, &explanation, format == Format::Wide)?,
     }
     Ok(match explanation.verdict {
-        Verdict::Translated | Verdict::Passed => Outcome::Fine,
+        Verdict::Translated | Verdict::Passed | Verdict::Proxied => Outcome::Fine,
         Verdict::Refused | Verdict::Dropped | Verdict::Unknown => Outcome::Found,
     })
 }
@@ -246,11 +247,50 @@ fn evaluate(
     let owner = if has_table { owner(packet, &table, live)? } else { None };
     let mut explanation = verdict::explain(&walk, packet, owner.as_deref(), has_table);
     explanation.warnings.extend(beyond(&tables, family));
+    if has_table
+        && explanation.verdict == Verdict::Passed
+        && packet.protocol == protocol::TCP
+        && packet.destination.is_loopback()
+    {
+        let service = owner_of_node_port(packet, &table, live)?;
+        userspace(&mut explanation, packet, service);
+    }
     if !is_own && packet.input == Link::Unknown {
         let text = format!("no route leads to {}: give --iface, if rules look at the interface", packet.source);
         explanation.warnings.push(text);
     }
     Ok(explanation)
+}
+
+/// What becomes of a connection to a node port on a loopback address that the rules let by: kube-proxy itself may serve it.
+fn userspace(explanation: &mut Explanation, packet: &Packet, service: Option<String>) {
+    let Some(service) = service else { return };
+    let target = SocketAddr::new(packet.destination, packet.port);
+    let has = format!("{service} has node port {}", packet.port);
+    match localhost::listener(target) {
+        Some(Some(program)) if program.is_kube_proxy() => {
+            explanation.verdict = Verdict::Proxied;
+            explanation.reason = format!(
+                "{has}; kube-proxy (process {}) listens on {target} and connects to one of its endpoints from this host",
+                program.pid
+            );
+        }
+        Some(Some(program)) => {
+            let (name, pid) = (program.name, program.pid);
+            explanation.reason = format!("{has}, but {name} (process {pid}) listens on {target}, and no rule stops it");
+        }
+        Some(None) => {
+            explanation.reason = format!(
+                "{has}; a program listens on {target}, which may be kube-proxy: this process may not see the files of others"
+            );
+        }
+        None => {
+            explanation.reason = format!(
+                "{has}, but no program listens on {target}, and no rule serves node ports on loopback addresses"
+            );
+        }
+    }
+    explanation.service = Some(service);
 }
 
 /// The service port that has the packet's front, by the maps of either layout.

@@ -15,6 +15,7 @@ pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explana
     let (word, tone) = match explanation.verdict {
         Verdict::Translated => ("TRANSLATED", Tone::Good),
         Verdict::Passed => ("PASSED", Tone::Plain),
+        Verdict::Proxied => ("PROXIED", Tone::Good),
         Verdict::Refused => ("REFUSED", Tone::Bad),
         Verdict::Dropped => ("DROPPED", Tone::Bad),
         Verdict::Unknown => ("UNKNOWN", Tone::Warning),
@@ -76,7 +77,7 @@ fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {
             Verdict::Translated => ("translated", Tone::Plain),
             Verdict::Refused => ("refused", Tone::Bad),
             Verdict::Dropped => ("dropped", Tone::Bad),
-            Verdict::Passed => ("passed", Tone::Plain),
+            Verdict::Passed | Verdict::Proxied => ("passed", Tone::Plain),
             Verdict::Unknown => ("unknown", Tone::Warning),
         };
         table.row([

@@ -25,6 +25,8 @@ pub enum Verdict {
     Dropped,
     /// The rules let it by as it is.
     Passed,
+    /// The rules let it by, and kube-proxy itself takes the connection and makes another one to an endpoint.
+    Proxied,
     /// It cannot be told.
     Unknown,
 }
@@ -128,7 +130,7 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>, has_t
         Verdict::Passed if !has_table => {
             "this host has no table kube-proxy for this family: no kube-proxy has written rules".to_owned()
         }
-        Verdict::Passed => passed(&explanation, packet),
+        Verdict::Passed | Verdict::Proxied => passed(&explanation, packet),
         Verdict::Dropped if unrouted(first).is_some() => translated(&explanation, first, &sentences),
         Verdict::Dropped | Verdict::Refused => {
             let last = sentences.iter().rev().find(|sentence| sentence.is_reason).or(sentences.last());

@@ -25,8 +25,8 @@ mod program;
 use nft::Element;
 
 use crate::model::Family;
-use crate::ruleset::Settings;
 use crate::ruleset::reading::Role;
+use crate::ruleset::{Settings, localhost};
 use crate::select::ServiceSelection;
 use crate::table::Fragment;
 
@@ -40,6 +40,7 @@ pub(super) fn service(settings: &Settings, selection: &ServiceSelection) -> Frag
     fragment.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
     for port in selection.ports.iter().filter(|port| port.family == settings.family) {
         port::write(settings, port, &mut fragment);
+        localhost::write(settings, port, &mut fragment);
     }
     fragment
 }

@@ -11,7 +11,7 @@ use crate::ruleset::counters::{self, Counters};
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
-use crate::ruleset::{LocalTraffic, Settings};
+use crate::ruleset::{LocalTraffic, Settings, localhost};
 use crate::table::{ChainContent, Program};
 
 /// The chains of iptables' filter table that bear a name of its nat table: nftables has one namespace for both.
@@ -48,6 +48,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
         verdicts(set::NO_ENDPOINTS_EXTERNAL, fields.front(), "External or load balancer IP without endpoints"),
         verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), "Node port without endpoints"),
     ]);
+    sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
     sets
 }
@@ -78,6 +79,7 @@ impl Rules<'_> {
             regular("KUBE-POSTROUTING", "Masquerades what is marked", self.postrouting()),
             regular("KUBE-INPUT", "Refuses fronts without endpoints", self.input()),
         ]);
+        chains.extend(localhost::chain(self.settings));
         if self.settings.drop_invalid {
             let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];
             chains.push(regular(
@@ -127,6 +129,8 @@ impl Rules<'_> {
             forward.push(state(CtBit::StateInvalid, "KUBE-FORWARD", "packets of no known connection"));
         }
         forward.push(new(SERVICES_FILTER));
+        let mut output: Vec<Rule> = localhost::entry(self.settings).into_iter().collect();
+        output.push(new(SERVICES_FILTER));
         let services = "service ports";
         vec![
             nat("nat-prerouting", Hook::Prerouting, priority::DSTNAT, purpose::PREROUTING, "KUBE-SERVICES", services),
@@ -141,7 +145,7 @@ impl Rules<'_> {
             ),
             filter("filter-input", Hook::Input, purpose::FILTER_INPUT, vec![new("KUBE-INPUT")]),
             filter("filter-forward", Hook::Forward, purpose::FILTER_FORWARD, forward),
-            filter("filter-output", Hook::Output, purpose::FILTER_OUTPUT, vec![new(SERVICES_FILTER)]),
+            filter("filter-output", Hook::Output, purpose::FILTER_OUTPUT, output),
         ]
     }
 

@@ -11,7 +11,7 @@ use super::balancer::{Balancer, List, Pick};
 use super::{Side, chain, maglev, set};
 use crate::model::{Destination, Family, Front, Protocol, Scheduler};
 use crate::ruleset::balancing::Balancing;
-use crate::ruleset::{Settings, notes};
+use crate::ruleset::{Settings, localhost, notes};
 use crate::select::{Action, PortSelection, ServiceSelection};
 use crate::table::{FIRST_PLACE, Fragment, Slots};
 
@@ -40,6 +40,7 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
                 writer.restrict(&front.front, sources);
             }
         }
+        localhost::write(settings, port, &mut fragment);
         fragment.extend(notes::HEALTH_CHECKS, notes::element(port));
         fragment.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
     }

@@ -12,11 +12,11 @@ use nft::{
 use super::balancer::{Balancer, List};
 use super::{Side, affinity, chain, set};
 use crate::model::Family;
-use crate::ruleset::Settings;
 use crate::ruleset::counters::{self, Counters};
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
 };
+use crate::ruleset::{Settings, localhost};
 use crate::table::{ChainContent, Program};
 
 /// What the filter chains for packets to elsewhere do.
@@ -66,6 +66,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
         sets.extend(side_maps(&fields, side));
     }
     sets.extend(affinity::sets(family));
+    sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
     sets
 }
@@ -148,6 +149,7 @@ impl Rules<'_> {
             ));
         }
         chains.extend(affinity::chains(self.settings.family));
+        chains.extend(localhost::chain(self.settings));
         chains
     }
 
@@ -160,13 +162,15 @@ impl Rules<'_> {
         let filter = |name, hook, purpose, target| {
             base(name, ChainType::Filter, hook, priority::FILTER, purpose, new_only(target))
         };
+        let mut output = filter("filter-output", Hook::Output, purpose::FILTER_OUTPUT, "KUBE-OUTPUT");
+        output.rules.splice(..0, localhost::entry(self.settings));
         vec![
             nat("nat-prerouting", Hook::Prerouting, priority::DSTNAT, purpose::PREROUTING, "KUBE-SERVICES"),
             nat("nat-output", Hook::Output, priority::DSTNAT, purpose::OUTPUT, "KUBE-SERVICES"),
             nat("nat-postrouting", Hook::Postrouting, priority::SRCNAT, purpose::POSTROUTING, "KUBE-POSTROUTING"),
             filter("filter-input", Hook::Input, purpose::FILTER_INPUT, "KUBE-INPUT"),
             filter("filter-forward", Hook::Forward, purpose::FILTER_FORWARD, "KUBE-FORWARD"),
-            filter("filter-output", Hook::Output, purpose::FILTER_OUTPUT, "KUBE-OUTPUT"),
+            output,
         ]
     }
 

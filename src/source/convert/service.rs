@@ -47,6 +47,7 @@ impl Converter {
             created: object.metadata.creation_timestamp.and_then(|time| time.seconds).unwrap_or(i64::MAX),
             cluster_ips,
             external_ips: if self.options.allow_external_ips { external_ips(spec, fields) } else { Vec::new() },
+            ignores_external_ips: !self.options.allow_external_ips && !spec.external_ips.is_empty(),
             load_balancer_ips,
             source_ranges,
             external_policy,

@@ -33,6 +33,7 @@ use crate::changes::TriggerKind;
 use crate::config::Config;
 use crate::conntrack::Flow;
 use crate::kernel::{ForeignWrites, Kernel};
+use crate::localhost::Feed;
 use crate::model::{Dirty, Event, Family, ObjectName, State};
 use crate::ruleset::{Layout, NodeFacts};
 
@@ -56,6 +57,8 @@ pub struct Engine<K> {
     /// Whether the kernel has `destroy element`, as far as is known.
     destroys: bool,
     budget: Budget,
+    /// Where the TCP node ports for loopback addresses go, if these are served.
+    localhost: Option<Feed>,
 }
 
 /// What a sync did.
@@ -103,7 +106,15 @@ impl<K: Kernel> Engine<K> {
             quarantine: Quarantine::default(),
             destroys: true,
             budget,
+            localhost: None,
         }
+    }
+
+    /// Has the TCP node ports of each Service brought there, for loopback addresses.
+    #[must_use]
+    pub(crate) fn with_localhost(mut self, feed: Option<Feed>) -> Self {
+        self.localhost = feed;
+        self
     }
 
     /// Takes an event over. Gives whether it asks for a sync.
@@ -217,6 +228,7 @@ impl<K: Kernel> Engine<K> {
         }
         if self.first {
             self.health_checks.clear();
+            self.warn_of_ignored_external_ips();
         }
         if self.first || node || service_cidrs {
             self.refresh_node();
@@ -225,6 +237,7 @@ impl<K: Kernel> Engine<K> {
         let families: Vec<Family> = self.families().collect();
         let results = computed::all(&self.state, &self.tables, self.budget.limit(), &names);
         self.tables.reserve(names.len());
+        let mut localhost = Vec::new();
         for (name, computed) in names.iter().zip(results) {
             self.quarantine.retry(name);
             self.budget.note(name, computed.size);
@@ -232,7 +245,11 @@ impl<K: Kernel> Engine<K> {
             self.health_checks.set_service(name, &computed.health_checks, &families);
             self.no_local_endpoints.set_service(name, computed.no_local_endpoints);
             self.tables.put_records(name, computed.records);
+            if self.localhost.is_some() {
+                localhost.push((name.clone(), computed.localhost));
+            }
         }
+        self.localhost.iter().for_each(|feed| feed.put(std::mem::take(&mut localhost)));
         if !self.tables.take_outdated() {
             return names.len();
         }
@@ -248,6 +265,17 @@ impl<K: Kernel> Engine<K> {
             }
         }
         self.state.service_count()
+    }
+
+    /// One warning for all Services, however many they are (A7).
+    fn warn_of_ignored_external_ips(&self) {
+        let count = self.state.services().filter(|service| service.ignores_external_ips).count();
+        if count > 0 {
+            warn!(
+                services = count,
+                "feature gate AllowServiceExternalIPs is off: the spec.externalIPs of {count} Services are not served"
+            );
+        }
     }
 
     /// Takes over the node's facts and addresses.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nft::{Data, TableDump};
 
-use crate::config::{Config, NodePortAddresses};
+use crate::config::Config;
 use crate::health::{Check, CheckName, Snapshot};
 use crate::model::{Family, Node, ObjectName};
 use crate::ruleset::{NODEPORT_IPS, NodePorts, notes};
@@ -44,9 +44,10 @@ impl HealthChecks {
     /// all that tells the node's addresses.
     pub(super) fn adopt(&mut self, config: &Config, family: Family, dump: &TableDump) {
         let snapshot = Arc::make_mut(&mut self.0);
-        if config.node_port_addresses == NodePortAddresses::Primary {
+        if config.node_port_addresses.primary {
             let listed = dump.sets.get(NODEPORT_IPS).into_iter().flat_map(|(_, elements)| elements);
-            snapshot.listen.extend(listed.filter_map(|element| address(&element.key)));
+            let listed: Vec<IpAddr> = listed.filter_map(|element| address(&element.key)).collect();
+            add_new(&mut snapshot.listen, listed);
         }
         let elements = dump.sets.get(notes::HEALTH_CHECKS).into_iter().flat_map(|(_, elements)| elements);
         let notes = elements.filter_map(notes::health_check);
@@ -82,16 +83,26 @@ fn listen(config: &Config, node: Option<&Node>, interfaces: &[IpAddr], family: F
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let mut listed: Vec<IpAddr> = match (settings::node_ports(addresses, family), addresses) {
-        (NodePorts::Everywhere, _) => vec![unspecified],
-        (NodePorts::Listed, NodePortAddresses::Cidrs(_)) if interfaces.is_empty() => vec![unspecified],
-        (NodePorts::Listed, NodePortAddresses::Cidrs(ranges)) => {
-            interfaces.iter().copied().filter(|ip| ranges.iter().any(|range| range.contains(ip))).collect()
+    let mut ranges = addresses.ranges.iter().filter(|range| Family::of(range.addr()) == family).peekable();
+    match settings::node_ports(addresses, family) {
+        NodePorts::Everywhere => vec![unspecified],
+        NodePorts::Listed if ranges.peek().is_some() && interfaces.is_empty() => vec![unspecified],
+        NodePorts::Listed => {
+            let ranges: Vec<_> = ranges.collect();
+            let in_ranges = |ip: &IpAddr| ranges.iter().any(|range| range.contains(ip));
+            let mut listed = interfaces.iter().copied().filter(in_ranges).collect();
+            add_new(&mut listed, settings::primary_addresses(config, node).filter(|ip| Family::of(*ip) == family));
+            listed
         }
-        (NodePorts::Listed, NodePortAddresses::Primary) => node.map(settings::primary_addresses).unwrap_or_default(),
-    };
-    listed.retain(|ip| Family::of(*ip) == family);
-    listed
+    }
+}
+
+fn add_new(list: &mut Vec<IpAddr>, more: impl IntoIterator<Item = IpAddr>) {
+    for ip in more {
+        if !list.contains(&ip) {
+            list.push(ip);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod counters;
 mod fronts;
 mod identity;
 mod layouts;
+mod localhost;
 mod locality;
 mod nodeports;
 mod policies;

@@ -32,6 +32,13 @@ fn table() -> Vec<(Value, [[bool; 2]; 2])> {
         (json!(["192.0.2.2/32", "0.0.0.0/0", "2001:db8:18::/48"]), [BOTH, SECOND]),
         // No address is in a range (H5).
         (json!(["198.51.100.0/24", "2001:db8:99::/48"]), [NONE, NONE]),
+        // Keywords and ranges add up, in any combination (H6).
+        (json!(["primary", "localhost"]), [PRIMARY, PRIMARY]),
+        (json!(["198.18.0.0/16", "primary"]), [BOTH, PRIMARY]),
+        (json!(["primary", "all"]), [BOTH, BOTH]),
+        (json!(["all", "localhost"]), [BOTH, BOTH]),
+        (json!(["localhost"]), [NONE, NONE]),
+        (json!(["localhost", "2001:db8:18::/48"]), [NONE, SECOND]),
         // Loopback addresses never. IPv4: the addresses in the other range. IPv6: all (D20, H4, H5).
         (json!(["127.0.0.0/8", "192.0.2.0/24", "::1/128", "::/0"]), [PRIMARY, BOTH]),
     ]
@@ -55,7 +62,7 @@ fn check(world: &World, family: Family, answering: [bool; 2]) {
 
 test_in_each_layout!(node_ports_answer_on_the_configured_addresses_only);
 fn node_ports_answer_on_the_configured_addresses_only(layout: Layout) {
-    // Node ports are served on the addresses of `nodePortAddresses`, and never on loopback (D19, D20, H1 to H5).
+    // Node ports are served on the addresses of `nodePortAddresses`, and never on loopback (D19, D20, H1 to H6).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
     let mut objects = vec![node(), web.port("dns", Proto::Udp, 80).node_port(30080).json()];

@@ -1,6 +1,8 @@
 //! The proxy ends and starts again while connections go on.
 
-use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
+use serde_json::json;
+
+use crate::judge::{FEW, Source, assert_not_reached, assert_outcome, assert_reaches, endpoints};
 use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
@@ -53,6 +55,48 @@ fn rules_and_connections_outlive_the_process(layout: Layout) {
     proxy.kill();
     assert_eq!(rules(), before, "SIGKILL changed the rules");
     assert_serving(&world, &held);
+}
+
+test_in_each_layout!(a_new_configuration_without_external_ips_removes_them);
+fn a_new_configuration_without_external_ips_removes_them(layout: Layout) {
+    // With the gate off external IPs are not used, and one warning says how many Services have some (A7). New content of the file ends the
+    // process, which is then started with it (O5).
+    let world = World::new();
+    let mut objects = vec![node(), service_cidr()];
+    for (n, name) in [(1, "1-web"), (2, "two")] {
+        // Names may start with a digit (A19).
+        let web = service("shop", name).cluster_ips(n).port("http", Proto::Tcp, 80);
+        objects.push(Family::ALL.into_iter().fold(web, |web, family| web.external_ip(family.external_ip(n))).json());
+        objects.extend(slices("shop", name, &[0, 1], &PORTS));
+    }
+    let mut config = config_in(layout);
+    let mut proxy = Proxy::start(&world.node, &config, &objects);
+    let to = |family: Family, address| Flow::new(Proto::Tcp, family.client(), address, 80);
+    for family in Family::ALL {
+        for address in [family.external_ip(1), family.external_ip(2), family.cluster_ip(1)] {
+            assert_reaches(
+                &world.client,
+                to(family, address),
+                &endpoints(family, &[0, 1], 8080),
+                Source::Masqueraded,
+                FEW,
+            );
+        }
+    }
+    const WARNING: &str = "the spec.externalIPs of 2 Services are not served";
+    assert!(!proxy.log().contains("externalIPs"), "{}", proxy.log());
+    config["featureGates"] = json!({ "AllowServiceExternalIPs": false });
+    proxy.configure(&config);
+    proxy.wait_for_end();
+    proxy.launch();
+    assert_eq!(proxy.log().matches(WARNING).count(), 1, "{}", proxy.log());
+    for family in Family::ALL {
+        for n in [1, 2] {
+            assert_not_reached(&world.client, to(family, family.external_ip(n)));
+        }
+        let cluster_ip = to(family, family.cluster_ip(1));
+        assert_reaches(&world.client, cluster_ip, &endpoints(family, &[0, 1], 8080), Source::Masqueraded, FEW);
+    }
 }
 
 test_in_each_layout!(what_changed_while_no_proxy_ran_is_programmed_at_the_start);

@@ -75,7 +75,7 @@ fn flags_and_status_come_as_text_and_as_objects() {
     let status = status.json();
     assert!(is_utc_time(&status["startTime"]) && status["uptimeSeconds"].is_u64(), "{status}");
     assert_eq!(status["paths"], json!(["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode"]));
-    assert_eq!(status["emulationVersion"], "1.36");
+    assert_eq!(status["emulationVersion"], "1.37");
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! One listener: accepts connections, finds an endpoint for each, and relays.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, error, warn};
+
+use super::relay::{self, Pipes};
+use super::target::Target;
+
+/// The time for an endpoint to take a connection, as upstream has it (R4).
+const DIAL: Duration = Duration::from_secs(5);
+/// The same for an endpoint while there are others to try.
+const DIAL_OF_MANY: Duration = Duration::from_secs(1);
+/// No further endpoint is tried after this time.
+const DIAL_ALL: Duration = Duration::from_secs(10);
+/// Pause after a failure to accept, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What all listeners share.
+#[derive(Clone, Debug)]
+pub(super) struct Common {
+    /// A permit for each connection.
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) pipes: Arc<Pipes>,
+    /// True when the process is to end: then no further connection is accepted.
+    pub(super) ending: watch::Receiver<bool>,
+}
+
+/// Accepts connections until the process is to end, then waits for those that are open. When the future is dropped, all are closed. Beyond
+/// the limit of connections, one waits here and the others in the kernel's queue.
+pub(super) async fn serve(listener: TcpListener, target: Arc<Target>, common: Common) {
+    let mut connections = JoinSet::new();
+    let mut ending = common.ending.clone();
+    tokio::select! {
+        _ = ending.wait_for(|ending| *ending) => {}
+        () = accept(&listener, &target, &common, &mut connections) => {}
+    }
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        report(ended);
+    }
+}
+
+/// Accepts connections for ever.
+async fn accept(listener: &TcpListener, target: &Arc<Target>, common: &Common, connections: &mut JoinSet<()>) {
+    loop {
+        let accepted = tokio::select! {
+            Some(ended) = connections.join_next() => {
+                report(ended);
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        let client = match accepted {
+            Ok((client, _)) => client,
+            Err(error) => {
+                warn!(%error, "cannot accept a connection to a localhost node port");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&common.permits).acquire_owned().await else { return };
+        let (target, pipes) = (Arc::clone(target), Arc::clone(&common.pipes));
+        connections.spawn(async move {
+            connect(&client, &target, &pipes).await;
+            drop((client, permit));
+        });
+    }
+}
+
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        error!(%error, "a connection to a localhost node port ended with a panic");
+    }
+}
+
+async fn connect(client: &TcpStream, target: &Target, pipes: &Pipes) {
+    let Some(server) = dial(target).await else {
+        relay::reset(client);
+        return;
+    };
+    if let Err(error) = relay::relay(client, &server, pipes).await {
+        debug!(%error, "a connection to a localhost node port was reset");
+    }
+}
+
+/// A connection to the first endpoint that takes one: each is tried once (R4).
+async fn dial(target: &Target) -> Option<TcpStream> {
+    let start = Instant::now();
+    let mut tried: Vec<SocketAddr> = Vec::new();
+    while start.elapsed() < DIAL_ALL {
+        let choice = target.choose(&tried, Instant::now(), |count| rand::random_range(0..count))?;
+        let time = if choice.has_others { DIAL_OF_MANY } else { DIAL };
+        match timeout(time, TcpStream::connect(choice.endpoint)).await {
+            Ok(Ok(server)) => return Some(server),
+            Ok(Err(error)) => debug!(endpoint = %choice.endpoint, %error, "an endpoint refuses a connection"),
+            Err(_) => debug!(endpoint = %choice.endpoint, ?time, "an endpoint does not answer"),
+        }
+        tried.push(choice.endpoint);
+    }
+    None
+}

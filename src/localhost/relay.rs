@@ -1,0 +1,145 @@
+//! Moves bytes between two sockets without copying them into this process.
+//!
+//! Takes two connected sockets, and moves bytes in both directions until both sides have ended theirs. Each direction splices what has
+//! arrived into a pipe, and from there into the other socket. While the receiver takes nothing more, nothing more is read, so the sender has
+//! to wait as well. The end of a direction is passed on as such, and a reset as a reset.
+//!
+//! Invariant: a direction holds a pipe only while bytes are in it, so that a connection without traffic costs two descriptors.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
+
+/// The most bytes that are moved at once; what a pipe holds.
+const CHUNK: usize = 64 * 1024;
+/// Pipes that are kept for later; more are closed.
+const SPARE_PIPES: usize = 64;
+/// How often a peer that is silent is asked whether it is there, as Go does.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Empty pipes for later.
+#[derive(Debug, Default)]
+pub(super) struct Pipes(Mutex<Vec<Pipe>>);
+
+#[derive(Debug)]
+struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Pipes {
+    fn take(&self) -> io::Result<Pipe> {
+        if let Some(pipe) = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok(pipe);
+        }
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Pipe { read, write })
+    }
+
+    /// Keeps a pipe, which must be empty.
+    fn keep(&self, pipe: Pipe) {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE_PIPES {
+            spare.push(pipe);
+        }
+    }
+}
+
+/// Moves bytes in both directions until both have ended. An error of one side is passed to the other one as a reset.
+pub(super) async fn relay(client: &TcpStream, server: &TcpStream, pipes: &Pipes) -> io::Result<()> {
+    prepare(client)?;
+    prepare(server)?;
+    let outcome = both_ways(client, server, pipes).await;
+    if outcome.is_err() {
+        reset(client);
+        reset(server);
+    }
+    outcome
+}
+
+/// Small messages go at once, and a peer that is gone without a word is found out.
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
+    Ok(sockopt::set_tcp_keepintvl(socket, KEEPALIVE)?)
+}
+
+/// Has the socket reset its connection when it is closed.
+pub(super) fn reset(socket: &TcpStream) {
+    // A socket that is gone needs no reset.
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+async fn both_ways(client: &TcpStream, server: &TcpStream, pipes: &Pipes) -> io::Result<()> {
+    let (mut up, mut down) = (pin!(one_way(client, server, pipes)), pin!(one_way(server, client, pipes)));
+    let (mut up_ended, mut down_ended) = (false, false);
+    while !(up_ended && down_ended) {
+        tokio::select! {
+            ended = &mut up, if !up_ended => {
+                ended?;
+                up_ended = true;
+            }
+            ended = &mut down, if !down_ended => {
+                ended?;
+                down_ended = true;
+            }
+            // Where nothing is read any more, a reset would not be seen otherwise.
+            error = failure(client), if up_ended => return error,
+            error = failure(server), if down_ended => return error,
+        }
+    }
+    Ok(())
+}
+
+/// Waits for an error of the socket, such as a reset.
+async fn failure(socket: &TcpStream) -> io::Result<()> {
+    socket.ready(Interest::ERROR).await?;
+    Err(socket.take_error()?.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()))
+}
+
+/// Moves bytes until the sender ends, which is passed on.
+async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes) -> io::Result<()> {
+    loop {
+        // One connection that always has bytes must not keep the thread from the others.
+        consume_budget().await;
+        from.readable().await?;
+        let pipe = pipes.take()?;
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        let moved = from.try_io(Interest::READABLE, || Ok(splice(from, None, &pipe.write, None, CHUNK, flags)?));
+        match moved {
+            Ok(0) => {
+                pipes.keep(pipe);
+                return Ok(shutdown(to, Shutdown::Write)?);
+            }
+            Ok(bytes) => empty(&pipe, bytes, from, to).await?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        pipes.keep(pipe);
+    }
+}
+
+/// Moves what is in the pipe, waiting for the receiver for as long as the sender is there.
+async fn empty(pipe: &Pipe, mut bytes: usize, from: &TcpStream, to: &TcpStream) -> io::Result<()> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    while bytes > 0 {
+        match to.try_io(Interest::WRITABLE, || Ok(splice(&pipe.read, None, to, None, bytes, flags)?)) {
+            Ok(moved) => bytes -= moved,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
+                writable = to.writable() => writable?,
+                error = failure(from) => return error,
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
