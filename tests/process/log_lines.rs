@@ -18,7 +18,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::api::cluster::{Cluster, PORTS, served};
-use crate::support::apiserver::wait_for;
+use crate::support::apiserver::{Format, wait_for};
 use crate::support::nft;
 use crate::support::objects::slices;
 use crate::support::proxy::{Proxy, config};
@@ -47,7 +47,7 @@ struct Run {
 /// A proxy of this configuration of the log, from its start to its end by an error.
 fn run(logging: &Value) -> Run {
     let began = SystemTime::now();
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(Format::Protobuf);
     let mut configuration = config();
     configuration["logging"] = logging.clone();
     let mut proxy = Proxy::with_api(&cluster.node, &configuration, &cluster.server.kubeconfig(&json!({})));
@@ -301,7 +301,7 @@ fn child_that_panics() {
 
 /// A proxy with two streams: what it wrote to standard output and to standard error until a change was synced, and then until its end.
 fn two_streams(format: &str, options: &Value) -> [[String; 2]; 2] {
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(Format::Protobuf);
     let mut configuration = config();
     configuration["featureGates"] = json!({ "LoggingAlphaOptions": true });
     configuration["logging"] = json!({ "format": format, "flushFrequency": "1h", "options": { format: options } });
@@ -349,7 +349,7 @@ fn what_is_buffered_comes_out_at_the_end() {
 fn vmodule_is_about_source_files() {
     let shows = |pattern: &str| {
         let vmodule = json!([{ "filePattern": pattern, "verbosity": 6 }]);
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(Format::Protobuf);
         let mut configuration = config();
         configuration["logging"] = json!({ "vmodule": vmodule });
         let mut proxy = Proxy::with_api(&cluster.node, &configuration, &cluster.server.kubeconfig(&json!({})));
