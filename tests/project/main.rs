@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chart;
 mod corpora;
 mod coverage;
 mod distributions;
@@ -12,7 +13,10 @@ mod golden;
 mod image;
 mod kernels;
 mod marks;
+mod merge;
 mod monitoring;
+mod objects;
+mod packages;
 mod pages;
 mod scripts;
 mod security;
@@ -21,3 +25,4 @@ mod tools;
 mod tools_of_clusters;
 mod walk;
 mod walls;
+mod workflows;
