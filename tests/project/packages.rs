@@ -1,7 +1,7 @@
 //! What can be installed on a node without a cluster's help, and the archives of images: their content, owners, modes and scripts, and that the same
 //! inputs give the same bytes.
 //!
-//! Runs `deploy/package` and `deploy/oci-archive` around small files; `make release` runs them around the release binaries. No root.
+//! Runs `deploy/package` and `deploy/oci-archive.py` around small files; `make release` runs them around the release binaries. No root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -192,7 +192,7 @@ fn an_archive_of_images_has_each_architecture_with_labels_and_the_files_of_its_r
             .expect("written");
     }
     for name in ["one.tar", "two.tar"] {
-        let mut pack = Command::new(project().join("deploy/oci-archive"));
+        let mut pack = Command::new(project().join("deploy/oci-archive.py"));
         pack.arg("--out")
             .arg(path(name))
             .args(["--version", "1.2.3", "--revision", "abc"])

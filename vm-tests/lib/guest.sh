@@ -11,7 +11,8 @@ copy_program() { # ROOT PROGRAM
 		path=$(command -v "$2")
 	else
 		from=$CACHE/$TOOLS_SUITE/programs
-		path=$(find "$from" -path "*bin/$2" \( -type f -o -type l \) | head -n 1)
+		# The file itself: links point at absolute paths, which mean this machine's files here.
+		path=$(find "$from" -path "*bin/$2" -type f | head -n 1)
 	fi
 	install -D "$(realpath "$path")" "$1/usr/bin/$2"
 	copy_libraries "$1" "$path" "$from"

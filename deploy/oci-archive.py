@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Packs image roots into one OCI archive, an image for each architecture under one index: no container engine is needed.
 
-    deploy/oci-archive --out FILE --version VERSION --revision COMMIT ARCHITECTURE=FOLDER...
+    deploy/oci-archive.py --out FILE --version VERSION --revision COMMIT ARCHITECTURE=FOLDER...
 
 `skopeo copy --all oci-archive:FILE docker://...` publishes it; `docker load` and `ctr image import` take it too. The same folders give
 the same bytes, with the same SOURCE_DATE_EPOCH.
