@@ -169,7 +169,7 @@ vm-smoke: vm-deps build ## One kernel of vm-test and a part of its tests, with t
 	vm-tests/run --binary $(or $(CARGO_TARGET_DIR),target)/release/kube-proxy --profile test --own-nft --groups "restart room nodes listing conformance flowtable upgrade" bookworm
 
 vm-arm64: vm-deps release-deps ## The tests on Debian's arm64 kernel, on a translated processor; see vm-tests/README.md (root)
-	vm-tests/run --arch arm64 --profile test --own-nft --groups "packets packets-chains restart listing" bookworm
+	vm-tests/run --arch arm64 --profile test --own-nft --groups "netlink packets packets-chains restart listing" bookworm
 
 fmt: ## Format the sources
 	cargo fmt --all

@@ -27,7 +27,7 @@ qemu_of() {
 
 # Groups that run once a kernel, with that suite's nft. `guest/groups/NAME` is the group.
 # A layout of the ruleset is one word here and one file there: its tests have the layout at the end of their names.
-GROUPS_PER_KERNEL=(old-kernel restart upgrade room expiry foreign-writes nodes load packets packets-chains sctp flowtable conformance conformance-chains)
+GROUPS_PER_KERNEL=(old-kernel netlink restart upgrade room expiry foreign-writes nodes load packets packets-chains sctp flowtable conformance conformance-chains)
 # Groups that run on every kernel with every suite's nft: a node's nft need not be as old as its kernel.
 GROUPS_PER_NFT=(listing listing-chains)
 
@@ -35,11 +35,8 @@ GROUPS_PER_NFT=(listing listing-chains)
 # are in the last guest.
 GUESTS=(
 	"packets foreign-writes sctp load listing flowtable conformance"
-	"old-kernel restart upgrade room expiry nodes packets-chains listing-chains conformance-chains"
+	"old-kernel netlink restart upgrade room expiry nodes packets-chains listing-chains conformance-chains"
 )
-
-# Test binaries of the workspace that go into the guest.
-TEST_BINARIES=(packets engine hostile)
 
 # Modules that the rules and the tests' networks need. What a kernel has built in or lacks is left out; a group that needs a module
 # asks for it by itself.
