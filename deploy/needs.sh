@@ -34,17 +34,17 @@ need_source() { # PROGRAM
 	case $1 in
 	cargo | rustc) echo "a Rust toolchain, see https://rustup.rs" ;;
 	cargo-deny) echo "'make audit' installs and runs it" ;;
-	cargo-cyclonedx) echo "'make sbom' installs and runs it" ;;
+	helm | hydrophone | kind) echo "'make kind-tools' installs it" ;;
 	awk) echo "Debian package mawk" ;;
 	cmp) echo "Debian package diffutils" ;;
 	cc) echo "Debian package gcc" ;;
 	c++) echo "Debian package g++" ;;
 	depmod | modprobe) echo "Debian package kmod" ;;
-	strip | strings) echo "Debian package binutils" ;;
+	readelf | strip | strings) echo "Debian package binutils" ;;
 	xz) echo "Debian package xz-utils" ;;
 	ip) echo "Debian package iproute2" ;;
 	nft) echo "Debian package nftables" ;;
-	ldd) echo "Debian package libc-bin" ;;
+	aarch64-linux-gnu-gcc | qemu-aarch64-static) echo "deploy/build-root has it" ;;
 	apt-get | apt-cache) echo "Debian package apt" ;;
 	dpkg-deb | dpkg-query) echo "Debian package dpkg" ;;
 	*) echo "Debian package $1" ;;

@@ -11,6 +11,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::objects;
 use crate::support::netns::{Namespace, run};
 use crate::support::proxy::{binary, config};
 use serde_json::{Value, json};
@@ -37,8 +38,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn documents(file: &str) -> Vec<Value> {
-    let text = fs::read_to_string(project().join("deploy/base").join(file)).unwrap();
-    serde_saphyr::from_multiple(&text).unwrap()
+    objects::documents(&format!("deploy/base/{file}"))
 }
 
 #[test]
@@ -48,13 +48,19 @@ fn the_image_holds_the_binary_its_libraries_and_their_licences() {
         files(&root).iter().map(|file| file.strip_prefix(&root).unwrap().display().to_string()).collect();
     let is_library = |name: &&String| name.starts_with("lib") && name.contains(".so");
     let libraries: Vec<_> = names.iter().filter(is_library).collect();
-    let licences = names.iter().filter(|name| name.starts_with("usr/share/doc/")).count();
+    let is_licence =
+        |name: &&String| ["usr/share/doc/", "usr/share/common-licenses/"].iter().any(|folder| name.starts_with(folder));
+    let licences = names.iter().filter(is_licence).count();
     assert!(names.contains("usr/local/bin/kube-proxy"));
     for needed in ["libc.so.6", "libmnl.so.0", "libnftnl.so.11", "ld-linux"] {
         assert!(libraries.iter().any(|name| name.contains(needed)), "{needed} is not in {libraries:?}");
     }
     assert_eq!(names.len(), 1 + libraries.len() + licences, "nothing else: {names:?}");
-    assert!(names.contains("usr/share/doc/libnftnl11/copyright"));
+    for licence in
+        ["doc/libnftnl11/copyright", "doc/kube-proxy-nft/LICENSE", "common-licenses/GPL-2", "common-licenses/GPL-3"]
+    {
+        assert!(names.contains(&format!("usr/share/{licence}")), "{licence}");
+    }
 }
 
 /// The proxy of an image, in a namespace; killed when dropped.
@@ -190,117 +196,6 @@ fn for_a_rolling_update_with_surge_two_pods_of_a_node_share_no_host_port() {
     assert_eq!(set["spec"]["updateStrategy"]["rollingUpdate"], json!({"maxSurge": "10%", "maxUnavailable": 0}));
     let containers = set["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     assert!(containers.iter().all(|container| container["ports"].is_null()));
-}
-
-/// What kubeadm makes, as an API server would give it to a merge.
-fn kubeadms_daemon_set() -> Value {
-    json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": { "name": "kube-proxy", "namespace": "kube-system", "labels": { "k8s-app": "kube-proxy" } },
-        "spec": {
-            "selector": { "matchLabels": { "k8s-app": "kube-proxy" } },
-            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } },
-            "template": {
-                "metadata": { "labels": { "k8s-app": "kube-proxy" } },
-                "spec": {
-                    "priorityClassName": "system-node-critical", "hostNetwork": true, "serviceAccountName": "kube-proxy",
-                    "dnsPolicy": "ClusterFirst", "terminationGracePeriodSeconds": 30, "securityContext": {},
-                    "nodeSelector": { "kubernetes.io/os": "linux" }, "tolerations": [{ "operator": "Exists" }],
-                    "containers": [{
-                        "name": "kube-proxy", "image": "registry.k8s.io/kube-proxy:v1.36.2",
-                        "command": [
-                            "/usr/local/bin/kube-proxy", "--config=/var/lib/kube-proxy/config.conf",
-                            "--hostname-override=$(NODE_NAME)",
-                        ],
-                        "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
-                        "securityContext": { "privileged": true },
-                        "volumeMounts": [
-                            { "name": "kube-proxy", "mountPath": "/var/lib/kube-proxy" },
-                            { "name": "xtables-lock", "mountPath": "/run/xtables.lock" },
-                            { "name": "lib-modules", "mountPath": "/lib/modules", "readOnly": true },
-                        ],
-                    }],
-                    "volumes": [
-                        { "name": "kube-proxy", "configMap": { "name": "kube-proxy" } },
-                        { "name": "xtables-lock", "hostPath": { "path": "/run/xtables.lock", "type": "FileOrCreate" } },
-                        { "name": "lib-modules", "hostPath": { "path": "/lib/modules" } },
-                    ],
-                },
-            },
-        },
-    })
-}
-
-/// The fields that identify the entries of a list when they are merged; other lists are replaced as a whole.
-fn merge_keys(list: &str) -> Option<&'static [&'static str]> {
-    match list {
-        "containers" | "initContainers" | "volumes" | "env" => Some(&["name"]),
-        "volumeMounts" => Some(&["mountPath"]),
-        "ports" => Some(&["containerPort", "protocol"]),
-        _ => None,
-    }
-}
-
-/// Lays an object over another one, as server-side apply and strategic merge patches do: what is not named stays.
-fn merge(name: &str, present: &mut Value, wanted: &Value) {
-    match (present, wanted) {
-        (Value::Object(present), Value::Object(wanted)) => {
-            for (field, value) in wanted {
-                merge(field, present.entry(field).or_insert(Value::Null), value);
-            }
-        }
-        (Value::Array(present), Value::Array(wanted)) if merge_keys(name).is_some() => {
-            let same = |a: &Value, b: &Value| merge_keys(name).unwrap().iter().all(|key| a[key] == b[key]);
-            for entry in wanted {
-                match present.iter_mut().find(|other| same(other, entry)) {
-                    Some(_) if entry["$patch"] == "delete" => present.retain(|other| !same(other, entry)),
-                    Some(other) => merge("", other, entry),
-                    None => present.push(entry.clone()),
-                }
-            }
-        }
-        (present, wanted) => *present = wanted.clone(),
-    }
-}
-
-/// What an API server refuses in the pods of a DaemonSet, as far as a merge can bring it about.
-fn refusals(pod: &Value) -> Vec<String> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let containers = [list(&pod["initContainers"]), list(&pod["containers"])].concat();
-    let volumes: BTreeSet<String> = list(&pod["volumes"]).iter().map(|volume| volume["name"].to_string()).collect();
-    let mut found = Vec::new();
-    for container in containers {
-        let (name, context) = (&container["name"], &container["securityContext"]);
-        if context["privileged"] == true && context["allowPrivilegeEscalation"] == false {
-            found.push(format!("{name}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true"));
-        }
-        let mounts = list(&container["volumeMounts"]);
-        let unknown = mounts.iter().filter(|mount| !volumes.contains(&mount["name"].to_string()));
-        found.extend(unknown.map(|mount| format!("{name}: no volume {}", mount["name"])));
-    }
-    found
-}
-
-#[test]
-fn laid_over_kubeadms_daemon_set_it_is_accepted_and_has_the_least_privileges() {
-    let mut set = kubeadms_daemon_set();
-    merge("", &mut set, &documents("daemonset.yaml")[0]);
-    let pod = &set["spec"]["template"]["spec"];
-    assert_eq!(refusals(pod), [""; 0]);
-    let container = &pod["containers"][0];
-    assert_eq!(container["securityContext"]["privileged"], false);
-    assert_eq!(container["volumeMounts"][0]["name"], "config", "our configuration, not kubeadm's: {container}");
-    assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1));
-
-    // The page takes away what is left of kubeadm's.
-    let page = fs::read_to_string(project().join("deploy/distributions/kubeadm.md")).unwrap();
-    let patch = page.split('\'').find(|text| text.contains("$patch")).expect("the page has a patch");
-    merge("", &mut set, &serde_json::from_str(patch).unwrap());
-    let pod = &set["spec"]["template"]["spec"];
-    assert_eq!(refusals(pod), [""; 0]);
-    let base = &documents("daemonset.yaml")[0]["spec"]["template"]["spec"];
-    assert_eq!(pod["volumes"], base["volumes"]);
-    assert_eq!(pod["containers"][0]["volumeMounts"], base["containers"][0]["volumeMounts"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chart;
 mod corpora;
 mod coverage;
 mod distributions;
@@ -13,7 +14,10 @@ mod image;
 mod kernels;
 mod log_calls;
 mod marks;
+mod merge;
 mod monitoring;
+mod objects;
+mod packages;
 mod pages;
 mod scripts;
 mod security;
@@ -22,3 +26,4 @@ mod tools;
 mod tools_of_clusters;
 mod walk;
 mod walls;
+mod workflows;

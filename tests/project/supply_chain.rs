@@ -130,8 +130,8 @@ fn kept() -> BTreeSet<String> {
     let output = command.current_dir(root()).output().expect("git or find can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let names = String::from_utf8(output.stdout).expect("names are text");
-    // git still lists a file that was removed and not yet committed.
-    names.split_terminator('\0').filter(|name| root().join(name).exists()).map(str::to_owned).collect()
+    // git still lists a file that was removed and not yet committed, and a link to a folder.
+    names.split_terminator('\0').filter(|name| root().join(name).is_file()).map(str::to_owned).collect()
 }
 
 /// Whether a text has the name of a file as a whole, not as the end of a longer one.

@@ -8,25 +8,28 @@
 KERNEL_TROUBLE='WARNING: (CPU|possible|suspicious)|\bBUG: |\bOops\b|general protection fault|soft lockup|hard LOCKUP|rcu.*(stall|starved)|Kernel panic|blocked for more than [0-9]+ seconds|KASAN|refcount_t:|list_(add|del) corruption'
 
 # no_timer_check: on a busy machine the timer of a translated processor looks broken to a kernel that boots.
-KERNEL_LINE='console=ttyS0 quiet loglevel=5 panic=-1 oops=panic reboot=t mitigations=off no_timer_check random.trust_cpu=on'
+KERNEL_LINE='quiet loglevel=5 panic=-1 oops=panic reboot=t mitigations=off no_timer_check random.trust_cpu=on'
 
 # qemu with its own libraries and firmware.
 machine() { # ACCELERATOR KERNEL ARGUMENT...
-	local accelerator=$1 qemu=$CACHE/$QEMU_SUITE/qemu/usr vmlinuz cpu=max
+	local accelerator=$1 package program board console qemu vmlinuz cpu=max
+	read -r package program board console < <(qemu_of)
+	qemu=$QEMU_CACHE/$QEMU_SUITE/$package/usr
 	vmlinuz=$(find "$CACHE/$2/kernel" -name 'vmlinuz*' | head -n 1)
 	shift 2
 	# The plain processor: a boot with `max` did not come to its end once.
 	[ "$accelerator" = kvm ] || cpu=qemu64,+ssse3,+sse4.1,+sse4.2
+	[ "$ARCH" = amd64 ] || cpu=cortex-a72
 	export QEMU_MODULE_DIR=$qemu/lib/x86_64-linux-gnu/qemu
-	exec "$qemu/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$qemu/lib/x86_64-linux-gnu" "$qemu/bin/qemu-system-x86_64" \
-		-L "$qemu/share/qemu" -L "$qemu/share/seabios" -M q35 -cpu "$cpu" -accel "$accelerator" -smp "$CPUS" -m 1536 \
+	exec "$qemu/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$qemu/lib/x86_64-linux-gnu" "$qemu/bin/$program" \
+		-L "$qemu/share/qemu" -L "$qemu/share/seabios" -M "$board" -cpu "$cpu" -accel "$accelerator" -smp "$CPUS" -m 1536 \
 		-nodefaults -no-user-config -display none -serial stdio -no-reboot -kernel "$vmlinuz" "$@" </dev/null 2>&1
 }
 
 # "kvm" if a kernel gets as far as its panic about a missing root file system in a few seconds with it, else "tcg". That
 # /dev/kvm can be opened is not enough: inside some virtual machines guests are then very slow, or end.
 accelerator() { # KERNEL
-	if [ -w /dev/kvm ] && (export -f machine; export CACHE QEMU_SUITE CPUS; timeout 10 bash -c \
+	if [ "$ARCH" = amd64 ] && [ -w /dev/kvm ] && (export -f machine qemu_of; export ARCH CACHE QEMU_CACHE QEMU_SUITE CPUS; timeout 10 bash -c \
 		"machine kvm $1 -append 'console=ttyS0 panic=-1 reboot=t'" 2>/dev/null) 2>/dev/null | grep -a 'Kernel panic' >/dev/null; then
 		echo kvm
 	else
@@ -40,8 +43,8 @@ kernel_of() { # GUEST
 
 boot() { # GUEST ACCELERATOR
 	local work=$WORK/$1 code=0
-	(export -f machine; export CACHE QEMU_SUITE CPUS; echo "$BASHPID" >"$work/pid"; exec timeout "$BOOT_SECONDS" bash -c \
-		"machine $2 $(kernel_of "$1") -initrd '$work/initramfs' -append '$KERNEL_LINE'") |
+	(export -f machine qemu_of; export ARCH CACHE QEMU_CACHE QEMU_SUITE CPUS; echo "$BASHPID" >"$work/pid"; exec timeout "$BOOT_SECONDS" bash -c \
+		"machine $2 $(kernel_of "$1") -initrd '$work/initramfs' -append 'console=$(qemu_of | cut -d ' ' -f 4) $KERNEL_LINE'") |
 		sed -u 's|\r||g' | tee "$work/console" | show "$1" || code=$?
 	rm -f "$work/pid"
 	[ "$code" -eq 0 ] || echo "qemu ended with $code (124: more than $BOOT_SECONDS seconds)" | tee -a "$work/console"

@@ -1,6 +1,6 @@
 # Debian packages by name: fetched with apt, unpacked, not installed.
 #
-# Takes the name of a suite and names of packages; gives folders below $CACHE/SUITE. apt works on lists, caches and a (missing)
+# Takes the name of a suite and names of packages; gives folders below $CACHE/SUITE, with packages of the architecture $ARCH. apt works on lists, caches and a (missing)
 # status of its own there, so that the machine's apt is not touched. Signatures are checked against the archive's keyring.
 
 suite_apt() { # SUITE COMMAND ARGUMENT...
@@ -33,7 +33,8 @@ prepare_suite() { # SUITE
 		Acquire::Retries "3";
 		Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 		Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";
-		APT::Architecture "amd64";
+		APT::Architecture "$ARCH";
+		APT::Architectures "$ARCH";
 		APT::Sandbox::User "root";
 		quiet "1";
 	CONF
@@ -63,19 +64,20 @@ unpack() { # SUITE FOLDER PACKAGE...
 # The kernel of a suite, in $CACHE/SUITE/kernel.
 fetch_kernel() { # SUITE
 	local package parts
-	package=$(suite_apt "$1" apt-cache depends "$KERNEL_PACKAGE" | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p')
-	[ -n "$package" ] || { echo "$1: $KERNEL_PACKAGE names no kernel" >&2; return 1; }
+	package=$(suite_apt "$1" apt-cache depends "$(kernel_package)" | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p')
+	[ -n "$package" ] || { echo "$1: $(kernel_package) names no kernel" >&2; return 1; }
 	# Newer packages hold nothing themselves, but depend on one with the image and one with the modules.
 	mapfile -t parts < <(suite_apt "$1" apt-cache depends "$package" | sed -n 's/^ *Depends: \(linux-\(base\|binary\|modules\)-[0-9].*\)/\1/p')
 	unpack "$1" kernel "$package" "${parts[@]}"
 }
 
-# A package with everything it depends on, in a folder.
-unpack_with_libraries() { # SUITE FOLDER PACKAGE
-	local packages
-	mapfile -t packages < <(suite_apt "$1" apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
-		--no-replaces --no-enhances "$3" | grep '^[a-z]' | grep -v -e '^dpkg$' -e '^debconf' -e '^cdebconf' -e '^gcc-.*-base$' -e '^perl' -e '^python' -e ':')
-	unpack "$1" "$2" "${packages[@]}"
+# Packages with everything they depend on, in a folder.
+unpack_with_libraries() { # SUITE FOLDER PACKAGE...
+	local suite=$1 folder=$2 packages
+	shift 2
+	mapfile -t packages < <(suite_apt "$suite" apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
+		--no-replaces --no-enhances "$@" | grep '^[a-z]' | grep -v -e '^dpkg$' -e '^debconf' -e '^cdebconf' -e '^gcc-.*-base$' -e '^perl' -e '^python' -e ':')
+	unpack "$suite" "$folder" "${packages[@]}"
 }
 
 # nft of a suite, in $CACHE/SUITE/nft.
@@ -83,8 +85,17 @@ fetch_nft() { # SUITE
 	unpack_with_libraries "$1" nft nftables
 }
 
-# busybox for the guests, and qemu for this machine.
+# busybox for the guests, and what else a guest of another architecture cannot have from this machine.
 fetch_tools() {
 	unpack "$TOOLS_SUITE" tools busybox-static
-	unpack_with_libraries "$QEMU_SUITE" qemu qemu-system-x86
+	[ "$ARCH" = amd64 ] || unpack_with_libraries "$TOOLS_SUITE" programs conntrack iproute2
+}
+
+# qemu for this machine.
+fetch_qemu() {
+	local package rest
+	read -r package rest < <(qemu_of)
+	local CACHE=$QEMU_CACHE ARCH=amd64
+	prepare_suite "$QEMU_SUITE"
+	unpack_with_libraries "$QEMU_SUITE" "$package" "$package"
 }

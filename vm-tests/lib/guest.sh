@@ -4,33 +4,50 @@
 # deploy/image-root lays it out, tests, groups) and one archive a guest (its kernel's modules, and the nft that its plan names). The kernel
 # unpacks archives that follow each other in one file.
 
-# A program of this machine with the libraries it loads, under the paths it has here.
+# A program with the libraries it loads: of this machine, or of Debian's packages for the guest's architecture.
 copy_program() { # ROOT PROGRAM
-	local path
-	path=$(command -v "$2")
-	install -D "$(realpath "$path")" "$1/usr/bin/$(basename "$2")"
-	copy_libraries "$1" "$path"
+	local path from=
+	if [ "$ARCH" = amd64 ]; then
+		path=$(command -v "$2")
+	else
+		from=$CACHE/$TOOLS_SUITE/programs
+		# The file itself: links point at absolute paths, which mean this machine's files here.
+		path=$(find "$from" -path "*bin/$2" -type f | head -n 1)
+	fi
+	install -D "$(realpath "$path")" "$1/usr/bin/$2"
+	copy_libraries "$1" "$path" "$from"
 }
 
-copy_libraries() { # ROOT FILE
+# The libraries of a file, under the paths they have here, or below FROM.
+copy_libraries() { # ROOT FILE [FROM]
 	local library
-	ldd "$2" | awk '$2 == "=>" { print $3; next } $1 ~ /^\// { print $1 }' | while read -r library; do
-		[ -e "$1$library" ] || install -D "$(realpath "$library")" "$1$library"
+	libraries_of "$ARCH" "${3:-/}" "$2" | while read -r library; do
+		[ -e "$1$library" ] || install -D "$(realpath "${3:-}$library")" "$1$library"
 	done
+}
+
+# Where the libraries lie that the proxy and the tests were linked with.
+linked_with() {
+	[ "$ARCH" = amd64 ] || echo "$PWD/target/debian/root"
+}
+
+# What belongs to another architecture is laid out where its libraries and tools are.
+at_home() { # COMMAND...
+	if [ "$ARCH" = amd64 ]; then "$@"; else deploy/build-root "$@"; fi
 }
 
 build_base() {
 	local root=$WORK/base binary
 	rm -rf "$root"
-	deploy/image-root --binary "$PROXY" --out "$root" >/dev/null
+	at_home deploy/image-root --arch "$ARCH" --binary "${PROXY#"$PWD/"}" --out "${root#"$PWD/"}" >/dev/null
 	install -D "$CACHE/$TOOLS_SUITE/tools/bin/busybox" "$root/bin/busybox" 2>/dev/null ||
 		install -D "$CACHE/$TOOLS_SUITE/tools/usr/bin/busybox" "$root/bin/busybox"
 	copy_program "$root" ip
 	copy_program "$root" conntrack
 	for binary in "${!TESTS[@]}"; do
 		install -D "${TESTS[$binary]}" "$root/tests/$binary"
-		strip "$root/tests/$binary"
-		copy_libraries "$root" "${TESTS[$binary]}"
+		at_home "$(gnu_of "$ARCH")-strip" "${root#"$PWD/"}/tests/$binary"
+		copy_libraries "$root" "${TESTS[$binary]}" "$(linked_with)"
 	done
 	cp -r vm-tests/guest "$root/guest"
 	if [ -d "$CASES" ]; then cp -r "$CASES" "$root/conformance"; fi
@@ -70,7 +87,7 @@ copy_nft() { # SUITE ROOT
 	find "$from" -path '*/lib*' -name '*.so*' -type l | while read -r link; do
 		[ -e "$to/lib/$(basename "$link")" ] || ln -s "$(basename "$(readlink "$link")")" "$to/lib/$(basename "$link")"
 	done
-	cp -L "$to/lib/ld-linux-x86-64.so.2" "$to/nft"
+	cp -L "$to"/lib/ld-linux-*.so.? "$to/nft"
 	cat >"$to/run" <<-RUN
 		#!/bin/sh
 		exec /nft/$1/nft --library-path /nft/$1/lib /nft/$1/program "\$@"

@@ -1,0 +1,234 @@
+//! What can be installed on a node without a cluster's help, and the archives of images: their content, owners, modes and scripts, and that the same
+//! inputs give the same bytes.
+//!
+//! Runs `deploy/package` and `deploy/oci-archive.py` around small files; `make release` runs them around the release binaries. No root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kube_proxy::config;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::netns::run;
+use crate::support::proxy::binary;
+
+/// 2026-01-01, the time of all files.
+const TIME: &str = "1767225600";
+
+fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Packages around a small program, which stands in for the binary: what is tested is what is around it.
+fn packages() -> TempDir {
+    let folder = TempDir::new().expect("a temporary directory can be made");
+    let mut package = Command::new(project().join("deploy/package"));
+    package.args(["--binary", "/usr/sbin/nft", "--words-of"]).arg(binary()).arg("--out").arg(folder.path());
+    run(package.env("SOURCE_DATE_EPOCH", TIME));
+    folder
+}
+
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let name = |path: &PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
+    entries.map(|path| (name(&path), fs::read(&path).expect("a file"))).collect()
+}
+
+fn with_end(folder: &Path, end: &str) -> PathBuf {
+    let name = files(folder).into_keys().find(|name| name.ends_with(end)).unwrap_or_else(|| panic!("no file {end}"));
+    folder.join(name)
+}
+
+/// Mode and owner of each file of a listing of tar or dpkg-deb, by the path below a folder. Folders are left out.
+fn listed(listing: &str, folder: &str) -> BTreeMap<String, (String, String)> {
+    let lines = listing.lines().filter(|line| !line.starts_with('d'));
+    let entry = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let path = words[5].strip_prefix(folder).unwrap_or_else(|| panic!("{line} is not below {folder}"));
+        (path.to_owned(), (words[0].to_owned(), words[1].to_owned()))
+    };
+    lines.map(entry).collect()
+}
+
+#[test]
+fn the_same_inputs_give_the_same_packages() {
+    let (first, second) = (packages(), packages());
+    let (first, second) = (files(first.path()), files(second.path()));
+    assert_eq!(first.len(), 3, "{:?}", first.keys());
+    for (name, bytes) in &first {
+        assert!(second[name] == *bytes, "{name} differs");
+    }
+}
+
+#[test]
+fn the_debian_package_and_the_tarball_have_the_same_files_with_the_right_owners_and_modes() {
+    let folder = packages();
+    let deb = with_end(folder.path(), ".deb");
+    let of_deb = listed(&run(Command::new("dpkg-deb").arg("--contents").arg(&deb)), "./");
+    let tarball = with_end(folder.path(), ".tar.gz");
+    let name = format!("kube-proxy-nft-{}-linux-", env!("CARGO_PKG_VERSION"));
+    let listing = run(Command::new("tar").args(["--list", "--verbose", "--numeric-owner", "--file"]).arg(&tarball));
+    let folder_name = tarball.file_name().expect("a name").to_string_lossy().replace(".tar.gz", "/");
+    assert!(folder_name.starts_with(&name), "{folder_name}");
+    let of_tarball = listed(&listing, &folder_name);
+    assert_eq!(of_deb.keys().collect::<Vec<_>>(), of_tarball.keys().collect::<Vec<_>>());
+    assert!(of_deb.values().all(|(_, owner)| owner == "root/root"), "{of_deb:?}");
+    assert!(of_tarball.values().all(|(_, owner)| owner == "0/0"), "{of_tarball:?}");
+    for (path, (mode, _)) in of_deb.iter().chain(&of_tarball) {
+        let wanted = if path == "usr/bin/kube-proxy" { "-rwxr-xr-x" } else { "-rw-r--r--" };
+        assert_eq!(mode, wanted, "{path}");
+    }
+    for path in [
+        "usr/bin/kube-proxy",
+        "usr/lib/systemd/system/kube-proxy.service",
+        "usr/share/man/man8/kube-proxy.8.gz",
+        "usr/share/bash-completion/completions/kube-proxy",
+        "usr/share/doc/kube-proxy-nft/copyright",
+        "usr/share/doc/kube-proxy-nft/LICENSE",
+        "usr/share/doc/kube-proxy-nft/crates.txt.gz",
+        "usr/share/doc/kube-proxy-nft/kube-proxy.cdx.json",
+        "etc/kube-proxy/config.conf",
+    ] {
+        assert!(of_deb.contains_key(path), "no {path} in {:?}", of_deb.keys());
+    }
+
+    let control = run(Command::new("dpkg-deb").arg("--field").arg(&deb));
+    assert!(control.contains(&format!("\nVersion: {}\n", env!("CARGO_PKG_VERSION"))), "{control}");
+    assert!(control.contains("Depends: ") && control.contains("libc6 (>= 2."), "{control}");
+    let unpacked = TempDir::new().expect("a temporary directory can be made");
+    run(Command::new("dpkg-deb").arg("--control").arg(&deb).arg(unpacked.path()));
+    let of_control = files(unpacked.path());
+    let configuration: BTreeSet<&str> = str::from_utf8(&of_control["conffiles"]).expect("text").lines().collect();
+    let in_etc: Vec<String> =
+        of_deb.keys().filter(|path| path.starts_with("etc/")).map(|path| format!("/{path}")).collect();
+    assert_eq!(configuration, in_etc.iter().map(String::as_str).collect(), "dpkg keeps what the operator changed");
+    for script in ["postinst", "prerm", "postrm"] {
+        let path = unpacked.path().join(script);
+        assert_eq!(fs::metadata(&path).expect("a script").permissions().mode() & 0o777, 0o755, "{script}");
+        run(Command::new("sh").arg("-n").arg(&path));
+    }
+}
+
+#[test]
+fn the_words_of_the_packages_are_those_of_the_program() {
+    let folder = packages();
+    let unpacked = TempDir::new().expect("a temporary directory can be made");
+    run(Command::new("dpkg-deb").arg("--extract").arg(with_end(folder.path(), ".deb")).arg(unpacked.path()));
+    let page = run(Command::new("gzip")
+        .args(["--decompress", "--stdout"])
+        .arg(unpacked.path().join("usr/share/man/man8/kube-proxy.8.gz")));
+    assert_eq!(page, run(Command::new(binary()).arg("man")));
+    let completion = fs::read_to_string(unpacked.path().join("usr/share/bash-completion/completions/kube-proxy"));
+    assert_eq!(completion.expect("text"), run(Command::new(binary()).args(["completion", "bash"])));
+
+    let bill = fs::read(unpacked.path().join("usr/share/doc/kube-proxy-nft/kube-proxy.cdx.json")).expect("a file");
+    let bill: Value = serde_json::from_slice(&bill).expect("JSON");
+    assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&Value::from("CycloneDX"), &Value::from("1.5")));
+    assert_eq!(bill["metadata"]["timestamp"], "2026-01-01T00:00:00Z");
+    assert_eq!(bill["metadata"]["component"]["version"], env!("CARGO_PKG_VERSION"));
+    let components = bill["components"].as_array().expect("a list");
+    let has =
+        |name: &str| components.iter().any(|component| component["name"] == name && component["purl"].is_string());
+    assert!(has("nftnl") && has("hyper") && has("libc6"), "{components:?}");
+    assert!(!has("proptest") && !has("rcgen"), "what only tests use is not in the binary");
+}
+
+/// A directive of a systemd unit.
+fn directive<'a>(unit: &'a str, name: &str) -> &'a str {
+    let mut found = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    found.next().unwrap_or_else(|| panic!("the unit has no {name}"))
+}
+
+#[test]
+fn the_unit_is_valid_and_starts_the_program_with_the_configuration_of_the_package() {
+    let unit = fs::read_to_string(project().join("deploy/node/kube-proxy.service")).expect("a file");
+    let start = directive(&unit, "ExecStart");
+    assert_eq!(start, "/usr/bin/kube-proxy --config=/etc/kube-proxy/config.conf $KUBE_PROXY_ARGS");
+    assert_eq!(directive(&unit, "CapabilityBoundingSet"), "CAP_NET_ADMIN CAP_NET_BIND_SERVICE");
+    // systemd looks whether the program is there; the package puts it there.
+    let folder = TempDir::new().expect("a temporary directory can be made");
+    let present = folder.path().join("kube-proxy.service");
+    let text = unit.replace("/usr/bin/kube-proxy", &binary().to_string_lossy());
+    fs::write(&present, &text).expect("a file can be written");
+    let verify = |path: &Path| Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(path).output();
+    let output = verify(&present).expect("systemd-analyze is there: run `make deps`");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::write(&present, text.replace("ProtectHome=yes", "ProtectHome=perhaps")).expect("a file can be written");
+    assert!(!verify(&present).expect("it runs").stderr.is_empty(), "a wrong value is noticed");
+
+    let content = fs::read(project().join("deploy/node/config.conf")).expect("a file");
+    config::check_content(&content).expect("the program takes it");
+    let configuration: Value = serde_saphyr::from_slice(&content).expect("YAML");
+    let kubeconfig = configuration["clientConnection"]["kubeconfig"].as_str().expect("a path");
+    assert_eq!(directive(&unit, "ConditionPathExists"), kubeconfig);
+}
+
+/// The JSON of a blob, after a look whether it has the digest that its name says.
+fn blob(layout: &Path, descriptor: &Value) -> Value {
+    serde_json::from_slice(&blob_bytes(layout, descriptor)).expect("JSON")
+}
+
+fn blob_bytes(layout: &Path, descriptor: &Value) -> Vec<u8> {
+    let digest = descriptor["digest"].as_str().and_then(|digest| digest.strip_prefix("sha256:")).expect("a digest");
+    let path = layout.join("blobs/sha256").join(digest);
+    assert!(run(Command::new("sha256sum").arg(&path)).starts_with(digest), "{digest}");
+    let bytes = fs::read(path).expect("a blob");
+    assert_eq!(descriptor["size"], bytes.len());
+    bytes
+}
+
+#[test]
+fn an_archive_of_images_has_each_architecture_with_labels_and_the_files_of_its_root() {
+    let folder = TempDir::new().expect("a temporary directory can be made");
+    let path = |name: &str| folder.path().join(name);
+    for architecture in ["amd64", "arm64"] {
+        let file = path(architecture).join("usr/local/bin/kube-proxy");
+        fs::create_dir_all(file.parent().expect("a folder"))
+            .and_then(|()| fs::write(&file, architecture))
+            .expect("written");
+    }
+    for name in ["one.tar", "two.tar"] {
+        let mut pack = Command::new(project().join("deploy/oci-archive.py"));
+        pack.arg("--out")
+            .arg(path(name))
+            .args(["--version", "1.2.3", "--revision", "abc"])
+            .env("SOURCE_DATE_EPOCH", TIME);
+        run(pack.args(["amd64", "arm64"].map(|each| format!("{each}={}", path(each).display()))));
+    }
+    assert!(fs::read(path("one.tar")).expect("a file") == fs::read(path("two.tar")).expect("a file"), "the same bytes");
+
+    let layout = path("layout");
+    fs::create_dir(&layout).expect("a folder");
+    run(Command::new("tar").arg("--extract").arg("--directory").arg(&layout).arg("--file").arg(path("one.tar")));
+    let top: Value = serde_json::from_slice(&fs::read(layout.join("index.json")).expect("an index")).expect("JSON");
+    assert_eq!(top["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"], "1.2.3");
+    let index = blob(&layout, &top["manifests"][0]);
+    let manifests = index["manifests"].as_array().expect("a list");
+    assert_eq!(manifests.len(), 2);
+    for (descriptor, architecture) in manifests.iter().zip(["amd64", "arm64"]) {
+        assert_eq!(descriptor["platform"]["architecture"], architecture);
+        let manifest = blob(&layout, descriptor);
+        let image = blob(&layout, &manifest["config"]);
+        assert_eq!(image["architecture"], architecture);
+        assert_eq!(image["config"]["Entrypoint"][0], "/usr/local/bin/kube-proxy");
+        assert_eq!(image["config"]["User"], "0:0");
+        for (label, value) in [("version", "1.2.3"), ("revision", "abc"), ("licenses", "GPL-3.0-or-later")] {
+            assert_eq!(image["config"]["Labels"][format!("org.opencontainers.image.{label}")], value);
+        }
+        let layer = path("layer.tar.gz");
+        fs::write(&layer, blob_bytes(&layout, &manifest["layers"][0])).expect("a file can be written");
+        let mut tar = Command::new("tar");
+        let content = run(tar.args(["--extract", "--to-stdout", "--file"]).arg(&layer).arg("usr/local/bin/kube-proxy"));
+        assert_eq!(content, architecture);
+        let plain = path("layer.tar");
+        fs::write(&plain, Command::new("gzip").args(["-dc"]).arg(&layer).output().expect("gzip").stdout)
+            .expect("written");
+        let sum = run(Command::new("sha256sum").arg(&plain));
+        let diff = image["rootfs"]["diff_ids"][0].as_str().expect("a digest");
+        assert!(sum.starts_with(diff.trim_start_matches("sha256:")), "{diff}");
+    }
+}
