@@ -87,7 +87,7 @@ pub(super) fn spawn_refused(config: &Config, metrics: &Metrics, supervisor: &Sup
             match refused.read() {
                 Ok(()) => failed.reset(),
                 Err(error) if failed.is_new(error.to_string()) => {
-                    warn!(%error, "cannot read what was refused at localhost node ports");
+                    warn!(err = %error, "Cannot read what was refused at localhost node ports");
                 }
                 Err(_) => {}
             }

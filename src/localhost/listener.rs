@@ -60,7 +60,7 @@ async fn accept(listener: &TcpListener, target: &Arc<Target>, common: &Common, c
         let client = match accepted {
             Ok((client, _)) => client,
             Err(error) => {
-                warn!(%error, "cannot accept a connection to a localhost node port");
+                warn!(err = %error, "Cannot accept a connection to a localhost node port");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -78,7 +78,7 @@ fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        error!(%error, "a connection to a localhost node port ended with a panic");
+        error!(err = %error, "A connection to a localhost node port ended with a panic");
     }
 }
 
@@ -88,7 +88,7 @@ async fn connect(client: &TcpStream, target: &Target, pipes: &Pipes) {
         return;
     };
     if let Err(error) = relay::relay(client, &server, pipes).await {
-        debug!(%error, "a connection to a localhost node port was reset");
+        debug!(err = %error, "Connection to a localhost node port was reset");
     }
 }
 
@@ -101,8 +101,8 @@ async fn dial(target: &Target) -> Option<TcpStream> {
         let time = if choice.has_others { DIAL_OF_MANY } else { DIAL };
         match timeout(time, TcpStream::connect(choice.endpoint)).await {
             Ok(Ok(server)) => return Some(server),
-            Ok(Err(error)) => debug!(endpoint = %choice.endpoint, %error, "an endpoint refuses a connection"),
-            Err(_) => debug!(endpoint = %choice.endpoint, ?time, "an endpoint does not answer"),
+            Ok(Err(error)) => debug!(endpoint = %choice.endpoint, err = %error, "Endpoint refuses a connection"),
+            Err(_) => debug!(endpoint = %choice.endpoint, ?time, "Endpoint does not answer"),
         }
         tried.push(choice.endpoint);
     }

@@ -103,9 +103,9 @@ impl Proxy {
     async fn end(self) {
         self.ending.send_replace(true);
         if self.connections.is_any() {
-            info!(grace = ?GRACE, "waiting for the open connections to localhost node ports");
+            info!(grace = ?GRACE, "Waiting for the open connections to localhost node ports");
             if timeout(GRACE, self.connections.end()).await.is_err() {
-                info!("open connections to localhost node ports are closed");
+                info!("Open connections to localhost node ports are closed");
             }
         }
     }
@@ -147,15 +147,15 @@ impl Proxy {
             let address = SocketAddr::new(loopback(*family), *port);
             match bind(address) {
                 Ok(socket) => {
-                    debug!(%address, service = %listener.label, "listening on a localhost node port");
+                    debug!(%address, portName = %listener.label, "Listening on a localhost node port");
                     let serving = tokio::spawn(serve(socket, Arc::clone(&listener.target), self.common.clone()));
                     listener.serving = Some(serving);
                     listener.is_busy = false;
                 }
                 Err(_) if listener.is_busy => {}
                 Err(error) => {
-                    let label = &listener.label;
-                    warn!("cannot listen on {address}, node port of {label}: {error}; trying again every {RETRY:?}");
+                    let name = &listener.label;
+                    warn!(%address, portName = %name, err = %error, retry = ?RETRY, "Cannot listen on a localhost node port");
                     self.metrics.localhost_listen_failed(*family);
                     listener.is_busy = true;
                 }

@@ -215,7 +215,8 @@ fn flaw_of(words: &[String]) -> Option<String> {
     if let Some(unknown) = flags.into_iter().find(|flag| !known.contains(flag)) {
         return Some(format!("{name} has no {unknown}, or the page has not used it before"));
     }
-    let patch = words.iter().skip_while(|word| *word != "-p").nth(1);
+    let is_patch = |word: &str| word == "-p" && name.starts_with("kubectl");
+    let patch = words.iter().skip_while(|word| !is_patch(word)).nth(1);
     let inline = patch.filter(|patch| !patch.starts_with('@'));
     if let Some(error) = inline.and_then(|patch| serde_json::from_str::<Value>(patch).err()) {
         return Some(format!("the patch is no JSON: {error}"));

@@ -184,7 +184,9 @@ fn with_its_programs_a_script_begins_its_work() {
     // Without this, a script that always complains would pass the other test.
     let programs = Programs::new();
     let needed = [
+        "aarch64-linux-gnu-gcc",
         "minisign",
+        "qemu-aarch64-static",
         "readelf",
         "conntrack",
         "cpio",

@@ -15,6 +15,7 @@ use tokio::runtime::Builder;
 use super::certificate;
 use super::client::{ClientOptions, configuration};
 use super::connection::{Connection, Request};
+use super::decode::JSON;
 use super::error::Error;
 use super::resource::Resource;
 
@@ -91,7 +92,8 @@ pub(crate) fn look(options: &ClientOptions, node_name: &str) -> Result<Look> {
 
 async fn look_at(options: &ClientOptions, node_name: &str) -> Result<Look> {
     let config = configuration(options).await?;
-    let mut connection = Connection::new(options.clone()).await?;
+    // The few answers are read as plain values, which protobuf has none of.
+    let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
     let start = Instant::now();
     let version = version(&mut connection).await;
     let took = start.elapsed();

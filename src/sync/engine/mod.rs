@@ -272,8 +272,8 @@ impl<K: Kernel> Engine<K> {
         let count = self.state.services().filter(|service| service.ignores_external_ips).count();
         if count > 0 {
             warn!(
-                services = count,
-                "feature gate AllowServiceExternalIPs is off: the spec.externalIPs of {count} Services are not served"
+                numServices = count,
+                "The spec.externalIPs of Services are not served, because the feature gate AllowServiceExternalIPs is off"
             );
         }
     }

@@ -9,7 +9,10 @@ use crate::tests::{assert_generated, table};
 const FIELDS: [(&str, &str); 14] = [
     ("apiVersion", "Must be as here."),
     ("kind", "Must be as here."),
-    ("clientConnection.acceptContentTypes", "What the API server is asked for, in place of `contentType`: application/vnd.kubernetes.protobuf, application/json, or both, comma-separated."),
+    (
+        "clientConnection.acceptContentTypes",
+        "What the API server is asked for, in place of `contentType`: application/vnd.kubernetes.protobuf, application/json, or both, comma-separated.",
+    ),
     ("iptables.masqueradeAll", "Without effect: for iptables mode."),
     ("iptables.minSyncPeriod", "Without effect: for iptables mode."),
     ("iptables.syncPeriod", "Without effect: for iptables mode."),
