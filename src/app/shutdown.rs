@@ -21,7 +21,7 @@ use crate::supervise::Supervisor;
 
 /// The time for threads to end by themselves.
 const THREADS_END: Duration = Duration::from_secs(3);
-/// The time from the signal to the end of the process, if a thread hangs.
+/// The time from the signal, or from the end of the last connection, to the end of the process, if a thread hangs.
 const PROCESS_ENDS: Duration = Duration::from_secs(4);
 /// The time between two checks of a thread.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
@@ -51,11 +51,12 @@ pub(super) fn on_signal(
         });
         // The receiver is gone if the process is ending already.
         let _ = sender.send(());
-        thread::sleep(PROCESS_ENDS);
         let end = Instant::now() + GRACE;
         while has_connections() && Instant::now() < end {
             thread::sleep(Duration::from_millis(100));
         }
+        // Only now, because the other threads end once the connections have.
+        thread::sleep(PROCESS_ENDS);
         // Nothing new is logged, because the log may be what hangs. Lines that wait get half a second.
         drop(logging::FlushOnDrop);
         process::exit(1);

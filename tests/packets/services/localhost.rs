@@ -282,7 +282,7 @@ fn a_busy_port_disturbs_no_other_and_is_taken_when_it_is_free() {
     thread::sleep(Duration::from_millis(2_500));
     assert!((value(&proxy, &format!("{FAILURES}{{ip_family=\"IPv4\"}}")) - 1.0).abs() < 0.1);
     assert!((value(&proxy, &format!("{FAILURES}{{ip_family=\"IPv6\"}}"))).abs() < 0.1);
-    let line = "cannot listen on 127.0.0.1:30080, node port of shop/web:http";
+    let line = r#""Cannot listen on a localhost node port" address="127.0.0.1:30080" portName="shop/web:http""#;
     assert_eq!(proxy.log().matches(line).count(), 1, "{}", proxy.log());
     drop(taken);
     wait_for_value(&proxy, &format!("{LISTENERS}{{ip_family=\"IPv4\"}}"), 2.0);
@@ -320,7 +320,7 @@ fn open_connections_may_end_when_the_process_is_to_end() {
         proxy.launch();
     }
     let log = proxy.log();
-    assert_eq!(log.matches("open connections to localhost node ports are closed").count(), 1, "{log}");
+    assert_eq!(log.matches("Open connections to localhost node ports are closed").count(), 1, "{log}");
 }
 
 /// Takes connections on a port of endpoint 0, greets each, and keeps it open until the test ends.

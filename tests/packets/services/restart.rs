@@ -83,7 +83,7 @@ fn a_new_configuration_without_external_ips_removes_them(layout: Layout) {
             );
         }
     }
-    const WARNING: &str = "the spec.externalIPs of 2 Services are not served";
+    const WARNING: &str = r#"The spec.externalIPs of Services are not served, because the feature gate AllowServiceExternalIPs is off" numServices=2"#;
     assert!(!proxy.log().contains("externalIPs"), "{}", proxy.log());
     config["featureGates"] = json!({ "AllowServiceExternalIPs": false });
     proxy.configure(&config);

@@ -133,6 +133,19 @@ const UPSTREAM: &[(&str, &str, &[&str], &str)] = &[
         BY_FAMILY,
         "Cumulative proxy nftables cleanup failures",
     ),
+    ("nftables_localhost_nodeport_listeners", "gauge", BY_FAMILY, "Number of active localhost NodePort listeners"),
+    (
+        "nftables_localhost_nodeport_listener_creation_failures_total",
+        "counter",
+        BY_FAMILY,
+        "Number of localhost NodePort listeners that could not be created",
+    ),
+    (
+        "nftables_localhost_nodeport_rejected_packets_total",
+        "counter",
+        &["ip_family", "protocol"],
+        "Number of packets to localhost NodePorts that were rejected",
+    ),
     ("proxy_healthz_total", "counter", &["code"], "Cumulative proxy healthz HTTP status"),
     ("proxy_livez_total", "counter", &["code"], "Cumulative proxy livez HTTP status"),
 ];
@@ -232,7 +245,7 @@ fn values_count_syncs_changes_and_failures() {
     assert_eq!(value("kubeproxy_nft_commit_duration_seconds_count"), value("kubeproxy_nft_transactions_total"));
     assert!(value("process_resident_memory_bytes") > 1e6);
     assert_eq!(value("kubernetes_feature_enabled{name=\"ComponentFlagz\",stage=\"BETA\"}"), 1.0);
-    assert!(text.lines().any(|line| line.starts_with("kubernetes_build_info{") && line.contains("minor=\"36\"")));
+    assert!(text.lines().any(|line| line.starts_with("kubernetes_build_info{") && line.contains("minor=\"37\"")));
 }
 
 const FAMILIES: &[&str] = &["IPv4", "IPv6"];
@@ -248,6 +261,7 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("sync_proxy_rules_nftables_sync_failures", "ip_family", FAMILIES),
     ("sync_proxy_rules_nftables_cleanup_failures", "ip_family", FAMILIES),
     ("conntrack_reconciler_deleted_entries", "ip_family", FAMILIES),
+    ("nftables_localhost_nodeport_listener_creation_failures", "ip_family", FAMILIES),
     ("proxy_healthz", "code", &["200", "503"]),
     ("proxy_livez", "code", &["200", "503"]),
     ("nft_transactions", "", &[]),
@@ -262,6 +276,9 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("nft_log_lines_dropped", "", &[]),
     ("nft_readyz", "code", &["200", "503"]),
 ];
+
+/// The counter that has two labels, a family and a protocol.
+const REJECTED: &str = "kubeproxy_nftables_localhost_nodeport_rejected_packets_total";
 
 /// The samples of all counters in a scrape, but for those about the process and about the metrics themselves.
 fn counters(text: &str) -> BTreeSet<String> {
@@ -295,6 +312,11 @@ fn every_counter_is_there_with_0_before_anything_was_counted() {
             values => expected.extend(values.iter().map(|value| format!("{name}{{{label}=\"{value}\"}} 0"))),
         }
     }
+    for (family, protocol) in
+        FAMILIES.iter().flat_map(|family| ["SCTP", "TCP", "UDP"].map(|protocol| (family, protocol)))
+    {
+        expected.insert(format!("{REJECTED}{{ip_family=\"{family}\",protocol=\"{protocol}\"}} 0"));
+    }
     assert_eq!(counters(&scrape.body), expected);
 }
 
@@ -303,8 +325,8 @@ fn the_list_of_counters_is_whole() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/families.rs");
     let source = fs::read_to_string(source).expect("the source is there");
     let fields = source.lines().filter(|line| line.ends_with(": Counter,") || line.ends_with(", Counter>,")).count();
-    // `rest_client_requests_total` has a series for each code that the server gave.
-    assert_eq!(fields, COUNTERS.len() + 1, "counters that src/metrics/families.rs declares, and those listed here");
+    // `rest_client_requests_total` has a series for each code that the server gave, and `REJECTED` has two labels.
+    assert_eq!(fields, COUNTERS.len() + 2, "counters that src/metrics/families.rs declares, and those listed here");
 }
 
 // Repairs of what another program changed are counted (G10).

@@ -13,7 +13,7 @@
 mod answer;
 pub(crate) mod fault;
 mod list;
-mod protobuf;
+pub(crate) mod protobuf;
 pub(crate) mod query;
 pub(crate) mod resource;
 pub(crate) mod selector;
