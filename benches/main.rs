@@ -36,6 +36,8 @@ use table::Table;
 
 /// The size that the goals are about.
 const LARGE: u32 = 20_000;
+/// The size that must still work well.
+const HUGE: u32 = 100_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// `BENCH_PARTS` names those that run.
@@ -51,7 +53,7 @@ fn main() {
     let parts = env::var("BENCH_PARTS").unwrap_or_else(|_| PARTS.to_owned());
     for part in parts.split_whitespace() {
         match part {
-            "growth" => growth(&mut table),
+            "growth" => growth(&mut table, quick),
             "phases" => phases::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
             "layouts" => layouts(&mut table),
             "baselines" => baselines(&mut table, quick),
@@ -63,7 +65,12 @@ fn main() {
             "schedulers" => schedulers::rows(&mut table, if quick { 1_000 } else { 5_000 }, quick),
             "memory" => memory::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
             "source" => source::rows(&mut table, LARGE, ENDPOINTS),
-            "process" => process::rows(&mut table, LARGE, ENDPOINTS),
+            "process" => {
+                process::rows(&mut table, LARGE, ENDPOINTS, &process::LARGE);
+                if !quick {
+                    process::rows(&mut table, HUGE, ENDPOINTS, &process::HUGE);
+                }
+            }
             "inspect" => inspect::rows(&mut table, LARGE, ENDPOINTS),
             "beside" => inspect::beside(&mut table, LARGE, ENDPOINTS),
             other => panic!("there is no part {other}; there are: {PARTS}"),
@@ -112,9 +119,10 @@ fn best_first_sync(layout: Layout, shape: Shape) -> (Duration, Duration) {
     (0..3).map(|_| fresh(one)).min().unwrap_or_default()
 }
 
-fn growth(table: &mut Table) {
+fn growth(table: &mut Table, quick: bool) {
     let mut medians = Vec::new();
-    for services in [100, 1_000, 5_000, LARGE] {
+    let sizes: &[u32] = if quick { &[100, 1_000, 5_000, LARGE] } else { &[100, 1_000, 5_000, LARGE, 50_000, HUGE] };
+    for &services in sizes {
         let shape = Shape::plain(services, ENDPOINTS);
         // By itself: another process that listens for changes of rules makes every transaction dearer.
         let (full, _) = best_first_sync(Layout::Maps, shape);
@@ -137,6 +145,12 @@ fn growth(table: &mut Table) {
         medians.push(permille(&replaced, 500));
     }
     table.ratio("one endpoint replaced: 20,000 Services against 100", medians[3], medians[0], "1.5");
+    if let [_, small, .., huge] = medians[..]
+        && !quick
+    {
+        let more = huge.saturating_sub(small);
+        table.time("one endpoint replaced: longer at 100,000 Services than at 1,000", more, "0.1 ms");
+    }
 }
 
 fn layouts(table: &mut Table) {

@@ -78,7 +78,7 @@ impl Bench {
     /// Changes endpoints at a rate, one sync every 10 ms. Gives the share of one CPU that it took, and the changes made.
     pub(crate) fn churn(&mut self, shape: Shape, a_second: u32, seconds: u32) -> (f64, u32) {
         const TICK: Duration = Duration::from_millis(10);
-        let (start, cpu) = (Instant::now(), cpu_time());
+        let (start, cpu) = (Instant::now(), cpu_time("self"));
         let mut made = 0;
         for tick in 1..=seconds * 100 {
             for _ in 0..a_second / 100 {
@@ -91,13 +91,14 @@ impl Bench {
             self.engine.sync(false).expect("the kernel takes it");
             std::thread::sleep((start + TICK * tick).saturating_duration_since(Instant::now()));
         }
-        ((cpu_time() - cpu).as_secs_f64() / start.elapsed().as_secs_f64(), made)
+        ((cpu_time("self") - cpu).as_secs_f64() / start.elapsed().as_secs_f64(), made)
     }
 }
 
-/// CPU time of this process, user and system; the kernel's work on a transaction is part of it.
-fn cpu_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("proc is mounted");
+/// CPU time of a process, a number or `self`, user and system, in steps of 10 ms (`proc_pid_stat(5)`); the kernel's work on a transaction is
+/// part of it.
+pub(crate) fn cpu_time(process: &str) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("the process runs");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
     Duration::from_millis(ticks * 10)

@@ -7,32 +7,51 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::cluster::manifests;
-use crate::support::apiserver::{ApiServer, Scheme};
+use crate::measure::cpu_time;
+use crate::support::apiserver::{ApiServer, Format, Scheme};
 use crate::support::netns::Namespace;
 use crate::support::objects;
 use crate::support::proxy::{Proxy, binary, config};
 use crate::table::Table;
+use crate::wait_for_idle;
 
-/// Measures the binary on a plain cluster. The binary is that of `$KUBE_PROXY_BINARY`, else the one Cargo built.
-pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
-    from_api(table, services, endpoints);
-    from_manifests(table, services, endpoints);
+/// What a start may take: time, processor time, and memory at the peak and later. Empty where there is no goal.
+pub(crate) struct Goals {
+    time: &'static str,
+    cpu: &'static str,
+    peak: &'static str,
+    later: &'static str,
 }
 
-fn from_api(table: &mut Table, services: u32, endpoints: u32) {
+/// For 20,000 Services.
+pub(crate) const LARGE: Goals = Goals { time: "0.7 s", cpu: "0.67 x JSON", peak: "100 MB", later: "70 MB" };
+/// For 100,000 Services.
+pub(crate) const HUGE: Goals = Goals { time: "2.5 s", cpu: "", peak: "400 MB", later: "280 MB" };
+
+/// Measures the binary on a plain cluster, with objects from an API server in both of its formats and from a file. The binary is that of
+/// `$KUBE_PROXY_BINARY`, else the one Cargo built.
+pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32, goals: &Goals) {
+    for format in [Format::Json, Format::Protobuf] {
+        from_api(table, services, endpoints, format, goals);
+    }
+    from_manifests(table, services, endpoints, goals);
+}
+
+fn from_api(table: &mut Table, services: u32, endpoints: u32, format: Format, goals: &Goals) {
     let node = Namespace::new("bench");
-    let server = node.enter(|| ApiServer::start(Scheme::Http));
+    let server = node.enter(|| ApiServer::start_with(Scheme::Http, format));
     server.apply(&[objects::node(), objects::service_cidr()]);
     if let Value::Array(items) = manifests(services, endpoints)["items"].take() {
         server.apply(&items);
     }
     let mut proxy = Proxy::with_api(&node, &config(), &server.kubeconfig(&json!({})));
-    let what = format!("{services} x {endpoints}, API server");
-    measure(table, &mut proxy, &what);
+    let what = format!("{services} x {endpoints}, API server, {format:?}");
+    measure(table, &mut proxy, &what, goals);
+    table.text("  bytes that went through the loopback interface", &node.enter(loopback_bytes), "");
     verify(table, &node, &proxy, &[], &what);
 }
 
-fn from_manifests(table: &mut Table, services: u32, endpoints: u32) {
+fn from_manifests(table: &mut Table, services: u32, endpoints: u32, goals: &Goals) {
     let node = Namespace::new("bench");
     let objects = [objects::node(), objects::service_cidr(), manifests(services, endpoints)];
     let mut proxy = Proxy::prepare(&node, &config(), &[]);
@@ -41,19 +60,29 @@ fn from_manifests(table: &mut Table, services: u32, endpoints: u32) {
         fs::write(file, object.to_string()).expect("a file can be written");
     }
     let what = format!("{services} x {endpoints}, one manifest file");
-    measure(table, &mut proxy, &what);
+    measure(table, &mut proxy, &what, goals);
     let directory = proxy.manifests().path().to_str().expect("a temporary path is text");
     verify(table, &node, &proxy, &["--manifests", directory], &what);
 }
 
-fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str) {
+fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str, goals: &Goals) {
+    wait_for_idle();
     let start = Instant::now();
     proxy.launch();
-    table.time(&format!("process start to programmed, {what}"), start.elapsed(), "3 s");
-    table.text("  peak resident memory", &memory(proxy.pid(), "VmHWM:"), "150 MB");
+    table.time(&format!("process start to programmed, {what}"), start.elapsed(), goals.time);
+    table.time("  processor time of the start", cpu_time(&proxy.pid().to_string()), goals.cpu);
+    table.text("  peak resident memory", &memory(proxy.pid(), "VmHWM:"), goals.peak);
     std::thread::sleep(Duration::from_secs(2));
-    table.text("  resident memory afterwards", &memory(proxy.pid(), "VmRSS:"), "100 MB");
+    table.text("  resident memory afterwards", &memory(proxy.pid(), "VmRSS:"), goals.later);
     proxy.stop();
+}
+
+/// What has gone through this namespace's loopback interface, in both directions.
+fn loopback_bytes() -> String {
+    let text = fs::read_to_string("/proc/thread-self/net/dev").expect("/proc is there");
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("lo:")).unwrap_or_default();
+    let bytes: u64 = line.split_whitespace().next().and_then(|field| field.parse().ok()).unwrap_or_default();
+    format!("{} MB", bytes / 1_000_000)
 }
 
 /// Compares the rules that a proxy has left with what they should be.

@@ -1,4 +1,4 @@
-//! The userspace proxy of node ports on loopback addresses (section Q of the contract; upstream's KEP-6032).
+//! The userspace proxy of node ports on loopback addresses (section R of the contract; upstream's KEP-6032).
 //!
 //! ```text
 //! sync ── Feed ──► Proxy ──► one listener for each TCP node port and family, at 127.0.0.1 and ::1
