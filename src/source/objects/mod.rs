@@ -7,13 +7,15 @@
 //! Invariants: an unknown field costs no allocation; what may be absent in the API may be absent, null or empty here; whatever
 //! decodes as the full k8s-openapi type decodes here too.
 
-use std::borrow::Cow;
-use std::fmt;
+mod json;
+#[cfg(test)]
+mod tests;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+
+pub(super) use json::{DecodeError, decode, nullable};
+use json::{first, used_pairs};
 
 /// What is kept of `metadata`.
 #[derive(Clone, Deserialize, prost::Message)]
@@ -412,170 +414,4 @@ pub(super) struct ServiceCidrSpec {
     #[serde(deserialize_with = "nullable")]
     #[prost(string, repeated, tag = "1")]
     pub(super) cidrs: Vec<String>,
-}
-
-/// The first text of a list; null is an empty list.
-fn first<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    struct First;
-
-    impl<'de> Visitor<'de> for First {
-        type Value = Vec<String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of strings")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(Vec::new())
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let first: Option<String> = list.next_element()?;
-            while list.next_element::<IgnoredAny>()?.is_some() {}
-            Ok(first.into_iter().collect())
-        }
-    }
-
-    deserializer.deserialize_any(First)
-}
-
-/// Why an object does not decode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DecodeError {
-    /// Path of the field, such as `spec.ports[0].port`; `.` for the object itself.
-    pub(super) field: String,
-    /// What is wrong with it.
-    pub(super) reason: String,
-}
-
-/// Decodes an object.
-///
-/// # Errors
-/// The first field that does not fit the type.
-pub(super) fn decode<T: DeserializeOwned>(object: &Value) -> Result<T, DecodeError> {
-    // Tracking the field costs more than the decoding, so only an object that fails is decoded again with it.
-    T::deserialize(object).map_err(|error| {
-        let mut track = serde_path_to_error::Track::new();
-        let _ = T::deserialize(serde_path_to_error::Deserializer::new(object, &mut track));
-        DecodeError { field: track.path().to_string(), reason: error.to_string() }
-    })
-}
-
-/// A value whose null means the same as its absence.
-pub(super) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-impl<'de> Deserialize<'de> for AnyTime {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        IgnoredAny::deserialize(deserializer).map(|_| Self {})
-    }
-}
-
-/// Text that is borrowed where the format allows it.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Time {
-    /// From RFC 3339.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let time = Text::deserialize(deserializer)?.0.parse().map_err(D::Error::custom)?;
-        Ok(Self { seconds: Some(jiff::Timestamp::as_second(time)) })
-    }
-}
-
-/// The labels or annotations that are read; null is the same as none.
-fn used_pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
-    struct Used;
-
-    impl<'de> Visitor<'de> for Used {
-        type Value = Vec<Pair>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a map of strings")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(Vec::new())
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut pairs = Vec::new();
-            while let Some(Text(key)) = map.next_key::<Text<'de>>()? {
-                match USED.into_iter().find(|used| **used == *key) {
-                    Some(key) => pairs.extend(
-                        map.next_value::<Option<String>>()?
-                            .map(|value| Pair { key: Bytes::from_static(key.as_bytes()), value: value.into() }),
-                    ),
-                    None => drop(map.next_value::<IgnoredAny>()?),
-                }
-            }
-            Ok(pairs)
-        }
-    }
-
-    deserializer.deserialize_any(Used)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// A value with every field of the type that the proxy reads, each null.
-    fn nulls(fields: &[&str]) -> Value {
-        fields.iter().map(|field| ((*field).to_owned(), Value::Null)).collect::<serde_json::Map<_, _>>().into()
-    }
-
-    #[test]
-    fn null_is_as_good_as_absent() {
-        let metadata = ["name", "namespace", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels"];
-        let service: Service = decode(&json!({"metadata": nulls(&metadata), "spec": null, "status": null})).unwrap();
-        assert!(service.metadata.deletion_timestamp.is_none() && service.metadata.namespace.is_empty());
-        let spec =
-            ["type", "clusterIP", "clusterIPs", "ports", "externalIPs", "sessionAffinityConfig", "healthCheckNodePort"];
-        let service: Service = decode(&json!({"spec": nulls(&spec)})).unwrap();
-        assert!(service.spec.ports.is_empty() && service.spec.cluster_ip.is_empty());
-        let endpoint = nulls(&["addresses", "conditions", "nodeName", "hints"]);
-        let slice: EndpointSlice =
-            decode(&json!({"endpoints": [endpoint], "ports": null, "addressType": null})).unwrap();
-        assert!(slice.endpoints[0].addresses.is_empty() && slice.endpoints[0].hints.is_none());
-        let node: Node =
-            decode(&json!({"spec": nulls(&["podCIDRs", "taints"]), "status": {"addresses": null}})).unwrap();
-        assert!(node.spec.taints.is_empty());
-        assert!(decode::<ServiceCidr>(&json!({"spec": {"cidrs": null}})).is_ok());
-    }
-
-    #[test]
-    fn only_the_first_address_is_kept() {
-        // Only the first address of an endpoint is used (B6).
-        let endpoints = json!([{"addresses": ["10.0.0.1", "10.0.0.2"]}, {"addresses": []}]);
-        let slice: EndpointSlice = decode(&json!({"endpoints": endpoints})).unwrap();
-        let kept: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.addresses.as_slice()).collect();
-        assert_eq!(kept, [&["10.0.0.1"][..], &[]]);
-    }
-
-    #[test]
-    fn an_error_names_its_field() {
-        let wrong = json!({"spec": {"ports": [{"port": 80}, {"port": "x"}]}});
-        let error = decode::<Service>(&wrong).unwrap_err();
-        assert_eq!(error.field, "spec.ports[1].port");
-        assert_eq!(error.reason, "invalid type: string \"x\", expected i32");
-        let error = decode::<Service>(&json!({"metadata": {"creationTimestamp": "yesterday"}})).unwrap_err();
-        assert_eq!(error.field, "metadata.creationTimestamp");
-        let error = decode::<EndpointSlice>(&json!({"endpoints": [{"addresses": "10.0.0.1"}]})).unwrap_err();
-        assert_eq!((&*error.field, error.reason.contains("a list of strings")), ("endpoints[0].addresses", true));
-    }
-
-    #[test]
-    fn times_are_cut_to_seconds_in_any_format() {
-        // The age of a Service decides between two that claim the same front.
-        let text = r#"{"metadata": {"creationTimestamp": "2026-01-01T00:00:01.5Z", "deletionTimestamp": "x"}}"#;
-        let service: Service = serde_json::from_str(text).unwrap();
-        assert_eq!(service.metadata.creation_timestamp.and_then(|time| time.seconds), Some(1_767_225_601));
-        assert!(service.metadata.deletion_timestamp.is_some());
-    }
 }
