@@ -150,7 +150,7 @@ impl Netfilter {
     }
 }
 
-/// Elements that the log has of a command.
+/// The number of elements of a command that are logged; further ones are only counted.
 const LOGGED: usize = 64;
 
 /// A command in nft syntax; of many elements the first ones and their number.

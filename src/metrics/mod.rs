@@ -290,7 +290,7 @@ impl Metrics {
         self.inner.own.log_lines_dropped.inc_by(lines);
     }
 
-    /// What the rules counted, in place of what was said before.
+    /// Replaces the totals of the counters in the rules.
     pub(crate) fn counted(&self, counted: Counted) {
         self.inner.own.counted.set(counted);
     }

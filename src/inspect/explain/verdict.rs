@@ -80,7 +80,7 @@ pub struct Explanation {
     pub masquerade_reason: Option<String>,
     /// The rules that had an effect on it, in order.
     pub steps: Vec<Told>,
-    /// What may make the packet's fate another one.
+    /// What, outside these rules, may still change the fate of the packet.
     pub warnings: Vec<String>,
 }
 

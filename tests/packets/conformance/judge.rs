@@ -96,7 +96,7 @@ fn judge_probe(network: &Network, probe: &Probe, memory: &mut Memory) -> Result<
     before.into_iter().chain([after]).try_for_each(|explanation| explained::judge(probe, &tally, &explanation?))
 }
 
-/// What is wrong with what became of a probe.
+/// Compares the outcome of a probe with what the case expects.
 fn judge_outcome(network: &Network, probe: &Probe, tally: &Tally, memory: &mut Memory) -> Result<(), String> {
     let is = |allowed: &[Outcome]| {
         let local = |outcome: &Outcome| probe.origin == Origin::Node && *outcome == Outcome::NotPermitted;
