@@ -150,7 +150,7 @@ mod tests {
         read(ElementRef::from_packed(&bytes).parts().value)
     }
 
-    /// The fronts with what is told of each, and the endpoints, as they are read from what a layout writes.
+    /// The fronts with the description of each, and the endpoints, as they are read from what a layout writes.
     fn read(
         layout: Layout,
         family: Family,

@@ -201,7 +201,7 @@ pub(super) fn command_line(commands: Commands) -> Command {
     line.disable_help_flag(true).mut_subcommands(|command| command.arg(help()))
 }
 
-/// What is told of a flag.
+/// What the help says about a flag.
 struct Described {
     name: &'static str,
     /// Its heading in the help text.

@@ -23,9 +23,9 @@ impl Program {
     }
 }
 
-/// Who listens for TCP on exactly this address: `None` when nobody does, `Some(None)` when it cannot be told who it is, such as for a user who
-/// may not see the open files of others.
-#[expect(clippy::option_option, reason = "nobody, and somebody unknown")]
+/// The program that listens for TCP on exactly this address: `None` when there is none, `Some(None)` when it is unknown which one it is, because
+/// this user may not see the open files of others.
+#[expect(clippy::option_option, reason = "no program, and an unknown one")]
 pub(super) fn listener(address: SocketAddr) -> Option<Option<Program>> {
     let file = if address.is_ipv4() { "tcp" } else { "tcp6" };
     let sockets = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();

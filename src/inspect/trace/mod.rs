@@ -34,7 +34,7 @@ use crate::logging::escaped;
 use mark::Mark;
 use story::{Book, Story, tell};
 
-/// How long no report about a packet may come until its story is told: it is behind the last chain.
+/// How long no report about a packet may come until its story is printed: it is behind the last chain.
 const SILENCE: Duration = Duration::from_millis(300);
 /// How long a wait for reports is at most, so that signals and the time are looked at.
 const SLICE: Duration = Duration::from_millis(100);

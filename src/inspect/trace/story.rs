@@ -1,7 +1,7 @@
 //! The reports about one packet -> what became of it, and the rules that had an effect, in words.
 //!
 //! Pure: takes the reports in their order, and the rules that they name; gives a [`Story`]. The sentences are those of `explain`, because a
-//! rule says the same of a packet that was computed and of a real one. Only what the kernel reports is told: where the destination
+//! rule says the same of a packet that was computed and of a real one. Only what the kernel reports is printed: where the destination
 //! leads is read from the headers at the next chain, not from the rule.
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! A difference of a table in words, and the nft commands that put it right.
 //!
 //! Takes what differs, gives a sentence: for `verify` about the kernel, which is not as it should be, and for `render --diff` about the
-//! rules, which become different. Pure. A set that no sentence knows is told by its nft syntax.
+//! rules, which become different. Pure. A set that no sentence knows is shown in nft syntax.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

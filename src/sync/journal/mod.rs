@@ -1,10 +1,10 @@
-//! What is told of each sync: which Services changed, from what to what, and because of which object.
+//! What is reported of each sync: which Services changed, from what to what, and because of which object.
 //!
 //! Takes each event before the state does, and the open records of the tables before they become the committed ones or after they were
 //! refused; gives [`Change`]s. Nothing here has an influence on what is written.
 //!
 //! Invariants: nothing is kept for a Service that does not change; what is kept and what a sync costs is bounded by [`NOTED`] and
-//! [`LISTED`], whatever changes. The first sync, which makes everything, is told by its numbers only.
+//! [`LISTED`], whatever changes. The first sync, which makes everything, is reported by its numbers only.
 
 mod difference;
 
@@ -18,7 +18,7 @@ use super::tables::Tables;
 use crate::changes::{self, Action, Change, Endpoints, FieldChange, Outcome, Repair, Trigger, TriggerKind, cut};
 use crate::model::{Event, ObjectName, State};
 
-/// Services whose changes one sync lists; of the others the number is told.
+/// Services whose changes one sync lists; of the others the number is reported.
 const LISTED: usize = 100;
 /// Services of which is noted between two syncs what changed them.
 const NOTED: usize = 1024;
@@ -102,7 +102,7 @@ impl Journal {
         }
     }
 
-    /// Notes what makes a sync necessary besides events about single Services; the first reason is told.
+    /// Notes what makes a sync necessary besides events about single Services; the first reason is reported.
     pub(super) fn because(&mut self, reason: TriggerKind) {
         self.reason.get_or_insert(reason);
     }
