@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::cluster::manifests;
+use crate::cluster::{manifests, manifests_of};
 use crate::measure::cpu_time;
 use crate::support::apiserver::{ApiServer, Format, Scheme};
 use crate::support::netns::Namespace;
@@ -14,6 +14,9 @@ use crate::support::objects;
 use crate::support::proxy::{Proxy, binary, config};
 use crate::table::Table;
 use crate::wait_for_idle;
+
+/// Services in each manifest file.
+const PER_FILE: u32 = 20_000;
 
 /// What a start may take: time, processor time, and memory at the peak and later. Empty where there is no goal.
 pub(crate) struct Goals {
@@ -53,13 +56,16 @@ fn from_api(table: &mut Table, services: u32, endpoints: u32, format: Format, go
 
 fn from_manifests(table: &mut Table, services: u32, endpoints: u32, goals: &Goals) {
     let node = Namespace::new("bench");
-    let objects = [objects::node(), objects::service_cidr(), manifests(services, endpoints)];
+    // Several files for very many Services: one that is too large is refused.
+    let lists =
+        (0..services).step_by(PER_FILE as usize).map(|n| manifests_of(n..services.min(n + PER_FILE), endpoints));
+    let objects: Vec<Value> = [objects::node(), objects::service_cidr()].into_iter().chain(lists).collect();
     let mut proxy = Proxy::prepare(&node, &config(), &[]);
     for (n, object) in objects.iter().enumerate() {
         let file = proxy.directory().join("manifests").join(format!("{n}.json"));
         fs::write(file, object.to_string()).expect("a file can be written");
     }
-    let what = format!("{services} x {endpoints}, one manifest file");
+    let what = format!("{services} x {endpoints}, manifest files of {PER_FILE}");
     measure(table, &mut proxy, &what, goals);
     let directory = proxy.manifests().path().to_str().expect("a temporary path is text");
     verify(table, &node, &proxy, &["--manifests", directory], &what);
