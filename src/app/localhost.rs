@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::warn;
 
+use super::shutdown::has_ended;
 use crate::config::Config;
 use crate::counters::Refused;
 use crate::localhost::{Feed, GRACE, OpenConnections, Proxy};
@@ -18,8 +19,8 @@ use crate::supervise::Supervisor;
 
 /// The time between two readings of what the rules refused.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The time between two checks of the thread that ends.
-const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// How much longer than the grace of its connections the proxy's thread may take to end.
+const SLACK: Duration = Duration::from_secs(2);
 
 /// The userspace proxy, if the configuration asks for it.
 #[derive(Default)]
@@ -67,10 +68,8 @@ impl Localhost {
     pub(super) async fn end(&mut self) {
         let Some((stop, thread)) = self.running.take() else { return };
         drop(stop);
-        let end = Instant::now() + GRACE + INTERVAL;
-        while !thread.is_finished() && Instant::now() < end {
-            sleep(CHECK_INTERVAL).await;
-        }
+        // One that hangs is left behind.
+        let _ = has_ended(&thread, Instant::now() + GRACE + SLACK).await;
     }
 }
 
@@ -84,12 +83,8 @@ pub(super) fn spawn_refused(config: &Config, metrics: &Metrics, supervisor: &Sup
         let mut refused = Refused::open(metrics).context("netfilter netlink socket of localhost node ports")?;
         let mut failed = Once::default();
         loop {
-            match refused.read() {
-                Ok(()) => failed.reset(),
-                Err(error) if failed.is_new(error.to_string()) => {
-                    warn!(err = %error, "Cannot read what was refused at localhost node ports");
-                }
-                Err(_) => {}
+            if let Some(error) = failed.new_error(&refused.read()) {
+                warn!(err = error, "Cannot read what was refused at localhost node ports");
             }
             thread::sleep(INTERVAL);
         }

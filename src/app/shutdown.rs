@@ -72,12 +72,20 @@ pub(super) fn on_signal(
 pub(super) async fn wait_for(threads: impl IntoIterator<Item = (&'static str, JoinHandle<()>)>) -> Result<()> {
     let end = Instant::now() + THREADS_END;
     for (name, thread) in threads {
-        while !thread.is_finished() {
-            if Instant::now() > end {
-                bail!("{name} has not ended within {THREADS_END:?} of the signal");
-            }
-            sleep(CHECK_INTERVAL).await;
+        if !has_ended(&thread, end).await {
+            bail!("{name} has not ended within {THREADS_END:?} of the signal");
         }
     }
     Ok(())
+}
+
+/// Waits for a thread to end, until a time. Gives whether it has ended.
+pub(super) async fn has_ended(thread: &JoinHandle<()>, until: Instant) -> bool {
+    while !thread.is_finished() {
+        if Instant::now() > until {
+            return false;
+        }
+        sleep(CHECK_INTERVAL).await;
+    }
+    true
 }

@@ -114,12 +114,8 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
         let mut failed = Once::default();
         loop {
             let next = reader.read();
-            match &next {
-                Ok(_) => failed.reset(),
-                Err(error) if failed.is_new(error.to_string()) => {
-                    warn!(err = %error, "Cannot read the counters of the rules")
-                }
-                Err(_) => {}
+            if let Some(error) = failed.new_error(&next) {
+                warn!(err = error, "Cannot read the counters of the rules");
             }
             thread::sleep(next.unwrap_or(counters::INTERVAL));
         }

@@ -160,7 +160,7 @@ impl Config {
 
     /// Whether TCP node ports are served on loopback addresses of some family: the gate is on, and the list names such addresses (R2).
     pub(crate) fn serves_localhost(&self) -> bool {
-        self.localhost_node_ports && self.node_port_addresses.ranges.iter().any(|range| range.addr().is_loopback())
+        self.localhost_node_ports && self.node_port_addresses.loopback().next().is_some()
     }
 }
 
@@ -248,6 +248,11 @@ pub(crate) struct NodePortAddresses {
 impl NodePortAddresses {
     /// `primary` alone, which is the default (H1).
     pub(crate) const PRIMARY: Self = Self { primary: true, ranges: Vec::new() };
+
+    /// The ranges inside those of loopback, which ask for node ports there; a wider one does not (R2).
+    pub(crate) fn loopback(&self) -> impl Iterator<Item = &IpNet> {
+        self.ranges.iter().filter(|range| range.addr().is_loopback())
+    }
 }
 
 /// The log. The default is text of verbosity 0 on standard error.

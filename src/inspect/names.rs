@@ -76,7 +76,7 @@ impl Display for FrontName {
             Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:{}", self.port)?,
             None => write!(f, "*:{}", self.port)?,
         }
-        self.protocol.map_or(Ok(()), |protocol| write!(f, "/{}", upper(protocol)))
+        self.protocol.map_or(Ok(()), |protocol| write!(f, "/{}", protocol.api_name()))
     }
 }
 
@@ -164,15 +164,6 @@ fn protocol_of(text: &str) -> Result<Protocol, NameError> {
         "udp" => Ok(Protocol::Udp),
         "sctp" => Ok(Protocol::Sctp),
         _ => Err(PROTOCOL),
-    }
-}
-
-/// A protocol as Kubernetes writes it: `TCP`, `UDP`, `SCTP`.
-pub(crate) const fn upper(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-        Protocol::Sctp => "SCTP",
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Display;
 use std::hash::Hash;
 
 /// How many keys of deleted objects [`OncePerKey`] remembers.
@@ -33,6 +34,18 @@ impl<T: PartialEq> Once<T> {
     /// Notes that the matter is settled: whatever comes next is new.
     pub(crate) fn reset(&mut self) {
         self.0 = None;
+    }
+}
+
+impl Once<String> {
+    /// The text of an error, if it differs from that of the last outcome. Success settles the matter.
+    pub(crate) fn new_error<T>(&mut self, outcome: &Result<T, impl Display>) -> Option<String> {
+        let Err(error) = outcome else {
+            self.reset();
+            return None;
+        };
+        let text = error.to_string();
+        self.is_new(text.clone()).then_some(text)
     }
 }
 

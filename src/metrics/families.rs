@@ -67,12 +67,7 @@ pub(super) struct ByProtocol {
 impl ByProtocol {
     /// Upstream writes protocols as the API does.
     pub(super) const fn new(family: Family, protocol: Protocol) -> Self {
-        let protocol = match protocol {
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
-            Protocol::Sctp => "SCTP",
-        };
-        Self { ip_family: ip_family(family), protocol }
+        Self { ip_family: ip_family(family), protocol: protocol.api_name() }
     }
 }
 

@@ -143,6 +143,16 @@ impl Protocol {
             Self::Sctp => 132,
         }
     }
+
+    /// As the API writes it: `TCP`, `UDP`, `SCTP`.
+    #[must_use]
+    pub const fn api_name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
 }
 
 impl fmt::Display for Protocol {

@@ -5,20 +5,16 @@
 use std::sync::Arc;
 
 use nft::statement::CtBit;
-use nft::{
-    BaseChain, Chain, ChainType, Data, Family, Field, Flowtable, Hook, Operand, Rule, Statement, Table, TableContent,
-    TableName,
-};
+use nft::{BaseChain, Chain, ChainType, Family, Flowtable, Hook, Rule, Statement, Table, TableContent, TableName};
 
-use super::shared::priority;
+use super::shared::{is_protocol, priority};
+use crate::model::Protocol;
 
 /// The table's name, in family `inet`.
 pub const TABLE: &str = "kube-proxy-flowtable";
 
 const FLOWTABLE: &str = "fastpath";
 const CHAIN: &str = "established";
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// A connection is handed over after this many packets, both directions counted: most connections end before it would pay, and no
 /// handshake is that long.
@@ -39,7 +35,7 @@ pub fn content(devices: Vec<Arc<str>>) -> TableContent {
     let comment = "Fast path of kube-proxy, see --flowtable";
     let mut content = TableContent::new(Table { name: table(), comment: Some(comment.into()) });
     content.flowtables = vec![flowtable(devices)];
-    content.chains = vec![(chain, vec![rule(TCP), rule(UDP)])];
+    content.chains = vec![(chain, vec![rule(Protocol::Tcp), rule(Protocol::Udp)])];
     content
 }
 
@@ -51,11 +47,11 @@ pub fn flowtable(devices: Vec<Arc<str>>) -> Flowtable {
 
 /// Only translated connections can be those of Services, though other programs translate too. The kernel leaves out what it cannot
 /// forward by itself.
-fn rule(protocol: u8) -> Rule {
+fn rule(protocol: Protocol) -> Rule {
     Rule::new([
         Statement::CtBit(CtBit::StatusDnat),
         Statement::CtBit(CtBit::StateEstablished),
-        Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(protocol))),
+        is_protocol(protocol),
         Statement::CtPacketsOver(PACKETS),
         Statement::FlowAdd(FLOWTABLE.into()),
     ])

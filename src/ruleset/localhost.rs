@@ -8,7 +8,7 @@ use nft::statement::CtBit;
 use nft::{Data, DataType, Element, Field, Operand, Rule, Set, Statement, Types};
 
 use super::Settings;
-use super::shared::{commented, jump, regular, to_loopback};
+use super::shared::{commented, is_protocol, jump, regular, to_loopback};
 use crate::model::{Destination, Protocol};
 use crate::select::PortSelection;
 use crate::table::{ChainContent, Fragment};
@@ -48,9 +48,8 @@ pub(super) fn entry(settings: &Settings) -> Option<Rule> {
 /// A rule for each protocol, so that each has a counter.
 pub(super) fn chain(settings: &Settings) -> Option<ChainContent> {
     let rule = |protocol: Protocol| {
-        let is_protocol = Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(protocol.number())));
         let is_refused = Statement::Match(vec![Field::L4Proto, Field::ThDport], Operand::InSet(SET.into()));
-        Rule::new([is_protocol, is_refused, Statement::Counter, Statement::Reject])
+        Rule::new([is_protocol(protocol), is_refused, Statement::Counter, Statement::Reject])
     };
     let rules = Protocol::ALL.map(rule).into();
     (settings.localhost != Localhost::Ignored)

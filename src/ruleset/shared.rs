@@ -6,12 +6,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::expr::FibAddress;
 use nft::{
-    BaseChain, Chain, ChainType, DataType, Element, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Types,
+    BaseChain, Chain, ChainType, Data, DataType, Element, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Types,
     Verdict,
 };
 
 use super::{LocalTraffic, NodeFacts, NodePorts, Settings, notes};
-use crate::model::Family;
+use crate::model::{Family, Protocol};
 use crate::table::{ChainContent, Fragment};
 
 /// Names of the sets that every layout has.
@@ -53,6 +53,11 @@ impl Fields {
     pub(super) fn node_port(&self) -> Vec<Field> {
         vec![Field::L4Proto, Field::ThDport]
     }
+}
+
+/// Matches packets of a protocol.
+pub(super) fn is_protocol(protocol: Protocol) -> Statement {
+    Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(protocol.number())))
 }
 
 pub(super) fn jump(target: &str) -> Statement {

@@ -85,8 +85,8 @@ pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodeP
 /// What is done about node ports on loopback addresses: they are served where the list names such addresses themselves, not where a
 /// wider range holds them (R2).
 pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
-    let names = |range: &IpNet| range.addr().is_loopback() && Family::of(range.addr()) == family;
-    match (config.localhost_node_ports, config.node_port_addresses.ranges.iter().any(names)) {
+    let is_named = config.node_port_addresses.loopback().any(|range| Family::of(range.addr()) == family);
+    match (config.localhost_node_ports, is_named) {
         (false, _) => Localhost::Ignored,
         (true, true) => Localhost::Served,
         (true, false) => Localhost::Refused,

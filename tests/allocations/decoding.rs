@@ -66,18 +66,19 @@ fn as_protobuf(text: &str) -> Bytes {
 fn an_endpoint_costs_few_bytes_in_json() {
     let _turn = turn();
     let texts: Vec<String> = (0..SLICES).map(slice).collect();
-    assert_few_bytes(&texts, |text| serde_json::from_str(text).unwrap());
+    assert_few_bytes(&texts, 250, |text| serde_json::from_str(text).unwrap());
 }
 
 #[test]
 fn an_endpoint_costs_few_bytes_in_protobuf() {
     let _turn = turn();
     let messages: Vec<Bytes> = (0..SLICES).map(|index| as_protobuf(&slice(index))).collect();
-    assert_few_bytes(&messages, |message| EndpointSlice::decode(message.clone()).unwrap());
+    assert_few_bytes(&messages, 330, |message| EndpointSlice::decode(message.clone()).unwrap());
 }
 
-/// Lists and watches decode their objects one by one, as `decode` does.
-fn assert_few_bytes<T>(encoded: &[T], decode: impl Fn(&T) -> EndpointSlice) {
+/// Watches and pages in protobuf decode their objects one by one, as `decode` does; of a page in JSON all are there at once. `limit` is
+/// for the bytes of an endpoint as decoded.
+fn assert_few_bytes<T>(encoded: &[T], limit: usize, decode: impl Fn(&T) -> EndpointSlice) {
     let Count { live: before, calls, .. } = count();
     let slices: Vec<EndpointSlice> = encoded.iter().map(decode).collect();
     let decoded = per_endpoint(before);
@@ -87,8 +88,8 @@ fn assert_few_bytes<T>(encoded: &[T], decode: impl Fn(&T) -> EndpointSlice) {
         (ENDPOINTS..=3 * ENDPOINTS + 15).contains(&calls),
         "{calls} allocations to decode a slice of {ENDPOINTS} endpoints"
     );
-    // The complete types of k8s-openapi take about 1,160 (measured, without managed fields). One object is there at a time.
-    assert!((60..=350).contains(&decoded), "{decoded} bytes an endpoint as decoded");
+    // The complete types of k8s-openapi take about 1,160 (measured, without managed fields).
+    assert!((60..=limit).contains(&decoded), "{decoded} bytes an endpoint as decoded");
 
     let mut converter = Converter::new(ConvertOptions::default());
     let mut state = State::new("node-0.example.internal");

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::api::cluster::{Cluster, PORTS, served};
 use crate::support::apiserver::{Format, wait_for};
 use crate::support::nft;
-use crate::support::objects::slices;
+use crate::support::objects::{slices, type_of};
 use crate::support::proxy::{Proxy, config};
 
 /// What Kubernetes' own set-up of fluentd has for its components (`cluster/addons/fluentd-gcp`), which most pipelines took over: what
@@ -182,18 +182,6 @@ fn the_records_of_a_running_proxy_go_through_the_usual_pattern_of_klog() {
         "{}",
         run.log
     );
-}
-
-/// The type of a JSON value, as a store of logs fixes it with the first value of a key.
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 fn milliseconds(time: SystemTime) -> f64 {

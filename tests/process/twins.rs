@@ -158,7 +158,9 @@ fn a_second_process_that_must_have_its_ports_waits_for_them_too() {
     assert!(second.is_running(), "{}", second.log());
     first.stop();
     second.wait_until_synced();
-    assert!(second.get("127.0.0.1:10256", "/livez").contains("200 OK"));
+    // It tries again ten times a second, and may have its first rules before it has its ports.
+    let livez = || second.try_get("127.0.0.1:10256", "/livez");
+    wait_until("the second has its ports", || livez().is_some_and(|answer| answer.contains("200 OK")));
 }
 
 #[test]

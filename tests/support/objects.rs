@@ -190,3 +190,15 @@ fn metadata(namespace: &str, name: &str) -> Value {
         "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {},
     })
 }
+
+/// The type of a JSON value, in the words of JSON schemas.
+pub(crate) const fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}

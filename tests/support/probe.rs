@@ -22,8 +22,10 @@ use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_p
 
 /// How long a probe waits for any answer before the packet counts as dropped.
 const TIMEOUT: Duration = Duration::from_millis(600);
-/// The same in a tally, in which nearly every probe is answered: less than the second after which the kernel sends a SYN again.
-const TALLY_TIMEOUT: Duration = Duration::from_millis(950);
+/// The same where nearly every probe is answered: less than the second after which the kernel sends a SYN again.
+const LONG_TIMEOUT: Duration = Duration::from_millis(950);
+/// How long a TCP connection that is open may wait for the server's thread to get a processor.
+const ANSWER: Duration = Duration::from_secs(4);
 /// The same where `$TEST_PATIENCE_SECONDS` says that the machine is slow.
 const SLOW_TIMEOUT: Duration = Duration::from_millis(1500);
 /// In a tally, after this many probes without an answer in a row the rest is not tried.
@@ -100,13 +102,18 @@ pub(crate) fn probe(namespace: &Namespace, flow: Flow) -> Outcome {
     namespace.enter(|| send(flow, timeout(TIMEOUT)))
 }
 
+/// Sends one probe that is to be answered, and so may wait longer.
+pub(crate) fn probe_served(namespace: &Namespace, flow: Flow) -> Outcome {
+    namespace.enter(|| send(flow, timeout(LONG_TIMEOUT)))
+}
+
 /// Sends `count` probes from `namespace`, one after the other.
 pub(crate) fn probe_many(namespace: &Namespace, flow: Flow, count: u32) -> Tally {
     namespace.enter(|| {
         let mut tally = Tally::new();
         let mut unanswered = 0;
         for _ in 0..count {
-            let outcome = send(flow, timeout(TALLY_TIMEOUT));
+            let outcome = send(flow, timeout(LONG_TIMEOUT));
             unanswered = if outcome == Outcome::Dropped { unanswered + 1 } else { 0 };
             *tally.entry(outcome).or_default() += 1;
             if unanswered == HOPELESS {
@@ -172,7 +179,10 @@ fn tcp(flow: Flow, patience: Duration) -> io::Result<Outcome> {
         Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => return Err(error),
         _ => {}
     }
-    errors.wait(&socket, port, read_answer)
+    let outcome = errors.wait(&socket, port, read_answer)?;
+    // With a peer, the packets came through: only the server's thread is late.
+    let is_late = outcome == Outcome::Dropped && socket.peer_addr().is_ok();
+    if is_late { errors.until(Instant::now() + ANSWER).wait(&socket, port, read_answer) } else { Ok(outcome) }
 }
 
 /// A TCP connection, or a UDP flow, that is kept open.
@@ -295,6 +305,11 @@ impl IcmpErrors {
         Ok(Self { socket: icmp_socket(flow.source)?, flow, deadline: Instant::now() + patience })
     }
 
+    /// The same with another deadline.
+    fn until(self, deadline: Instant) -> Self {
+        Self { deadline, ..self }
+    }
+
     /// Waits until `read` makes an outcome of what `socket` gets, or an error is about `port`, or time is up.
     fn wait(
         &self,
@@ -318,13 +333,14 @@ impl IcmpErrors {
         Ok(Outcome::Dropped)
     }
 
+    /// Whether there is something to read. Looks once more when time is up, because this thread may have waited for a processor.
     fn sleep_until_ready(&self, socket: &Socket) -> io::Result<bool> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
         let timeout = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
         let mut fds =
             [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN), PollFd::new(&self.socket, PollFlags::IN)];
-        Ok(!left.is_zero() && poll(&mut fds, Some(&timeout))? > 0)
+        Ok(poll(&mut fds, Some(&timeout))? > 0)
     }
 
     fn refused(&self, port: u16) -> bool {

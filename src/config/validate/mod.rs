@@ -259,7 +259,7 @@ fn client(file: &KubeProxyConfiguration, master: Option<String>, diagnostics: &m
 
 /// What the API server may answer with: as in client-go, `acceptContentTypes`, or `contentType` in its place, and JSON from servers
 /// that have no protobuf.
-fn accept(section: &crate::config::file::ClientConnection, diagnostics: &mut Diagnostics) -> String {
+fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> String {
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     const JSON: &str = "application/json";
     let (field, list) = if section.accept_content_types.is_empty() {

@@ -7,7 +7,6 @@ use serde::{Serialize, Serializer};
 
 use super::stats::{Numbers, Stats};
 use super::{Args, Listing, front_name};
-use crate::inspect::names::upper;
 use crate::inspect::output::{Cell, Column, Format, Output, Table, Tone};
 use crate::inspect::tables::{Affinity, FrontView, Kind, Policy, State};
 use crate::model::{Destination, Family};
@@ -291,7 +290,7 @@ fn service<'a>(position: usize, view: &'a FrontView, stats: Option<&Stats>) -> S
         front: FrontFields {
             address: name.address,
             port: name.port,
-            protocol: upper(view.front.protocol),
+            protocol: view.front.protocol.api_name(),
             kind: view.kind,
             family: view.front.family().to_string(),
         },

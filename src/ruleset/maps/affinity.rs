@@ -34,7 +34,7 @@ use nft::{
 use super::balancer::{Balancer, List};
 use super::{Side, chain, set};
 use crate::model::{Destination, Family, Front, Protocol};
-use crate::ruleset::shared::{Fields, base, comment, jump, regular};
+use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular};
 use crate::ruleset::stable_hash::fnv1a;
 use crate::select::PortSelection;
 use crate::select::size::PortSize;
@@ -46,7 +46,6 @@ const MAX_CLIENTS: u32 = 65_536;
 const BEFORE_SRCNAT: i32 = 90;
 /// The chain that finds out which map learns from a connection.
 const LEARN: &str = "KUBE-AFFINITY";
-const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
 /// Original destination : verdict, by protocol; nft cannot put the protocol into the key.
 fn learn_map(side: Side, protocol: Protocol) -> String {
@@ -87,7 +86,7 @@ pub(super) fn sets(family: Family) -> Vec<Set> {
         map.comment = Some("Original destination : what remembers the client".into());
         map
     };
-    Side::BOTH.into_iter().flat_map(|side| PROTOCOLS.map(|protocol| map(side, protocol))).collect()
+    Side::BOTH.into_iter().flat_map(|side| Protocol::ALL.map(|protocol| map(side, protocol))).collect()
 }
 
 /// The chains of the fixed program: after DNAT, both for endpoints elsewhere and for those on this host.
@@ -103,16 +102,13 @@ pub(super) fn chains(family: Family) -> Vec<ChainContent> {
             vec![rule],
         )
     };
-    let rules = Side::BOTH.into_iter().flat_map(|side| PROTOCOLS.map(|protocol| learn_rule(family, side, protocol)));
+    let rules =
+        Side::BOTH.into_iter().flat_map(|side| Protocol::ALL.map(|protocol| learn_rule(family, side, protocol)));
     vec![
         base("nat-affinity-postrouting", Hook::Postrouting),
         base("nat-affinity-input", Hook::Input),
         regular(LEARN, "Finds what remembers the client, by the original destination", rules.collect()),
     ]
-}
-
-fn is_protocol(protocol: Protocol) -> Statement {
-    Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(protocol.number())))
 }
 
 fn learn_rule(family: Family, side: Side, protocol: Protocol) -> Rule {

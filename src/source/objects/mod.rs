@@ -4,6 +4,9 @@
 //! stay text: the conversion reports those that it does not know. The numbers of the fields are those of `generated.proto` in
 //! k8s.io/api and k8s.io/apimachinery.
 //!
+//! `kind` is empty for the items of a list, where the list's own kind counts, and in protobuf, where the envelope has it: its field has
+//! the number 1000, which no object of Kubernetes has.
+//!
 //! Invariants: an unknown field costs no allocation; what may be absent in the API may be absent, null or empty here; whatever
 //! decodes as the full k8s-openapi type decodes here too.
 
@@ -111,8 +114,7 @@ pub(super) struct AnyTime {}
 #[derive(Clone, Deserialize, prost::Message)]
 #[serde(default)]
 pub struct Service {
-    /// Empty for the items of a list, where the list's own kind counts, and in protobuf, where the envelope has it: no object of
-    /// Kubernetes has a field of this number.
+    /// Empty in a list and in protobuf.
     #[serde(deserialize_with = "nullable")]
     #[prost(string, tag = "1000")]
     pub(super) kind: String,
@@ -239,8 +241,7 @@ pub(super) struct Ingress {
 #[derive(Clone, Deserialize, prost::Message)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice {
-    /// Empty for the items of a list, where the list's own kind counts, and in protobuf, where the envelope has it: no object of
-    /// Kubernetes has a field of this number.
+    /// Empty in a list and in protobuf.
     #[serde(deserialize_with = "nullable")]
     #[prost(string, tag = "1000")]
     pub(super) kind: String,
@@ -330,8 +331,7 @@ pub(super) struct Hint {
 #[derive(Clone, Deserialize, prost::Message)]
 #[serde(default)]
 pub(super) struct Node {
-    /// Empty for the items of a list, where the list's own kind counts, and in protobuf, where the envelope has it: no object of
-    /// Kubernetes has a field of this number.
+    /// Empty in a list and in protobuf.
     #[serde(deserialize_with = "nullable")]
     #[prost(string, tag = "1000")]
     pub(super) kind: String,
@@ -394,8 +394,7 @@ pub(super) struct NodeAddress {
 #[derive(Clone, Deserialize, prost::Message)]
 #[serde(default)]
 pub(super) struct ServiceCidr {
-    /// Empty for the items of a list, where the list's own kind counts, and in protobuf, where the envelope has it: no object of
-    /// Kubernetes has a field of this number.
+    /// Empty in a list and in protobuf.
     #[serde(deserialize_with = "nullable")]
     #[prost(string, tag = "1000")]
     pub(super) kind: String,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, DRAIN, rolling};
+use super::cluster::{Cluster, rolling};
 use super::load::Load;
 use crate::support::figures::Figures;
 use crate::support::netns::run;
@@ -117,10 +117,10 @@ impl<'world> Changes<'world> {
         let number = *count as usize;
         *count += 1;
         match change {
-            Change::Roll => self.roll(DRAIN, |_| {}),
+            Change::Roll => self.roll(|_| {}, Duration::ZERO),
             Change::Rewrite => self.rewrite(number),
             Change::Restart => self.restart(|_| {}),
-            Change::Kill => self.roll(DRAIN, kill),
+            Change::Kill => self.roll(kill, Duration::ZERO),
             Change::Upgrade => {
                 self.binaries.swap(0, 1);
                 let next = self.binaries[0].clone();
@@ -144,8 +144,13 @@ impl<'world> Changes<'world> {
         figures.row("worst time to a repair", format!("{:.2?}", self.worst_repair()));
     }
 
-    fn roll(&mut self, drain: Duration, meanwhile: impl FnOnce(&mut Cluster<'world>)) {
-        self.cluster.roll(self.rolled, drain, meanwhile);
+    /// Replaces a pod. After `pause` no packet brings a connection to the one that ends.
+    fn roll(&mut self, meanwhile: impl FnOnce(&mut Cluster<'world>), pause: Duration) {
+        let drain = || {
+            thread::sleep(pause);
+            self.load.finish_what_has_begun();
+        };
+        self.cluster.roll(self.rolled, meanwhile, drain);
         self.rolled = (self.rolled + 1) % ENDPOINTS;
     }
 
@@ -154,7 +159,7 @@ impl<'world> Changes<'world> {
         let number = number % rewrites.len();
         self.cluster.apply(&rewrites[number]());
         // With affinity a packet on its way may have had its client remembered once more, for a second.
-        self.roll(if number == 0 { AFFINITY_CHECKED } else { DRAIN }, |_| {});
+        self.roll(|_| {}, if number == 0 { AFFINITY_CHECKED } else { Duration::ZERO });
         let neighbour = neighbour();
         if number == 4 {
             self.cluster.proxy.delete(&neighbour);

@@ -24,8 +24,6 @@ use crate::support::world::World;
 const PORT: u16 = 7000;
 const ROLLING: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, PORT), ("dns", Proto::Udp, PORT)];
 const STEADY: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
-/// How long an endpoint that gets no new connections has to finish those that it has.
-pub(crate) const DRAIN: Duration = Duration::from_millis(300);
 /// How long a pod has to end: no client may be sent to it for longer.
 const GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
@@ -134,11 +132,11 @@ impl<'world> Cluster<'world> {
     /// Replaces a pod: it terminates, gets no connections any more, is gone, ends, and another one with its address is ready.
     /// `meanwhile` happens when the manifests have it terminating, and the proxy may not have read them yet.
     /// After `drain` it has no connections any more.
-    pub(crate) fn roll(&mut self, n: u8, drain: Duration, meanwhile: impl FnOnce(&mut Self)) {
+    pub(crate) fn roll(&mut self, n: u8, meanwhile: impl FnOnce(&mut Self), drain: impl FnOnce()) {
         self.write_slices(n, Phase::Terminating);
         meanwhile(self);
         self.wait("an endpoint that terminates is not used", |rules| !uses(rules, n).contains(&true));
-        thread::sleep(drain);
+        drain();
         self.write_slices(n, Phase::Gone);
         self.proxy.wait_until_quiet();
         self.wait_for_flows(n);

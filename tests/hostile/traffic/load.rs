@@ -26,6 +26,8 @@ const CONNECT: Duration = Duration::from_millis(950);
 const ANSWER: Duration = Duration::from_secs(4);
 /// The pause between two connections of one kind on one way.
 const PAUSE: Duration = Duration::from_millis(8);
+/// The number of threads: one for each way and protocol.
+const THREADS: usize = 8;
 /// The number of source ports of each thread, and the first of all; all are below those that the kernel gives out.
 const PORTS: u16 = 3_800;
 const FIRST_PORT: u16 = 2_000;
@@ -52,8 +54,8 @@ pub(crate) struct Losses {
 #[derive(Default)]
 pub(crate) struct Load {
     stop: AtomicBool,
-    tcp: AtomicU64,
-    udp: AtomicU64,
+    /// The connections that each thread has finished; those with even numbers make TCP connections, the others send datagrams.
+    finished: [AtomicU64; THREADS],
     losses: Mutex<Vec<Loss>>,
     disturbances: Mutex<Vec<(Instant, Instant)>>,
 }
@@ -86,11 +88,21 @@ impl Load {
     /// Starts a thread for each way and protocol; each takes turns with the families.
     pub(crate) fn spawn<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, world: &'scope World) {
         let kinds = ways(world).into_iter().flat_map(|way| [(way, Proto::Tcp), (way, Proto::Udp)]);
-        for ((way, proto), first) in kinds.zip((FIRST_PORT..).step_by(PORTS.into())) {
+        for (((way, proto), first), count) in kinds.zip((FIRST_PORT..).step_by(PORTS.into())).zip(&self.finished) {
             scope.spawn(move || {
                 way.from.join();
-                self.run(way, proto, first);
+                self.run(way, proto, first, count);
             });
+        }
+    }
+
+    /// Waits until each connection that has begun by now has ended.
+    pub(crate) fn finish_what_has_begun(&self) {
+        for count in &self.finished {
+            let before = count.load(Ordering::Relaxed);
+            while count.load(Ordering::Relaxed) == before && self.goes_on() {
+                thread::sleep(PAUSE);
+            }
         }
     }
 
@@ -104,7 +116,15 @@ impl Load {
 
     /// Connections and datagrams so far.
     pub(crate) fn made(&self) -> u64 {
-        self.tcp.load(Ordering::Relaxed) + self.udp.load(Ordering::Relaxed)
+        self.tcp() + self.udp()
+    }
+
+    fn tcp(&self) -> u64 {
+        self.finished.iter().step_by(2).map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    fn udp(&self) -> u64 {
+        self.finished.iter().skip(1).step_by(2).map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// The losses, after the load has ended.
@@ -122,15 +142,14 @@ impl Load {
     /// Adds the rows about short connections.
     pub(crate) fn describe(&self, figures: &mut Figures, losses: &Losses) {
         let lost = lock(&self.losses).len();
-        figures.row("TCP connections made", self.tcp.load(Ordering::Relaxed));
-        figures.row("UDP exchanges made", self.udp.load(Ordering::Relaxed));
+        figures.row("TCP connections made", self.tcp());
+        figures.row("UDP exchanges made", self.udp());
         figures.row("connections lost", lost - losses.disturbed);
         figures.row("connections lost between tampering and repair", losses.disturbed);
     }
 
-    fn run(&self, way: Way<'_>, proto: Proto, first_port: u16) {
-        let mut number = 0_u16;
-        let (count, start) = (if proto == Proto::Tcp { &self.tcp } else { &self.udp }, Instant::now());
+    fn run(&self, way: Way<'_>, proto: Proto, first_port: u16, count: &AtomicU64) {
+        let (mut number, start) = (0_u16, Instant::now());
         while self.goes_on() {
             let family = Family::ALL[usize::from(number % 2)];
             let source = SocketAddr::new((way.source)(family), first_port + number % PORTS);

@@ -15,6 +15,7 @@ use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::mixed;
 use crate::support::netns::{Namespace, run};
 use crate::support::nft;
+use crate::support::objects::type_of;
 use crate::support::plan::Family;
 use crate::support::probe::{Connection, Flow, Outcome, Proto, probe_many};
 use crate::support::proxy::{Proxy, binary, config_in};
@@ -115,14 +116,7 @@ fn assert_schema(object: &Value, fields: &[(&str, &[&str])]) {
     let names: BTreeSet<&str> = object.as_object().expect("an object").keys().map(String::as_str).collect();
     assert_eq!(names, fields.iter().map(|(name, _)| *name).collect(), "{object}");
     for (name, types) in fields {
-        let found = match &object[*name] {
-            Value::Null => "null",
-            Value::Bool(_) => "boolean",
-            Value::Number(_) => "number",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
+        let found = type_of(&object[*name]);
         assert!(types.contains(&found), "{name} is {found} in {object}");
     }
 }

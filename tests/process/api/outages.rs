@@ -16,7 +16,7 @@ use crate::support::apiserver::{ApiServer, Format, Scheme, test_in_each_format, 
 use crate::support::netns::Namespace;
 use crate::support::nft;
 use crate::support::plan::Family;
-use crate::support::probe::{Flow, Outcome, Proto, probe};
+use crate::support::probe::{Flow, Outcome, Proto, probe_served};
 use crate::support::proxy::{Proxy, config};
 use crate::support::world::World;
 
@@ -35,7 +35,7 @@ fn connect_until(stop: &AtomicBool, from: &Namespace) -> u32 {
     while !stop.load(Ordering::Relaxed) {
         for family in Family::ALL {
             let flow = Flow::new(Proto::Tcp, family.shell(), family.cluster_ip(1), 80);
-            let outcome = probe(from, flow);
+            let outcome = probe_served(from, flow);
             assert!(matches!(outcome, Outcome::Reached(_)), "connection {count}: {outcome:?}");
             count += 1;
         }
