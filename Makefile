@@ -80,8 +80,8 @@ test: deps lint ## Format, lints, documentation and all tests; the image's size 
 		echo "NOT RUN: the conformance cases, which are not part of this repository: no $(CASES)"; \
 	fi
 
-bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 leaves out what takes minutes (root)
-	cargo bench --bench bench
+bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 leaves out what takes minutes; PEER=DIR has Kubernetes' programs (root)
+	$(if $(PEER),BENCH_PEER="$(abspath $(PEER))") cargo bench --bench bench
 
 FIGURES := $(CURDIR)/target/soak-figures
 soak: deps ## 10 minutes of traffic under change, 10 through localhost node ports, 14 of clients that expire, 200 kills, with figures; SOAK_SECONDS=N for another time (root)

@@ -1,8 +1,8 @@
 //! `make bench`: how fast, how large, and against what. Prints a table with the goals beside it, and writes it as JSON.
 //!
 //! Everything runs in network namespaces of its own. Times depend on the machine and on what else it does: ratios are taken within
-//! one run. `BENCH_QUICK=1` leaves out what takes minutes (upstream's shape at 5,000 Services, the long churn); `BENCH_PATIENT=1` adds
-//! what takes a quarter of an hour (upstream's shape at 20,000);
+//! one run. `BENCH_QUICK=1` leaves out what takes minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy against
+//! a real API server, and `BENCH_PATIENT=1` has that go on to 20,000 Services, which takes half an hour.
 //! `BENCH_PARTS="phases restart"` runs these parts only.
 
 #![forbid(unsafe_code)]
@@ -10,13 +10,13 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-mod baseline;
 mod clients;
 mod cluster;
 mod inspect;
 mod measure;
 mod memory;
 mod packets;
+mod peer;
 mod phases;
 mod process;
 mod schedulers;
@@ -25,13 +25,14 @@ mod table;
 
 use std::env;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube_proxy::ruleset::Layout;
 
 use cluster::Shape;
 use measure::{Bench, permille};
 use support::netns::Namespace;
+use support::nft;
 use table::Table;
 
 /// The size that the goals are about.
@@ -42,6 +43,8 @@ const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// `BENCH_PARTS` names those that run.
 const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process inspect beside";
+/// The part that needs `BENCH_PEER`.
+const PEER: &str = "peer";
 
 fn main() {
     // `cargo test --all-targets` builds this too, and must not run it.
@@ -50,13 +53,14 @@ fn main() {
     }
     let quick = env::var_os("BENCH_QUICK").is_some();
     let mut table = Table::new();
-    let parts = env::var("BENCH_PARTS").unwrap_or_else(|_| PARTS.to_owned());
+    let all = || if env::var_os("BENCH_PEER").is_some() { format!("{PARTS} {PEER}") } else { PARTS.to_owned() };
+    let parts = env::var("BENCH_PARTS").unwrap_or_else(|_| all());
     for part in parts.split_whitespace() {
         match part {
             "growth" => growth(&mut table, quick),
             "phases" => phases::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
             "layouts" => layouts(&mut table),
-            "baselines" => baselines(&mut table, quick),
+            "baselines" => baselines(&mut table),
             "restart" => restart(&mut table),
             "churn" => churn(&mut table, if quick { 5 } else { 60 }),
             "shapes" => shapes(&mut table),
@@ -73,7 +77,9 @@ fn main() {
             }
             "inspect" => inspect::rows(&mut table, LARGE, ENDPOINTS),
             "beside" => inspect::beside(&mut table, LARGE, ENDPOINTS),
-            other => panic!("there is no part {other}; there are: {PARTS}"),
+            PEER if env::var_os("BENCH_PATIENT").is_some() => peer::rows(&mut table, &[1_000, 5_000, LARGE]),
+            PEER => peer::rows(&mut table, &[1_000, 5_000]),
+            other => panic!("there is no part {other}; there are: {PARTS} {PEER}"),
         }
     }
     table.finish();
@@ -169,23 +175,18 @@ fn layouts(table: &mut Table) {
     }
 }
 
-fn baselines(table: &mut Table, quick: bool) {
+fn baselines(table: &mut Table) {
     for services in [1_000, 5_000, LARGE] {
-        let shape = Shape::plain(services, ENDPOINTS);
         let (ours, text) = fresh(|| {
-            let mut bench = plain(Layout::Maps, shape);
+            let mut bench = plain(Layout::Maps, Shape::plain(services, ENDPOINTS));
             (bench.full, bench.text())
         });
-        let same = baseline::load(&text);
+        let node = Namespace::new("bench");
+        let start = Instant::now();
+        nft::load(&node, &text);
+        let same = start.elapsed();
         table.time(&format!("nft -f of the same table, {services} x {ENDPOINTS}"), same, "");
         table.ratio("  against our first sync", same, ours, "");
-        // Upstream's shape takes a minute at 5,000 Services, and grows with the square.
-        if (quick && services > 1_000) || (services == LARGE && env::var_os("BENCH_PATIENT").is_none()) {
-            continue;
-        }
-        let upstream = baseline::load(&baseline::chains(services, ENDPOINTS));
-        table.time(&format!("nft -f of upstream's shape, {services} x {ENDPOINTS}"), upstream, "");
-        table.ratio("  against our first sync", upstream, ours, "");
     }
 }
 

@@ -98,10 +98,19 @@ impl Bench {
 /// CPU time of a process, a number or `self`, user and system, in steps of 10 ms (`proc_pid_stat(5)`); the kernel's work on a transaction is
 /// part of it.
 pub(crate) fn cpu_time(process: &str) -> Duration {
+    cpu_times(process)[..2].iter().sum()
+}
+
+/// The same with the children that have ended and were waited for.
+pub(crate) fn cpu_time_with_children(process: &str) -> Duration {
+    cpu_times(process).iter().sum()
+}
+
+/// User and system time of a process, and both of its children.
+fn cpu_times(process: &str) -> [Duration; 4] {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("the process runs");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
-    Duration::from_millis(ticks * 10)
+    [11, 12, 13, 14].map(|field| Duration::from_millis(fields[field].parse::<u64>().expect("a number") * 10))
 }
 
 /// The value below which this many of a thousand lie.

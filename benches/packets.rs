@@ -16,7 +16,6 @@ use kube_proxy::ruleset::Layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 
-use crate::baseline;
 use crate::cluster::{Shape, address, counting, scheduled};
 use crate::measure::Bench;
 use crate::support::world::World;
@@ -41,10 +40,9 @@ enum Rules {
     Counting(Layout),
     /// With this scheduler.
     Scheduled(&'static str),
-    Upstream,
 }
 
-/// Rows for small and large clusters, both layouts and upstream's shape; the quick ones without what takes long to fill.
+/// Rows for small and large clusters and both layouts; the quick ones without what takes long to fill.
 pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
     let (direct, direct_trip) = measure(Rules::None, 10, ENDPOINTS);
     table.text("new connections, directly to the pod", &rate(direct), "");
@@ -52,14 +50,12 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
         ("layout maps", Rules::Layout(Layout::Maps), 10),
         ("layout maps", Rules::Layout(Layout::Maps), large),
         ("layout chains", Rules::Layout(Layout::Chains), 10),
-        ("upstream's shape", Rules::Upstream, 10),
         ("layout maps with counters", Rules::Counting(Layout::Maps), 10),
         ("layout maps with counters", Rules::Counting(Layout::Maps), large),
         ("layout chains with counters", Rules::Counting(Layout::Chains), 10),
     ];
     if !quick {
         plans.push(("layout chains", Rules::Layout(Layout::Chains), large / 4));
-        plans.push(("upstream's shape", Rules::Upstream, large / 4));
     }
     for (what, rules, services) in plans {
         let (time, trip) = measure(rules, services, ENDPOINTS);
@@ -123,11 +119,10 @@ impl Path {
             Rules::Scheduled(scheduler) => {
                 world.node.enter(|| drop(Bench::new(&scheduled(scheduler), Layout::Maps, shape)));
             }
-            Rules::Upstream => nft::load(&world.node, &baseline::chains(services, count)),
         }
         let target = match rules {
             Rules::None => (address(services - 1, 0), PORT).into(),
-            Rules::Layout(_) | Rules::Counting(_) | Rules::Scheduled(_) | Rules::Upstream => {
+            Rules::Layout(_) | Rules::Counting(_) | Rules::Scheduled(_) => {
                 (Ipv4Addr::from(0x0a60_0001 + services - 1), 80).into()
             }
         };

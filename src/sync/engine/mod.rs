@@ -142,7 +142,7 @@ impl<K: Kernel> Engine<K> {
 
     /// The number of endpoints in the slices of all Services.
     pub fn endpoint_count(&self) -> usize {
-        let slices = self.state.services().flat_map(|service| self.state.slices_of(&service.name));
+        let slices = self.state.services_unordered().flat_map(|service| self.state.slices_of(&service.name));
         slices.map(|slice| slice.endpoints.len()).sum()
     }
 
@@ -269,7 +269,7 @@ impl<K: Kernel> Engine<K> {
 
     /// One warning for all Services, however many they are (A7).
     fn warn_of_ignored_external_ips(&self) {
-        let count = self.state.services().filter(|service| service.ignores_external_ips).count();
+        let count = self.state.services_unordered().filter(|service| service.ignores_external_ips).count();
         if count > 0 {
             warn!(
                 numServices = count,

@@ -389,8 +389,17 @@ fn watching_shows_rates_from_the_second_look_on() {
         assert!(Instant::now() < end, "no rates: {}", shown());
         std::thread::sleep(Duration::from_millis(100));
     }
+    // The proxy and the pods get the processors first.
+    assert_eq!(niceness(&child.id().to_string()), 19.min(niceness("self") + 10));
     child.kill().and_then(|()| child.wait()).expect("a child can be ended");
     let text = shown();
     let first = text.trim_start().split("\n\n").next().unwrap_or_default();
     assert!(first.contains("TRACKED") && !first.contains("NEW/S"), "{text}");
+}
+
+/// The niceness of a process, `/proc/PID/stat` has it as its nineteenth field.
+fn niceness(process: &str) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("the process runs");
+    let behind_the_name = stat.rsplit(')').next().unwrap_or_default();
+    behind_the_name.split_whitespace().nth(16).and_then(|field| field.parse().ok()).expect("a number")
 }

@@ -1,0 +1,272 @@
+//! This program and upstream's kube-proxy, one after the other, against one real API server in one network namespace.
+//!
+//! `BENCH_PEER` names a directory with `kube-proxy`, `kube-apiserver` and `etcd` of Kubernetes. What is measured is measured from outside, and
+//! for both alike: connections to a Service, `/proc`, and the bytes that leave the API server's port. Both proxies have the same
+//! configuration, with upstream's defaults for the times between syncs.
+
+mod control_plane;
+
+use std::io::Read as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use std::{env, io};
+
+use serde_json::{Value, json};
+use socket2::SockRef;
+
+use crate::cluster::manifests_of;
+use crate::measure::{cpu_time_with_children, permille};
+use crate::process::memory;
+use crate::support::netns::{Namespace, run};
+use crate::support::nft;
+use crate::support::plan::NODE as NODE_NAME;
+use crate::support::proxy::{Proxy, binary};
+use crate::support::server::{Answer, Server};
+use crate::table::Table;
+use crate::wait_for_idle;
+use control_plane::{ControlPlane, NODE};
+
+/// The first cluster IPs are the API server's.
+const FIRST: u32 = 1_000;
+const ENDPOINTS: u32 = 10;
+/// The Service that is connected to, and its two endpoints, of which it has one at a time.
+const FRONT: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 100), 80);
+const PODS: [Ipv4Addr; 2] = [Ipv4Addr::new(172, 30, 0, 1), Ipv4Addr::new(172, 30, 0, 2)];
+const PORT: u16 = 8080;
+const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/bench/endpointslices/probe-x";
+/// While rules are waited for, a connection is tried anew after this time without an answer.
+const TRY: Duration = Duration::from_millis(5);
+/// A connection that the rules serve may take so long where another thread has the processor.
+const PATIENCE: Duration = Duration::from_secs(1);
+const BETWEEN: Duration = Duration::from_micros(200);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(600);
+/// Changes of the one endpoint, and the pause before each: longer than the minimum sync period of 1 s.
+const CHANGES: usize = 6;
+const PAUSE: Duration = Duration::from_millis(1_500);
+/// Connections of one after the other.
+const CONNECTIONS: u32 = 2_000;
+/// Counts what the API server sends.
+const ACCOUNT: &str = "table ip account { counter sent { }
+    chain output { type filter hook output priority 300; tcp sport 6443 counter name sent; }; }";
+
+/// Which proxy runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Ours,
+    Chains,
+    Upstream,
+}
+
+impl Who {
+    const ALL: [Self; 3] = [Self::Ours, Self::Chains, Self::Upstream];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Chains => "ours, layout chains",
+            Self::Upstream => "upstream",
+        }
+    }
+}
+
+/// What was measured of a proxy.
+struct Figures {
+    start: Duration,
+    change: Duration,
+    connections: Duration,
+    cpu: Duration,
+    server_cpu: Duration,
+    sent: u64,
+    peak: String,
+    later: String,
+}
+
+/// Measures each proxy at each number of Services.
+pub(crate) fn rows(table: &mut Table, sizes: &[u32]) {
+    let programs = env::var_os("BENCH_PEER").expect("BENCH_PEER names a directory with the programs of Kubernetes");
+    let programs = Path::new(&programs).canonicalize().expect("the directory of BENCH_PEER");
+    let version = run(Command::new(programs.join("kube-proxy")).arg("--version"));
+    table.text("upstream", version.trim(), "");
+    let node = Namespace::new("bench");
+    let lo = PODS.iter().map(ToString::to_string).chain([NODE.to_owned()]).map(|ip| format!("addr add {ip}/32 dev lo"));
+    node.ip(&lo.chain(["route add default dev lo".to_owned()]).collect::<Vec<_>>());
+    nft::load(&node, ACCOUNT);
+    // A first packet that met no rules is tracked without translation, and so is a later one of the same port until that time is over.
+    node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_syn_sent", "1");
+    let _pods = Server::start(&node, &PODS.map(Into::into), &[PORT]);
+    node.enter(|| {
+        let plane = ControlPlane::start(&node, &programs);
+        plane.create(vec![
+            json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": NODE_NAME } }),
+            json!({ "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": "bench" } }),
+        ]);
+        let address = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": NODE }] } });
+        plane.patch(&format!("/api/v1/nodes/{NODE_NAME}/status"), &address);
+        plane.create(probe());
+        let mut loaded = 0;
+        for &services in sizes {
+            plane.create(objects(loaded..services));
+            loaded = services;
+            let bench = Peers { node: &node, plane: &plane, programs: &programs };
+            let all = Who::ALL.map(|who| (who, bench.measure(who)));
+            print(table, services, &all);
+        }
+    });
+}
+
+fn print(table: &mut Table, services: u32, all: &[(Who, Figures)]) {
+    let (_, upstream) = all.last().expect("upstream is the last");
+    for (who, figures) in all {
+        let what = |what: &str| format!("{what}, {services} x {ENDPOINTS}, {}", who.name());
+        table.time(&what("start to the first answered connection"), figures.start, "");
+        if *who != Who::Upstream {
+            table.ratio("  upstream against that", upstream.start, figures.start, "");
+        }
+        table.time(&what("one endpoint, from the API server's answer to a packet, median"), figures.change, "");
+        if *who != Who::Upstream {
+            table.ratio("  upstream against that", upstream.change, figures.change, "");
+        }
+        table.text(&what("peak resident memory"), &figures.peak, "");
+        table.text("  resident memory at the end", &figures.later, "");
+        table.time("  processor time of the start, with children", figures.cpu, "");
+        table.time("  processor time of the API server for it", figures.server_cpu, "");
+        table.text(
+            "  bytes from the API server for it",
+            &format!("{}.{} MB", figures.sent / 1_000_000, figures.sent / 100_000 % 10),
+            "",
+        );
+        table.time("  a connection to a Service on this host, mean", figures.connections / CONNECTIONS, "");
+    }
+}
+
+/// What a measurement needs.
+struct Peers<'a> {
+    node: &'a Namespace,
+    plane: &'a ControlPlane,
+    programs: &'a Path,
+}
+
+impl Peers<'_> {
+    fn measure(&self, who: Who) -> Figures {
+        self.lead_to(PODS[0]);
+        let mut proxy = Proxy::with_api(self.node, &config(who), &self.plane.kubeconfig());
+        proxy.set_binary(&if who == Who::Upstream { self.programs.join("kube-proxy") } else { binary() });
+        let server = || cpu_time_with_children(&self.plane.server().to_string());
+        wait_for_idle();
+        let (server_before, sent_before, begin) = (server(), self.sent(), Instant::now());
+        proxy.spawn();
+        let start = wait_for(PODS[0], begin);
+        // What it does after it serves is part of the start's cost.
+        sleep(Duration::from_secs(3));
+        let cpu = cpu_time_with_children(&proxy.pid().to_string());
+        let (server_cpu, sent) = (server() - server_before, self.sent() - sent_before);
+        let changes: Vec<Duration> = PODS.iter().rev().cycle().take(CHANGES).map(|pod| self.change(*pod)).collect();
+        let connections = connections();
+        let [peak, later] = ["VmHWM:", "VmRSS:"].map(|key| memory(proxy.pid(), key));
+        proxy.stop();
+        for family in ["ip", "ip6"] {
+            // Of one family there may be none.
+            let _there = self.node.command("nft").args(["delete", "table", family, "kube-proxy"]).output();
+        }
+        Figures { start, change: permille(&changes, 500), connections, cpu, server_cpu, sent, peak, later }
+    }
+
+    /// From the API server's answer to the first connection that the other endpoint answers.
+    fn change(&self, pod: Ipv4Addr) -> Duration {
+        sleep(PAUSE);
+        self.lead_to(pod);
+        wait_for(pod, Instant::now())
+    }
+
+    /// Has the probed Service this endpoint only.
+    fn lead_to(&self, pod: Ipv4Addr) {
+        self.plane.patch(SLICE, &json!({ "endpoints": endpoints(&[pod]) }));
+    }
+
+    fn sent(&self) -> u64 {
+        let text = run(self.node.command("nft").args(["list", "counter", "ip", "account", "sent"]));
+        let bytes = text.split_once("bytes ").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+        bytes.unwrap_or_else(|| panic!("no counter: {text}"))
+    }
+}
+
+/// What a cluster's own configuration has for this, the same for both.
+fn config(who: Who) -> Value {
+    let mut config = json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+        "mode": "nftables", "hostnameOverride": NODE_NAME, "clusterCIDR": "11.0.0.0/8", "clientConnection": {},
+        "conntrack": { "maxPerCore": 0, "min": 0 },
+    });
+    if who == Who::Chains {
+        config["nftables"] = json!({ "rulesetLayout": "chains" });
+    }
+    config
+}
+
+/// The Service that is connected to, and its slice.
+fn probe() -> Vec<Value> {
+    let ip = FRONT.0.to_string();
+    let labels = json!({ "kubernetes.io/service-name": "probe" });
+    vec![
+        json!({ "kind": "Service", "apiVersion": "v1", "metadata": { "name": "probe", "namespace": "bench" },
+            "spec": { "clusterIP": ip, "clusterIPs": [ip], "ports": [{ "name": "http", "port": FRONT.1, "protocol": "TCP" }] } }),
+        json!({ "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "addressType": "IPv4",
+            "metadata": { "name": "probe-x", "namespace": "bench", "labels": labels },
+            "endpoints": endpoints(&PODS[..1]), "ports": [{ "name": "http", "port": PORT, "protocol": "TCP" }] }),
+    ]
+}
+
+fn endpoints(pods: &[Ipv4Addr]) -> Vec<Value> {
+    let conditions = json!({ "ready": true, "serving": true, "terminating": false });
+    pods.iter().map(|pod| json!({ "addresses": [pod.to_string()], "conditions": conditions })).collect()
+}
+
+/// The Services with these numbers, with what a controller writes beside what a proxy reads.
+fn objects(numbers: Range<u32>) -> Vec<Value> {
+    let mut list = manifests_of(FIRST + numbers.start..FIRST + numbers.end, ENDPOINTS);
+    let mut objects: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    for object in &mut objects {
+        let slice = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        for (n, endpoint) in object["endpoints"].as_array_mut().into_iter().flatten().enumerate() {
+            endpoint["zone"] = json!("zone-a");
+            endpoint["targetRef"] = json!({ "kind": "Pod", "namespace": "bench", "name": format!("{slice}-{n:05}"),
+                "uid": format!("00000000-0000-0000-0000-{n:012}") });
+        }
+    }
+    objects
+}
+
+/// What answers a connection to the Service.
+fn ask(patience: Duration) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(FRONT), patience)?;
+    let socket = SockRef::from(&stream);
+    // Nothing is left in TIME_WAIT.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut text = [0; 128];
+    let length = stream.read(&mut text)?;
+    String::from_utf8_lossy(&text[..length]).parse().map_err(io::Error::other)
+}
+
+/// Waits until a pod answers. Gives the time since `begin`.
+fn wait_for(pod: Ipv4Addr, begin: Instant) -> Duration {
+    while !ask(TRY).is_ok_and(|answer| answer.endpoint == pod) {
+        // The proxy and the API server need the processors.
+        sleep(BETWEEN);
+        assert!(begin.elapsed() < ANSWERED_WITHIN, "{pod} does not answer within {ANSWERED_WITHIN:?}");
+    }
+    begin.elapsed()
+}
+
+/// The time of so many connections, one after the other.
+fn connections() -> Duration {
+    let start = Instant::now();
+    for _ in 0..CONNECTIONS {
+        ask(PATIENCE).expect("the Service answers");
+    }
+    start.elapsed()
+}
