@@ -25,7 +25,7 @@ const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
 pub(super) fn check(config: &Config) -> Result<()> {
     privileges::check()?;
     check_kernel(env::var_os(SKIP_VERSION_CHECK).as_deref())?;
-    families::supported().into_iter().try_for_each(|family| probe(family, config.hashes_clients()))?;
+    probe(&families::supported(), config.hashes_clients())?;
     source::check(config)
 }
 

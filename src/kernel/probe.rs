@@ -1,8 +1,9 @@
 //! Checks whether this kernel lets this process program nf_tables, without a change (O3). At every start, and with `--init-only`, before
 //! anything is changed.
 //!
-//! Sends one batch that makes a table with a nat chain, a map, and a rule with each statement of our rules, and then has an impossible
-//! command, so that the kernel checks all commands and keeps none. The impossible command must be the only one that it refuses.
+//! Sends one batch that makes for each family a table with a nat chain, a map, and a rule with each statement of our rules, and then has an
+//! impossible command, so that the kernel checks all commands and keeps none. The impossible command must be the only one that it refuses.
+//! The kernel waits some 15 ms before it drops what it kept of a batch (`synchronize_rcu`), so there is one for all families.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -48,15 +49,23 @@ pub enum ProbeError {
     Socket(#[from] io::Error),
 }
 
-/// Tries a family in the calling thread's network namespace; with hashes where the scheduler asks for them.
+/// What a command tries.
+#[derive(Clone, Copy)]
+struct Trial {
+    family: Family,
+    /// The kernel module that it needs.
+    module: &'static str,
+}
+
+/// Tries families in the calling thread's network namespace; with hashes where the scheduler asks for them.
 ///
 /// # Errors
 /// See [`ProbeError`].
-pub fn probe(family: Family, hashes: bool) -> Result<(), ProbeError> {
-    let (commands, modules): (Vec<_>, Vec<_>) = commands(family, hashes).into_iter().unzip();
+pub fn probe(families: &[Family], hashes: bool) -> Result<(), ProbeError> {
+    let (commands, trials): (Vec<_>, Vec<_>) = commands(families, hashes).into_iter().unzip();
     match Connection::open()?.commit(&commands) {
         Ok(_) => Ok(()),
-        Err(CommitError::Refused(refusals)) => check_refusals(family, &refusals, &modules),
+        Err(CommitError::Refused(refusals)) => check_refusals(&refusals, &trials),
         Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(ProbeError::NotPermitted)
         }
@@ -67,8 +76,20 @@ pub fn probe(family: Family, hashes: bool) -> Result<(), ProbeError> {
 /// The kernel module of nf_tables itself.
 const CORE: &str = "nf_tables";
 
-/// The commands, each with the kernel module that it needs; the last one is the impossible one.
-fn commands(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
+/// The commands, each with what it tries; the last one is the impossible one.
+fn commands(families: &[Family], hashes: bool) -> Vec<(Command, Trial)> {
+    let of_family = |family: &Family| {
+        let with_family = |(command, module)| (command, Trial { family: *family, module });
+        commands_of(*family, hashes).into_iter().map(with_family).collect::<Vec<_>>()
+    };
+    let mut commands: Vec<(Command, Trial)> = families.iter().flat_map(of_family).collect();
+    let impossible = TableName::new(Family::V4.into(), "kube-proxy-probe-that-does-not-exist");
+    commands.push((Command::DeleteTable(impossible), Trial { family: Family::V4, module: CORE }));
+    commands
+}
+
+/// The commands that try a family, each with the kernel module that it needs.
+fn commands_of(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
     let table = TableName::new(family.into(), "kube-proxy-probe");
     let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
     let nat = Chain { name: "nat".into(), base: Some(base), comment: None };
@@ -100,21 +121,20 @@ fn commands(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
     commands.extend(statements.into_iter().chain(hash).map(|(statement, module)| {
         (Command::AddRule(table.clone(), chain.name.clone(), Rule::new([statement])), module)
     }));
-    let impossible = TableName::new(family.into(), "kube-proxy-probe-that-does-not-exist");
-    commands.push((Command::DeleteTable(impossible), CORE));
     commands
 }
 
-/// Finds a refusal other than that of the impossible command. `modules` are those that the commands need.
-fn check_refusals(family: Family, refusals: &[Refusal], modules: &[&'static str]) -> Result<(), ProbeError> {
+/// Finds a refusal other than that of the impossible command, which is the last of `trials`.
+fn check_refusals(refusals: &[Refusal], trials: &[Trial]) -> Result<(), ProbeError> {
     const EPERM: i32 = 1;
     const ENOENT: i32 = 2;
-    let last = modules.len() - 1;
+    let last = trials.len() - 1;
     match refusals.iter().find(|refusal| refusal.command != Some(last) || refusal.errno != ENOENT) {
         None => Ok(()),
         Some(refusal) if refusal.errno == EPERM => Err(ProbeError::NotPermitted),
         Some(refusal) => {
-            let module = refusal.command.and_then(|command| modules.get(command)).copied().unwrap_or(CORE);
+            let trial = refusal.command.and_then(|command| trials.get(command)).unwrap_or(&trials[last]);
+            let Trial { family, module } = *trial;
             Err(ProbeError::Unsupported { family, module, refusal: refusal.to_string() })
         }
     }
@@ -131,16 +151,18 @@ mod tests {
     // Only the impossible command may be refused (O3).
     #[test]
     fn only_the_impossible_command_may_be_refused() {
-        let modules: Vec<_> = commands(Family::V4, true).into_iter().map(|(_, module)| module).collect();
-        let last = modules.len() - 1;
-        let of = |family, refusals: &[Refusal]| check_refusals(family, refusals, &modules);
-        assert!(of(Family::V4, &[refusal(Some(last), 2)]).is_ok());
-        assert!(matches!(of(Family::V4, &[refusal(None, 1)]), Err(ProbeError::NotPermitted)));
-        assert!(matches!(of(Family::V4, &[refusal(Some(last), 1)]), Err(ProbeError::NotPermitted)));
-        for (number, module) in modules.iter().enumerate().take(last) {
-            let error = of(Family::V6, &[refusal(Some(number), 2), refusal(Some(last), 2)]).unwrap_err().to_string();
-            assert!(error.contains("for IPv6: it refused `add chain`"), "{error}");
+        let trials: Vec<_> = commands(&Family::BOTH, true).into_iter().map(|(_, trial)| trial).collect();
+        let last = trials.len() - 1;
+        let of = |refusals: &[Refusal]| check_refusals(refusals, &trials);
+        assert!(of(&[refusal(Some(last), 2)]).is_ok());
+        assert!(matches!(of(&[refusal(None, 1)]), Err(ProbeError::NotPermitted)));
+        assert!(matches!(of(&[refusal(Some(last), 1)]), Err(ProbeError::NotPermitted)));
+        for (number, Trial { family, module }) in trials.iter().enumerate().take(last) {
+            let error = of(&[refusal(Some(number), 2), refusal(Some(last), 2)]).unwrap_err().to_string();
+            assert!(error.contains(&format!("for {family}: it refused `add chain`")), "{error}");
             assert!(error.contains(&format!("load kernel module {module} on the node")), "{error}");
         }
+        let of_family = |family| trials.iter().take(last).filter(|trial| trial.family == family).count();
+        assert!(of_family(Family::V4) > 8 && of_family(Family::V4) == of_family(Family::V6));
     }
 }

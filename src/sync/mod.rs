@@ -27,6 +27,7 @@ mod tables;
 mod turns;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
@@ -54,6 +55,9 @@ use turns::{News, Turns};
 
 /// Events taken over before a sync that is due: a flood must not put the sync off for ever.
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
+
+/// The pause before more events are taken over, while objects of the initial lists are missing.
+const GATHER: Duration = Duration::from_millis(2);
 
 /// The sync loop.
 pub struct Sync<K> {
@@ -283,7 +287,13 @@ impl<K: Kernel> Sync<K> {
         for _ in 0..MAX_EVENTS_BEFORE_SYNC {
             match events.try_recv() {
                 Ok(event) => self.take(event),
-                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Empty) => {
+                    // Nothing is written before all objects are there: let some gather, so that not each of them wakes this thread.
+                    if !self.engine.state.is_complete() {
+                        thread::sleep(GATHER);
+                    }
+                    return Ok(());
+                }
                 Err(TryRecvError::Disconnected) => return Err(SourceEnded),
             }
         }

@@ -218,8 +218,8 @@ fn an_empty_node_is_clean() {
 fn the_probe_leaves_nothing_behind() {
     // The check of the kernel changes nothing (O3).
     let node = Namespace::new("probe");
-    for family in Family::BOTH {
-        node.enter(|| probe(family, true)).unwrap_or_else(|error| panic!("{error}"));
+    for families in [&Family::BOTH[..], &[Family::V4], &[Family::V6]] {
+        node.enter(|| probe(families, true)).unwrap_or_else(|error| panic!("{error}"));
     }
     assert_eq!(nft::list_ruleset(&node), "");
 }
@@ -230,7 +230,7 @@ fn the_probe_names_the_missing_capability() {
     let node = Namespace::new("probe");
     let outcome = node.enter(|| {
         drop_capabilities();
-        probe(Family::V4, false)
+        probe(&Family::BOTH, false)
     });
     assert!(matches!(outcome, Err(ProbeError::NotPermitted)), "{outcome:?}");
 }

@@ -170,7 +170,7 @@ impl Source {
 impl Kernel {
     fn look(proc: &Path, hashes: bool) -> Self {
         let tried = |family| {
-            let outcome = probe(family, hashes).map_err(|error| match error {
+            let outcome = probe(&[family], hashes).map_err(|error| match error {
                 ProbeError::NotPermitted => NoLook::NotPermitted,
                 error => NoLook::Failed(chain(&error.into())),
             });

@@ -4,7 +4,7 @@
 //!
 //! Invariant: a list that breaks off removes nothing.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::source::Key;
 
