@@ -21,8 +21,8 @@ fn executions(trace: &Path) -> usize {
     strace::read_calls(trace).iter().filter(|call| **call == Call::Execve).count()
 }
 
-/// What a start sends before the first sync: for each family a batch that asks whether the kernel would take our rules, and the lock.
-const BEFORE: usize = 3;
+/// What a start sends before the first sync: a batch that asks whether the kernel would take our rules, of both families, and the lock.
+const BEFORE: usize = 2;
 
 #[test]
 fn a_sync_is_one_message_and_no_other_program_runs() {
