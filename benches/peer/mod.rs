@@ -89,6 +89,9 @@ struct Figures {
 pub(crate) fn rows(table: &mut Table, sizes: &[u32]) {
     let programs = env::var_os("BENCH_PEER").expect("BENCH_PEER names a directory with the programs of Kubernetes");
     let programs = Path::new(&programs).canonicalize().expect("the directory of BENCH_PEER");
+    for program in ["kube-proxy", "kube-apiserver", "etcd"] {
+        assert!(programs.join(program).is_file(), "BENCH_PEER: there is no {program} in {}", programs.display());
+    }
     let version = run(Command::new(programs.join("kube-proxy")).arg("--version"));
     table.text("upstream", version.trim(), "");
     let node = Namespace::new("bench");
@@ -123,7 +126,7 @@ fn print(table: &mut Table, services: u32, all: &[(Who, Figures)]) {
     let megabytes = |bytes: u64| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
     for (who, figures) in all {
         let what = |what: &str| format!("{what}, {services} x {ENDPOINTS}, {}", who.name());
-        // The other layout has goals of its own in other parts.
+        // Layout `maps` has its goals in other parts.
         let goal = |goal| if *who == Who::Chains && services == 5_000 { goal } else { "" };
         let is_ours = *who != Who::Upstream;
         table.time(&what("start to the first answered connection"), figures.start, goal("1.5 s"));

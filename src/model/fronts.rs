@@ -2,8 +2,8 @@
 //!
 //! The claims of the [`State`](super::State) and `select` both ask here, so the two cannot disagree.
 //!
-//! Invariants: a front is listed once; every front is of the family asked for; a family without a cluster IP has none
-//! (A4).
+//! Invariants: a front is listed once; every front is of the family asked for; a family without a cluster IP
+//! has none (A4).
 
 use std::net::IpAddr;
 

@@ -14,8 +14,8 @@ pub struct Node {
     pub name: Arc<str>,
     /// Label `topology.kubernetes.io/zone`; `None` when absent or empty (C2, C9).
     pub zone: Option<Arc<str>>,
-    /// Its IPs, whatever `bindAddress` is: the first InternalIP, else the first ExternalIP, then the first address of the other family
-    /// (M4).
+    /// Its IPs, whatever `bindAddress` is: the first InternalIP, else the first ExternalIP, then the first address of the
+    /// other family (M4).
     pub ips: Vec<IpAddr>,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<IpNet>,

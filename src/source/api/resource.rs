@@ -1,5 +1,5 @@
-//! The four kinds that are listed and watched: where the server has them, and which of their objects are requested
-//! (P10).
+//! The four kinds that are listed and watched: where the server has them, and which of their objects are
+//! requested (P10).
 
 use crate::model::ObjectName;
 use crate::source::Key;

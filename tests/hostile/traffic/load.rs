@@ -24,6 +24,8 @@ use crate::support::world::World;
 const CONNECT: Duration = Duration::from_millis(950);
 /// A server's thread may have to wait for a processor.
 const ANSWER: Duration = Duration::from_secs(4);
+/// Far longer than a connection takes with both of these: a thread that finishes none has panicked.
+const FINISHED: Duration = Duration::from_secs(30);
 /// The pause between two connections of one kind on one way.
 const PAUSE: Duration = Duration::from_millis(8);
 /// The number of threads: one for each way and protocol.
@@ -98,9 +100,11 @@ impl Load {
 
     /// Waits until each connection that has begun by now has ended.
     pub(crate) fn finish_what_has_begun(&self) {
+        let end = Instant::now() + FINISHED;
         for count in &self.finished {
             let before = count.load(Ordering::Relaxed);
             while count.load(Ordering::Relaxed) == before && self.goes_on() {
+                assert!(Instant::now() < end, "a thread of the load has finished no connection for {FINISHED:?}");
                 thread::sleep(PAUSE);
             }
         }

@@ -108,8 +108,8 @@ fn our_start_replaces_upstreams_table_and_upstreams_start_ours(layout: Layout) {
 
 test_in_each_layout!(upstream_can_delete_every_set_that_it_deletes_at_its_start);
 fn upstream_can_delete_every_set_that_it_deletes_at_its_start(layout: Layout) {
-    // In match-all mode upstream adds and deletes its set of node addresses, which fails if a rule of ours uses that name (F4,
-    // F9).
+    // In match-all mode upstream adds and deletes its set of node addresses, which fails if a rule of ours uses that
+    // name (F4, F9).
     let world = World::new();
     let sticky = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
     let mut objects = vec![node(), service_cidr(), sticky.client_ip_affinity(10_800).json()];
