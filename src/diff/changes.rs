@@ -163,7 +163,7 @@ pub(super) fn for_each_pair<'a>(
     }
 }
 
-/// Chains, choices and maps that belong to one owner.
+/// Chains and maps that belong to one owner.
 fn own_objects<Owner: Clone + Eq + Hash + Ord>(
     plan: &mut Plan<'_>,
     records: &Records<Owner>,
@@ -186,11 +186,6 @@ fn own_objects<Owner: Clone + Eq + Hash + Ord>(
     before.chains().iter().filter(is_gone).for_each(|content| plan.empty_chain(&content.chain.name));
     now.own_sets().filter(|set| !before.has_own_set(&set.name)).for_each(|set| plan.add_set(Arc::clone(set)));
     before.own_sets().filter(|set| !now.has_own_set(&set.name)).for_each(|set| plan.remove_set(Arc::clone(set)));
-    for choice in now.choices() {
-        let present: Vec<_> =
-            before.choice(&choice.set.name).into_iter().flat_map(|before| &before.verdicts).map(Some).collect();
-        plan.choice(choice, &present);
-    }
 }
 
 /// Takes sets that became too small out of the table: rules that use them go first.

@@ -7,13 +7,13 @@
 //! A dormant table is made active in the first command: the kernel registers its base chains again. It takes no new base chain in that
 //! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is made anew.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 use nft::packed::pack;
-use nft::{Chain, Command, Element, ElementRef, Expr, Ownership, RuleDump, Set, TableDump, Value, Verdict};
+use nft::{Chain, Command, Element, ElementRef, Expr, Ownership, RuleDump, Set, TableDump, Value};
 
 use super::kept::Collect;
 use super::plan::{Plan, Present, SetChanges};
@@ -125,19 +125,13 @@ impl<'a> Wanted<'a> {
         surplus.for_each(|(_, (set, _))| plan.remove_set(Arc::new(set.clone())));
     }
 
-    /// Adds the sets of owners that are missing, and makes the choices what they should be.
+    /// Adds the sets of owners that are missing.
     fn own_sets(&self, plan: &mut Plan<'_>, dump: Option<&TableDump>) {
         let present = |set: &Set| dump.and_then(|dump| dump.sets.get(&set.name));
         for set in self.records.iter().flat_map(|record| record.own_sets()) {
             if present(set).is_none() {
                 plan.add_set(Arc::clone(set));
             }
-        }
-        for choice in self.records.iter().flat_map(|record| record.choices()) {
-            let elements = present(&choice.set).map_or(&[][..], |(_, elements)| elements);
-            choice.verdicts.iter().filter_map(Verdict::chain).for_each(|chain| plan.target(chain));
-            plan.elements(&choice.set, SetChanges { delete: not_of_a_choice(elements), ..SetChanges::default() });
-            plan.choice(choice, &numbered_verdicts(elements));
         }
     }
 }
@@ -148,7 +142,7 @@ fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
     // A set of an owner that is gone can be deleted; another kind of set under a wanted name cannot be changed.
     let fits = |(set, _): &(Set, Vec<Element>)| match wanted.sets.get(&*set.name) {
         Some(wanted) => room::is_same_kind(wanted, set),
-        None => set.flags.dynamic || can_be_choice(set),
+        None => set.flags.dynamic,
     };
     let known = |(chain, _): &(Chain, Vec<RuleDump>)| match wanted.chains.get(&*chain.name) {
         Some(wanted) => wanted.chain == *chain,
@@ -163,12 +157,6 @@ fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
         && !(dump.dormant && program.chains.iter().any(is_missing))
         && dump.sets.values().all(fits)
         && dump.chains.values().all(known)
-}
-
-/// Whether a set can be the map of a choice.
-pub(super) fn can_be_choice(set: &Set) -> bool {
-    let is_number = matches!(set.key.data_types()[..], [nft::DataType::Integer]);
-    is_number && set.value == Some(nft::ValueType::Verdict) && !set.flags.anonymous && !set.flags.dynamic
 }
 
 fn present_chain(dump: Option<&TableDump>, program: &Program, wanted: &ChainContent) -> Present {
@@ -234,47 +222,18 @@ fn slot(element: &Element) -> Option<(&[u8], usize, &[u8])> {
     }
 }
 
-/// Has the records take the numbers of slots and choices that the kernel has.
+/// Has the records take the numbers of slots that the kernel has.
 fn arrange<Owner: Clone + Eq + Hash + Ord>(records: &mut Records<Owner>, view: &View<'_>, dump: Option<&TableDump>) {
-    let Some(dump) = dump else { return };
+    if dump.is_none() {
+        return;
+    }
     let slots = |set: u16, wanted: Group<'_>| {
         let now = view.0[usize::from(set)].groups.get(wanted.prefix)?;
         (!now.iter().copied().eq(wanted.values().map(Some))).then(|| now.clone())
     };
-    let choice = |name: &str| dump.sets.get(name).map(|(_, elements)| numbered_verdicts(elements));
-    let changed = records.wanted().filter_map(|(owner, record)| Some((owner.clone(), record.arranged(slots, choice)?)));
+    let changed = records.wanted().filter_map(|(owner, record)| Some((owner.clone(), record.arranged(slots)?)));
     let changed: Vec<(Owner, Record)> = changed.collect();
     changed.into_iter().for_each(|(owner, record)| records.put_record(owner, record));
-}
-
-/// The verdicts of a choice by number, as far as they are as this proxy writes them.
-fn numbered_verdicts(elements: &[Element]) -> Vec<Option<&Verdict>> {
-    let mut verdicts = vec![None; elements.len()];
-    for element in elements {
-        if let Some((number, verdict)) = numbered_verdict(element)
-            && let Some(place) = verdicts.get_mut(number)
-        {
-            *place = Some(verdict);
-        }
-    }
-    verdicts
-}
-
-fn numbered_verdict(element: &Element) -> Option<(usize, &Verdict)> {
-    let Element { key, key_end: None, value: Value::Verdict(verdict), timeout: None, comment: None } = element else {
-        return None;
-    };
-    let number = u32::from_ne_bytes(key.as_slice().try_into().ok()?);
-    Some((usize::try_from(number).ok()?, verdict))
-}
-
-/// The elements of the map of a choice that are not as this proxy writes them: numbers from 0 up without a gap.
-fn not_of_a_choice(elements: &[Element]) -> nft::Elements {
-    let is_numbered = |element: &&Element| numbered_verdict(element).is_some_and(|(number, _)| number < elements.len());
-    let keys: BTreeSet<&[u8]> = elements.iter().filter(|e| !is_numbered(e)).map(|e| e.key.as_slice()).collect();
-    let mut list = nft::Elements::default();
-    keys.into_iter().for_each(|key| list.push_joined([key, &[]], None));
-    list
 }
 
 /// Makes the sets of the program what they should be.

@@ -23,7 +23,7 @@ use nft::{
 
 use super::record::Record;
 use super::records::Records;
-use super::{Collect, comparison, room};
+use super::{Collect, room};
 use crate::table::ChainContent;
 
 /// Something that differs.
@@ -82,9 +82,9 @@ pub enum What {
         /// Its set or map.
         set: Arc<Set>,
         /// As it should be.
-        wanted: Option<Held>,
+        wanted: Option<Element>,
         /// As it is.
-        present: Option<Held>,
+        present: Option<Element>,
     },
     /// A client that is remembered for an endpoint that the map must not hold.
     StaleClient {
@@ -95,21 +95,12 @@ pub enum What {
     },
 }
 
-/// An element, and what is known of the chain that it leads to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// The element.
-    pub element: Element,
-    /// The comment of the chain that its verdict leads to.
-    pub leads_to: Option<Arc<str>>,
-}
-
 impl What {
     /// The commands that put it right, in an order that the kernel accepts if nothing else is wrong.
     #[must_use]
     pub fn commands(&self, table: &TableName) -> Vec<Command> {
         let table = || table.clone();
-        let elements = |held: &Option<Held>| held.iter().map(|held| held.element.clone()).collect::<Elements>();
+        let elements = |element: &Option<Element>| element.iter().cloned().collect::<Elements>();
         let rules = |content: &ChainContent| {
             let name = &content.chain.name;
             let add = |rule: &Rule| Command::AddRule(table(), Arc::clone(name), rule.clone());
@@ -243,8 +234,8 @@ impl What {
     pub fn element(&self) -> Option<(&str, &[u8])> {
         match self {
             Self::Element { set, wanted, present } => {
-                let held = wanted.as_ref().or(present.as_ref())?;
-                Some((&*set.name, held.element.key.as_slice()))
+                let element = wanted.as_ref().or(present.as_ref())?;
+                Some((&*set.name, element.key.as_slice()))
             }
             _ => None,
         }
@@ -277,8 +268,7 @@ impl What {
             Self::OtherSet { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
             // In a map of one owner the elements have no comment, and the map has one.
             Self::Element { set, wanted, present } => {
-                let mut of_element =
-                    [wanted, present].into_iter().flatten().map(|held| held.element.comment.as_deref());
+                let mut of_element = [wanted, present].into_iter().flatten().map(|element| element.comment.as_deref());
                 [of_element.find_map(|comment| comment), set.comment.as_deref()]
             }
             _ => [None, None],
@@ -358,7 +348,7 @@ impl Finder {
                     present.size = roomy.size;
                 }
                 Some(_) => {}
-                None if present.flags.dynamic || comparison::can_be_choice(present) => {}
+                None if present.flags.dynamic => {}
                 // One without a name belongs to a rule, and rules are compared as a whole.
                 None if present.flags.anonymous => others.push(Arc::clone(name)),
                 None => {
@@ -409,11 +399,7 @@ impl Finder {
             };
             self.found.push(what);
         }
-        let comment = |name: &str| {
-            let of_record = wanted.get(name).and_then(|content| content.chain.comment.clone());
-            of_record.or_else(|| dump.chains.get(name)?.0.comment.clone())
-        };
-        elements.finish(self, comment);
+        elements.finish(self);
     }
 
     fn is_hidden(&self, kind: &'static str, name: &Arc<str>) -> bool {
@@ -459,23 +445,13 @@ impl Changed {
         }
     }
 
-    fn finish(self, finder: &mut Finder, comment: impl Fn(&str) -> Option<Arc<str>>) {
-        let held = |element: Element| {
-            let leads_to = match &element.value {
-                nft::Value::Verdict(verdict) => verdict.chain().and_then(|chain| comment(chain)),
-                nft::Value::None | nft::Value::Data(_) => None,
-            };
-            Held { element, leads_to }
-        };
+    fn finish(self, finder: &mut Finder) {
         for (name, (set, keys)) in self.0 {
             // A list that could not be read lacks elements that are there.
             let is_partial = finder.is_hidden("elements", &name);
             let known = keys.into_values().filter(|(present, _)| !is_partial || present.is_some());
-            finder.found.extend(known.map(|(present, wanted)| What::Element {
-                set: Arc::clone(&set),
-                wanted: wanted.map(held),
-                present: present.map(held),
-            }));
+            let difference = |(present, wanted)| What::Element { set: Arc::clone(&set), wanted, present };
+            finder.found.extend(known.map(difference));
         }
     }
 }

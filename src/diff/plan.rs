@@ -6,10 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::{Command, Data, Element, ElementRef, Elements, Set, TableName, Value, Verdict};
+use nft::{Command, ElementRef, Elements, Set, TableName};
 
-use super::slot_key;
-use crate::table::{ChainContent, Choice, Program};
+use crate::table::{ChainContent, Program};
 
 /// What the kernel has of a chain that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,11 +141,6 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Changes a map of numbered verdicts from what its numbers hold now.
-    pub(super) fn choice(&mut self, choice: &Choice, present: &[Option<&Verdict>]) {
-        self.elements(&choice.set, choice_changes(choice, present));
-    }
-
     /// Notes that something leads to a chain.
     pub(super) fn target(&mut self, chain: &str) {
         if !self.targets.contains(chain) {
@@ -170,22 +164,4 @@ impl<'a> Plan<'a> {
             }
         }
     }
-}
-
-/// From what the numbers of a choice hold now to its verdicts.
-fn choice_changes(choice: &Choice, present: &[Option<&Verdict>]) -> SetChanges {
-    let mut changes = SetChanges::default();
-    for number in 0..present.len().max(choice.verdicts.len()) {
-        let (before, now) = (present.get(number).copied().flatten(), choice.verdicts.get(number));
-        if before != now {
-            before.into_iter().for_each(|before| changes.delete.push(&numbered(number, before)));
-            now.into_iter().for_each(|now| changes.add.push(&numbered(number, now)));
-        }
-    }
-    changes
-}
-
-/// An element of a choice.
-pub(super) fn numbered(number: usize, verdict: &Verdict) -> Element {
-    Element::mapping(slot_key(&Data::EMPTY, number), Value::Verdict(verdict.clone()))
 }

@@ -8,11 +8,11 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use nft::packed::pack;
-use nft::{ElementRef, Set, Verdict};
+use nft::{ElementRef, Set};
 
 use super::slot_key;
 use super::slots::arranged;
-use crate::table::{ChainContent, Choice, Fragment, LearnedMap};
+use crate::table::{ChainContent, Fragment, LearnedMap};
 
 /// What stands in a table for one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,6 @@ pub struct Record {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) learned: Vec<LearnedMap>,
-    pub(super) choices: Vec<Choice>,
     pub(super) chains: Vec<ChainContent>,
 }
 
@@ -219,11 +218,10 @@ impl Record {
                 writer.group(set_number(&group.set) | kind, prefix, values.width(), values.iter());
             }
         }
-        let Fragment { mut learned, mut choices, mut chains, .. } = fragment;
+        let Fragment { mut learned, mut chains, .. } = fragment;
         by_name(&mut learned, |map| &map.set.name);
-        by_name(&mut choices, |choice| &choice.set.name);
         by_name(&mut chains, |content| &content.chain.name);
-        let own = Own { learned, choices, chains };
+        let own = Own { learned, chains };
         Self { entries: writer.finish(), own: (own != Own::default()).then(|| Box::new(own)) }
     }
 
@@ -262,15 +260,11 @@ impl Record {
         self.own.as_ref().map_or(&[], |own| &own.learned)
     }
 
-    pub(super) fn choices(&self) -> &[Choice] {
-        self.own.as_ref().map_or(&[], |own| &own.choices)
-    }
-
     pub(super) fn chains(&self) -> &[ChainContent] {
         self.own.as_ref().map_or(&[], |own| &own.chains)
     }
 
-    /// This record with the numbers of slots and choices that values have in another record, as far as they can keep them.
+    /// This record with the numbers of slots that values have in another record, as far as they can keep them.
     pub(super) fn arranged_like(self, other: &Self) -> Self {
         let mut groups = other.entries().filter_map(|entry| Some((entry.set, entry.group()?))).peekable();
         let slots = |set: u16, wanted: Group<'_>| {
@@ -279,17 +273,14 @@ impl Record {
             let (_, now) = groups.peek().filter(|(other, group)| (*other, group.prefix) == (set, prefix))?;
             (now.values != wanted.values).then(|| now.values().map(Some).collect())
         };
-        let choice = |name: &str| Some(other.choice(name)?.verdicts.iter().map(Some).collect());
-        self.arranged(slots, choice).unwrap_or(self)
+        self.arranged(slots).unwrap_or(self)
     }
 
-    /// This record with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group,
-    /// `choice` the verdicts of a choice by number; `None` when nothing is there, or all is as it should be. `None` when the numbers
-    /// are these already.
+    /// This record with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group;
+    /// `None` when nothing is there, or all is as it should be. `None` when the numbers are these already.
     pub(super) fn arranged<'a>(
         &self,
         mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,
-        choice: impl Fn(&str) -> Option<Vec<Option<&'a Verdict>>>,
     ) -> Option<Self> {
         let mut arranged = self.clone();
         let mut changes = false;
@@ -306,26 +297,12 @@ impl Record {
                 places.zip(values).for_each(|(place, value)| place.copy_from_slice(value));
             }
         }
-        let choices = arranged.own.iter_mut().flat_map(|own| &mut own.choices);
-        for choice_of_own in choices.filter(|choice| !choice.is_fixed) {
-            if let Some(now) = choice(&choice_of_own.set.name) {
-                let wanted: Vec<&Verdict> = choice_of_own.verdicts.iter().collect();
-                let verdicts: Vec<Verdict> = self::arranged(now.into_iter(), &wanted).into_iter().cloned().collect();
-                changes |= verdicts != choice_of_own.verdicts;
-                choice_of_own.verdicts = verdicts;
-            }
-        }
         changes.then_some(arranged)
     }
 
     /// The chain of this name that belongs to the owner of the record.
     pub(super) fn chain(&self, name: &str) -> Option<&ChainContent> {
         find(self.chains(), name, |content| &content.chain.name)
-    }
-
-    /// The choice (a map of numbered verdicts) of this name that belongs to the owner of the record.
-    pub(super) fn choice(&self, name: &str) -> Option<&Choice> {
-        find(self.choices(), name, |choice| &choice.set.name)
     }
 
     /// The map or set of this name that rules fill and that belongs to the owner of the record.
@@ -335,13 +312,12 @@ impl Record {
 
     /// Whether it has a set or map of its own of this name.
     pub(super) fn has_own_set(&self, name: &str) -> bool {
-        self.learned_map(name).is_some() || self.choice(name).is_some()
+        self.learned_map(name).is_some()
     }
 
     /// Sets and maps of its own.
     pub(super) fn own_sets(&self) -> impl Iterator<Item = &Arc<Set>> {
-        let learned = self.learned().iter().map(|map| &map.set);
-        learned.chain(self.choices().iter().map(|choice| &choice.set))
+        self.learned().iter().map(|map| &map.set)
     }
 
     /// This record without some of its entries.

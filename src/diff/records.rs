@@ -16,7 +16,6 @@ use foldhash::HashMap;
 use nft::{Command, Data, Element, Set, TableContent, TableDump, Value};
 
 use super::kept::Kept;
-use super::plan::numbered;
 use super::record::{Content, Entry, Record};
 use super::totals::Totals;
 use super::{Collect, add_chains, changes, comparison, room, slot_key};
@@ -252,7 +251,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.committed.get(owner).is_some_and(|record| record.learned_map(map).is_some())
     }
 
-    /// Every set of the program, with its number of elements, and every kind of sets of owners. As many whatever owners there are.
+    /// Every set of the program, with its number of elements.
     pub fn lens(&self) -> impl Iterator<Item = (&str, usize)> {
         self.totals.lens(&self.program)
     }
@@ -261,7 +260,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     #[must_use]
     pub fn content(&self) -> TableContent {
         let mut elements: Vec<BTreeMap<Data, Element>> = self.program.sets.iter().map(|_| BTreeMap::new()).collect();
-        let (mut chains, mut learned, mut choices) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut chains, mut learned) = (BTreeMap::new(), BTreeMap::new());
         for (_, record) in self.wanted() {
             for entry in record.entries() {
                 let of_entry = self::elements(entry).map(|element| (element.key, element));
@@ -269,7 +268,6 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
             }
             chains.extend(record.chains().iter().map(|content| (&content.chain.name, content)));
             learned.extend(record.learned().iter().map(|map| (&map.set.name, &map.set)));
-            choices.extend(record.choices().iter().map(|choice| (&choice.set.name, choice)));
         }
         let mut chains: Vec<ChainContent> = self.program.chains.iter().chain(chains.into_values()).cloned().collect();
         let mut sets: Vec<(Arc<Set>, Vec<Element>)> = Vec::new();
@@ -282,10 +280,6 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
             sets.push((room::roomy(set, elements.len()), elements));
         }
         sets.extend(learned.into_values().map(|set| (Arc::clone(set), Vec::new())));
-        sets.extend(choices.into_values().map(|choice| {
-            let elements = choice.verdicts.iter().enumerate().map(|(number, verdict)| numbered(number, verdict));
-            (Arc::clone(&choice.set), elements.collect())
-        }));
         let further: Vec<Arc<str>> = chains.iter().flat_map(ChainContent::targets).cloned().collect();
         add_chains(further, &self.program, &mut chains);
         let chains = chains.into_iter().map(|c| (c.chain, c.rules)).collect();

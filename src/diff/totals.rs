@@ -17,8 +17,6 @@ pub(super) struct Totals {
     shared: Vec<bool>,
     /// How many owners have a key of a shared set.
     owners: HashMap<Place, u32>,
-    /// For each beginning of the names of choices, the number of elements of these choices.
-    kinds: Vec<(&'static str, usize)>,
 }
 
 impl Totals {
@@ -28,7 +26,6 @@ impl Totals {
             lens: vec![0; program.sets.len()],
             shared: program.sets.iter().map(|set| is_shared(&set.name)).collect(),
             owners: HashMap::default(),
-            kinds: program.kinds.iter().map(|kind| (*kind, 0)).collect(),
         }
     }
 
@@ -47,19 +44,16 @@ impl Totals {
         self.lens[usize::from(set)]
     }
 
-    /// Every set of the program and every kind of sets of owners, with its number of elements.
+    /// Every set of the program, with its number of elements.
     pub(super) fn lens<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = (&'a str, usize)> {
-        let of_program = program.sets.iter().zip(&self.lens).map(|(set, len)| (&*set.name, *len));
-        of_program.chain(self.kinds.iter().copied())
+        program.sets.iter().zip(&self.lens).map(|(set, len)| (&*set.name, *len))
     }
 
     /// Puts an owner's record in the place of the one before.
     pub(super) fn replace(&mut self, before: Option<&Record>, now: &Record) {
         now.entries().for_each(|entry| self.add(entry));
-        self.add_choices(now, |sum, len| sum + len);
         if let Some(before) = before {
             before.entries().for_each(|entry| self.remove(entry));
-            self.add_choices(before, |sum, len| sum - len);
         }
     }
 
@@ -85,12 +79,5 @@ impl Totals {
             self.owners.remove(&place);
         }
         self.lens[usize::from(entry.set)] -= entry.len();
-    }
-
-    fn add_choices(&mut self, record: &Record, add: impl Fn(usize, usize) -> usize) {
-        for choice in record.choices() {
-            let kind = self.kinds.iter_mut().find(|(kind, _)| choice.set.name.starts_with(kind));
-            kind.into_iter().for_each(|(_, sum)| *sum = add(*sum, choice.verdicts.len()));
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use super::changes::for_each_pair;
 use super::record::{Entry, Record};
 use super::records::Records;
-use crate::table::{ChainContent, Choice};
+use crate::table::ChainContent;
 
 /// The committed and the new record of an owner.
 #[derive(Clone, Copy, Debug)]
@@ -68,11 +68,5 @@ impl<'a> Changed<'a> {
     #[must_use]
     pub fn chains(self) -> [&'a [ChainContent]; 2] {
         [self.before.map_or(&[][..], Record::chains), self.now.chains()]
-    }
-
-    /// The choices of its own that the owner had and has.
-    #[must_use]
-    pub fn choices(self) -> [&'a [Choice]; 2] {
-        [self.before.map_or(&[][..], Record::choices), self.now.choices()]
     }
 }

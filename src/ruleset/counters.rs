@@ -31,7 +31,7 @@ pub enum Counters {
 pub enum Meaning {
     /// New connections to a front. In layout `chains` also those that its source ranges or its policy drop later.
     Connections(Arc<str>),
-    /// New connections that were sent to an endpoint; in layout `maps` without those that session affinity remembered.
+    /// New connections that were sent to an endpoint, without those that session affinity remembered.
     Endpoint(Arc<str>, SocketAddr),
     /// Packets to a front without endpoints.
     NoEndpoints(Arc<str>),
@@ -104,8 +104,8 @@ pub fn of_element(set: &str, element: &Element, port_of: impl Fn(&str, &[u8]) ->
                 .or_else(|| port_of("no-endpoints", key))
                 .map(|label| Meaning::SourceRanges(service_port(&label)))
         }
-        "endpoints" | "local-endpoints" => of_slot("services", element, port_of),
-        "nodeport-endpoints" | "nodeport-local-endpoints" => of_slot("nodeports", element, port_of),
+        "endpoints" | "local-endpoints" => of_slot(["services", "KUBE-SERVICES"], element, port_of),
+        "nodeport-endpoints" | "nodeport-local-endpoints" => of_slot(["nodeports", "KUBE-NODEPORTS"], element, port_of),
         _ => None,
     }
 }
@@ -115,11 +115,16 @@ fn leads_to_policy(value: &Value) -> bool {
     verdict.chain().is_some_and(|chain| matches!(&**chain, "external-local" | "nodeport-external-local"))
 }
 
-/// The endpoint in a slot, whose key is that of its front and a number.
-fn of_slot(dispatch: &str, element: &Element, port_of: impl Fn(&str, &[u8]) -> Option<Arc<str>>) -> Option<Meaning> {
+/// The endpoint in a slot, whose key is that of its front and a number. The front is in the dispatch map of one of the layouts.
+fn of_slot(
+    dispatch: [&str; 2],
+    element: &Element,
+    port_of: impl Fn(&str, &[u8]) -> Option<Arc<str>>,
+) -> Option<Meaning> {
     let (front, _) = element.key.as_slice().split_last_chunk::<4>()?;
     let Value::Data(endpoint) = &element.value else { return None };
-    Some(Meaning::Endpoint(service_port(&port_of(dispatch, front)?), socket_address(endpoint)?))
+    let label = dispatch.iter().find_map(|map| port_of(map, front))?;
+    Some(Meaning::Endpoint(service_port(&label), socket_address(endpoint)?))
 }
 
 /// An address and a port, as the values of endpoint maps have them.
@@ -145,7 +150,6 @@ pub fn of_rule(chain: &str, rule: &RuleDump) -> Option<Meaning> {
             comment().map(Meaning::SourceRanges)
         }
         _ if chain.starts_with("KUBE-EXT-") => comment().map(Meaning::NoLocalEndpoints),
-        _ if chain.starts_with("KUBE-SEP-") => Some(Meaning::Endpoint(comment()?, translation(rule)?)),
         _ => None,
     }
 }
@@ -156,14 +160,4 @@ fn leads_to(rule: &RuleDump, chain: &str) -> bool {
         _ => None,
     };
     rule.exprs.iter().filter_map(target).any(|name| &*name == chain)
-}
-
-/// The endpoint that a rule translates to.
-fn translation(rule: &RuleDump) -> Option<SocketAddr> {
-    let mut loaded = rule.exprs.iter().filter_map(|expr| match expr {
-        Expr::Immediate { data, .. } => Some(*data),
-        _ => None,
-    });
-    let (address, port) = (loaded.next()?, loaded.next()?);
-    socket_address(&address.then(port))
 }

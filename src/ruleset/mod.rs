@@ -9,6 +9,7 @@
 pub mod balancing;
 pub mod chains;
 pub mod counters;
+mod endpoints;
 pub mod fastpath;
 pub mod localhost;
 pub mod maps;
@@ -127,7 +128,7 @@ impl Layout {
     pub fn weight(self, balancing: Balancing, size: &PortSize) -> u64 {
         match self {
             Self::Maps => maps::weight(balancing, size),
-            Self::Chains => chains::weight(size),
+            Self::Chains => chains::weight(balancing, size),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use nft::packed::ValueRef;
 use nft::{Statement, Verdict};
 
-use super::{chains, maps};
+use super::{chains, endpoints, maps};
 use crate::model::{Destination, Family, Front, Protocol};
 use crate::table::ChainContent;
 
@@ -83,7 +83,7 @@ pub fn has_drop(content: &ChainContent) -> bool {
 /// Whether the values of a set are endpoints of fronts.
 #[must_use]
 pub fn has_endpoints(set: &str) -> bool {
-    maps::endpoint_sets().contains(&set)
+    endpoints::maps().contains(&set)
 }
 
 /// The endpoint in a value of a slot or place.
@@ -91,16 +91,6 @@ pub fn has_endpoints(set: &str) -> bool {
 pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
     let (ip, port) = address(family, value)?;
     Some(SocketAddr::new(ip, number(port)?))
-}
-
-/// The endpoint of a chain, if it is that of an endpoint.
-#[must_use]
-pub fn chain_endpoint(content: &ChainContent) -> Option<SocketAddr> {
-    let statements = content.rules.iter().flat_map(|rule| &rule.statements);
-    statements.rev().find_map(|statement| match statement {
-        Statement::Dnat(endpoint) => Some(*endpoint),
-        _ => None,
-    })
 }
 
 /// The address at the beginning of a key or value, and the rest.
@@ -174,7 +164,7 @@ mod tests {
         }
         let slots = fragment.slots.iter().flat_map(|slots| slots.values.iter());
         let slots = slots.map(|value| slot_endpoint(family, value).expect("an endpoint"));
-        (fronts, slots.chain(fragment.chains.iter().filter_map(chain_endpoint)).collect())
+        (fronts, slots.collect())
     }
 
     /// The same from the selection.

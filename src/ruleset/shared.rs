@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use nft::expr::FibAddress;
+use nft::statement::CtBit;
 use nft::{
     BaseChain, Chain, ChainType, Data, DataType, Element, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Types,
     Verdict,
@@ -20,6 +21,13 @@ pub(super) mod set {
     /// Not upstream's name `nodeport-ips`: its start in match-all mode deletes that set, and fails if a rule of this proxy uses it.
     pub(crate) const NODEPORT_IPS: &str = "nodeport-addresses";
     pub(in crate::ruleset) const SERVICE_CIDRS: &str = "service-cidrs";
+    pub(in crate::ruleset) const HAIRPIN: &str = "hairpin";
+}
+
+/// Names of the chains that every layout has and that others lead to.
+pub(super) mod chain {
+    pub(in crate::ruleset) const MARK_MASQ: &str = "KUBE-MARK-MASQ";
+    pub(in crate::ruleset) const REJECT: &str = "KUBE-REJECT";
 }
 
 /// Netfilter's usual priorities; DNAT and masquerading happen where upstream documents them (F7).
@@ -53,6 +61,12 @@ impl Fields {
     pub(super) fn node_port(&self) -> Vec<Field> {
         vec![Field::L4Proto, Field::ThDport]
     }
+}
+
+/// Matches translated packets whose sender is their endpoint (D10).
+pub(super) fn from_itself(fields: &Fields) -> [Statement; 2] {
+    let pair = vec![fields.source, fields.destination, Field::L4Proto, Field::ThDport];
+    [Statement::CtBit(CtBit::StatusDnat), Statement::Match(pair, Operand::InSet(set::HAIRPIN.into()))]
 }
 
 /// Matches packets of a protocol.

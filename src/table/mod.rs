@@ -2,15 +2,15 @@
 //!
 //! `ruleset` makes them and `diff` compares them with what the kernel holds. Plain data of nftables, without a word of Kubernetes.
 //!
-//! Which value of a group of [`Slots`], or of a [`Choice`], has which number is no part of what is wanted, unless it is fixed: `diff`
-//! chooses the numbers so that as few elements as possible change.
+//! Which value of a group of [`Slots`] has which number is no part of what is wanted, unless it is fixed: `diff` chooses the numbers so
+//! that as few elements as possible change.
 
 mod values;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use nft::{Chain, Data, Element, Rule, Set, Table, Value, Verdict};
+use nft::{Chain, Data, Element, Rule, Set, Table, Value};
 
 pub use values::Values;
 
@@ -34,8 +34,6 @@ pub struct Program {
     pub chains: Vec<ChainContent>,
     /// Chains that exist once an element leads to them, by name.
     pub on_demand: fn(&str) -> Option<ChainContent>,
-    /// How the names of the maps of [`Fragment::choices`] begin: their elements are counted by these beginnings.
-    pub kinds: &'static [&'static str],
 }
 
 /// A chain with its rules.
@@ -66,8 +64,6 @@ pub struct Fragment {
     pub slots: Vec<Slots>,
     /// Sets and maps of its own that rules fill.
     pub learned: Vec<LearnedMap>,
-    /// Maps of its own from numbers to verdicts.
-    pub choices: Vec<Choice>,
     /// Chains of its own. An element may lead to them.
     pub chains: Vec<ChainContent>,
 }
@@ -120,16 +116,5 @@ pub struct Slots {
     /// The values, all different.
     pub values: Values,
     /// Whether each value has the number of its place in the list, so that the numbers are part of what is wanted.
-    pub is_fixed: bool,
-}
-
-/// A map whose keys are the numbers 0 to n-1 and whose values are verdicts, in any order unless it is fixed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The map. Its key is one generated number; a set of that type that is not wanted is taken to be this proxy's, and deleted.
-    pub set: Arc<Set>,
-    /// The verdicts, all different.
-    pub verdicts: Vec<Verdict>,
-    /// Whether each verdict has the number of its place in the list, so that the numbers are part of what is wanted.
     pub is_fixed: bool,
 }

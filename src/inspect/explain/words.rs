@@ -211,9 +211,6 @@ fn why_marked(seen: &Seen<'_>, statements: &[Statement]) -> String {
             None => "to be masqueraded: everything that goes to a cluster IP is (masqueradeAll)".to_owned(),
         };
     }
-    if seen.chain.starts_with("KUBE-SEP-") {
-        return format!("to be masqueraded: {source} reaches itself through {service}");
-    }
     format!("to be masqueraded: {service} is reached from outside and has external policy Cluster")
 }
 
@@ -377,9 +374,6 @@ fn of_program(seen: &Seen<'_>, leads_to: &str) -> Option<Sentence> {
             plain(format!("new connection to {}: refused or dropped if no endpoint serves it", target(packet)))
         }
         "KUBE-EXTERNAL-SERVICES" => plain("looked up among external addresses without endpoints".to_owned()),
-        chain if chain.starts_with("KUBE-SEP-") => {
-            plain(format!("{}: {}", seen.service(), seen.one_of_the_endpoints()))
-        }
         chain if is_choice(chain) && seen.chain.contains("affinity-") && !seen.chain.contains("masq-") => {
             plain(format!("{} does not remember {} (session affinity)", seen.service(), packet.source))
         }

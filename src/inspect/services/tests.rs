@@ -34,7 +34,6 @@ fn front(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoints:
         policy: Some(Policy::Cluster),
         affinity: None,
         counted: None,
-        shares_counters: false,
         sources: None,
         endpoints: endpoints.iter().map(endpoint).collect(),
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
-use nft::decode::{Count, RawElement};
+use nft::decode::RawElement;
 use nft::{Data, Element, Expr, Item, RuleDump, Set, Value, Verdict};
 
 use crate::model::{Destination, Family, Front, Protocol};
@@ -20,12 +20,9 @@ pub(super) struct Collected {
     pub(super) cluster_ips: HashSet<IpAddr>,
     /// Addresses that accept node ports.
     pub(super) node_addresses: Vec<IpAddr>,
-    /// Endpoints on this node (layout `maps`).
+    /// Endpoints on this node.
     pub(super) local: HashSet<(SocketAddr, Protocol)>,
-    chain_numbers: HashMap<Arc<str>, u32>,
-    chains: Vec<Chain>,
-    /// The endpoint chains that a map of numbers leads to, by the map's name (layout `chains`).
-    pub(super) choices: HashMap<Arc<str>, Vec<u32>>,
+    chains: HashMap<Arc<str>, Chain>,
     /// The number of clients in each set that rules fill.
     pub(super) clients: HashMap<Arc<str>, u64>,
     pub(super) unreadable: usize,
@@ -44,13 +41,13 @@ pub(super) struct Record {
     pub(super) is_refused: bool,
     /// New connections, where counters are on.
     pub(super) counted: Option<u64>,
-    /// Endpoints of the cluster, and of this node (layout `maps`).
+    /// Endpoints of the cluster, and of this node.
     pub(super) cluster: Vec<Slot>,
     pub(super) local: Vec<Slot>,
     /// Whether only some sources may connect, and which (layout `maps`).
     pub(super) is_restricted: bool,
     pub(super) sources: Vec<IpNet>,
-    /// The chain that remembers its clients (layout `maps`).
+    /// The chain that remembers its clients.
     pub(super) learns: Option<Arc<str>>,
 }
 
@@ -76,21 +73,9 @@ impl From<&Verdict> for Target {
     }
 }
 
-/// What the rules of a chain do. There are as many as endpoints in layout `chains`, so what few have is behind a pointer.
+/// What the rules of a chain do.
 #[derive(Default)]
 pub(super) struct Chain {
-    /// The address that it translates to.
-    pub(super) endpoint: Option<SocketAddr>,
-    /// The connections that were translated to it.
-    pub(super) counted: Option<u64>,
-    /// Whether it marks packets for masquerading: in the chain of an endpoint, those of the endpoint itself, which is on this node.
-    pub(super) marks: bool,
-    pub(super) rest: Option<Box<Rest>>,
-}
-
-/// What most chains of endpoints do not have.
-#[derive(Default)]
-pub(super) struct Rest {
     /// The chains that it goes to, in order, except to mark packets.
     pub(super) gotos: Vec<Arc<str>>,
     /// Whether a rule drops.
@@ -110,7 +95,7 @@ impl Collected {
     /// Takes one object of the table of a family.
     pub(super) fn take(&mut self, family: Family, item: Item<'_>) {
         match item {
-            Item::Rule { chain, rule, count } => self.rule(chain, &rule, count),
+            Item::Rule { chain, rule, .. } => self.rule(chain, &rule),
             Item::Element { set, element } => self.element(family, set, element),
             Item::Unreadable(_) => self.unreadable += 1,
         }
@@ -122,48 +107,29 @@ impl Collected {
     }
 
     pub(super) fn chain(&self, name: &str) -> Option<&Chain> {
-        self.chain_numbers.get(name).map(|number| self.chain_at(*number))
+        self.chains.get(name)
     }
 
-    pub(super) fn chain_at(&self, number: u32) -> &Chain {
-        &self.chains[number as usize]
-    }
-
-    fn number(&mut self, chain: &str) -> u32 {
-        if let Some(number) = self.chain_numbers.get(chain) {
-            return *number;
+    fn rule(&mut self, chain: &str, rule: &RuleDump) {
+        if !self.chains.contains_key(chain) {
+            self.chains.insert(chain.into(), Chain::default());
         }
-        let number = u32::try_from(self.chains.len()).unwrap_or(u32::MAX);
-        self.chains.push(Chain::default());
-        self.chain_numbers.insert(chain.into(), number);
-        number
-    }
-
-    fn rule(&mut self, chain: &str, rule: &RuleDump, count: Option<Count>) {
-        let number = self.number(chain);
-        let Some(chain) = self.chains.get_mut(number as usize) else { return };
-        if let Some(endpoint) = destination(&rule.exprs) {
-            chain.endpoint = Some(endpoint);
-            chain.counted = count.map(|count| count.packets);
-        }
+        let Some(chain) = self.chains.get_mut(chain) else { return };
         let source = source(&rule.exprs);
         for expr in &rule.exprs {
             match expr {
-                Expr::ImmediateVerdict(Verdict::Jump(to) | Verdict::Goto(to)) if **to == *MARK_MASQ => {
-                    chain.marks = true;
-                }
+                Expr::ImmediateVerdict(Verdict::Jump(to) | Verdict::Goto(to)) if **to == *MARK_MASQ => {}
                 Expr::ImmediateVerdict(verdict) => {
-                    let rest = chain.rest.get_or_insert_default();
-                    rest.sources.extend(source.filter(|_| *verdict != Verdict::Drop));
+                    chain.sources.extend(source.filter(|_| *verdict != Verdict::Drop));
                     match verdict {
-                        Verdict::Jump(to) | Verdict::Goto(to) => rest.gotos.push(Arc::clone(to)),
-                        Verdict::Drop => rest.drops = true,
+                        Verdict::Jump(to) | Verdict::Goto(to) => chain.gotos.push(Arc::clone(to)),
+                        Verdict::Drop => chain.drops = true,
                         Verdict::Accept | Verdict::Return => {}
                     }
                 }
                 Expr::Dynset { set, timeout_ms, .. } => {
                     let seconds = timeout_ms.map(|milliseconds| milliseconds / 1000);
-                    chain.rest.get_or_insert_default().learns.push((Arc::clone(set), seconds));
+                    chain.learns.push((Arc::clone(set), seconds));
                 }
                 _ => {}
             }
@@ -213,7 +179,6 @@ impl Collected {
                     self.local.insert((SocketAddr::new(ip, port), protocol));
                 }
             }
-            name if name.starts_with("KUBE-") => self.choice(&set.name, &value),
             name => {
                 if let Some((side, protocol)) = learning(name) {
                     let front = if side { key.port_of_address(protocol) } else { key.port_of_node(protocol) };
@@ -261,13 +226,6 @@ impl Collected {
         let mut reader = Reader { family, bytes: data.as_slice() };
         if let (Some(ip), Some(port)) = (reader.address(), reader.port()) {
             self.change(front, |record| list(record).push((SocketAddr::new(ip, port), counted)));
-        }
-    }
-
-    /// A number of a map in layout `chains`: the chain of an endpoint. Rules were listed before, so the chain is known.
-    fn choice(&mut self, map: &Arc<str>, value: &Value) {
-        if let Some(number) = chain_in(value).and_then(|chain| self.chain_numbers.get(&chain).copied()) {
-            self.choices.entry(Arc::clone(map)).or_default().push(number);
         }
     }
 }
@@ -361,22 +319,6 @@ fn networks(first: Option<IpAddr>, last: Option<IpAddr>) -> Option<IpSubnets> {
 fn ip(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
-}
-
-/// The address to which a rule translates, if it is a constant.
-fn destination(exprs: &[Expr]) -> Option<SocketAddr> {
-    let (address, port) = exprs.iter().find_map(|expr| match expr {
-        Expr::Nat { address, port, .. } => Some((*address, *port)),
-        _ => None,
-    })?;
-    let constant = |register| {
-        exprs.iter().find_map(|expr| match expr {
-            Expr::Immediate { dreg, data } if *dreg == register => Some(*data),
-            _ => None,
-        })
-    };
-    let port = <[u8; 2]>::try_from(constant(port)?.as_slice()).ok()?;
-    Some(SocketAddr::new(ip(constant(address)?.as_slice())?, u16::from_be_bytes(port)))
 }
 
 /// The network that a rule compares the source address with: what it loads from the IP header is the address or its first bytes.

@@ -45,8 +45,6 @@ pub(crate) struct FrontView {
     pub(crate) sources: Option<Vec<IpNet>>,
     /// The connections that counters counted, if `nftables.counters` is on.
     pub(crate) counted: Option<u64>,
-    /// Whether its endpoints have counters that all fronts of the service port share, as in layout `chains`.
-    pub(crate) shares_counters: bool,
     /// Where it leads, sorted by address.
     pub(crate) endpoints: Vec<EndpointView>,
 }
@@ -58,7 +56,7 @@ pub(crate) struct EndpointView {
     pub(crate) address: SocketAddr,
     /// Whether it is on this node.
     pub(crate) local: bool,
-    /// The connections that counters counted, if there are any; in layout `chains` those of all fronts of the service port.
+    /// The connections that counters counted, if there are any.
     pub(crate) counted: Option<u64>,
 }
 

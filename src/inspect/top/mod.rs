@@ -213,7 +213,6 @@ impl From<tables::FrontView> for Named {
             front: view.front,
             counted: view.counted,
             endpoints: view.endpoints.iter().map(|endpoint| (endpoint.address, endpoint.counted)).collect(),
-            shares_counters: view.shares_counters,
         }
     }
 }

@@ -23,8 +23,6 @@ pub(super) struct Named {
     pub(super) counted: Option<u64>,
     /// The endpoints that the tables have for it, with what their counters counted.
     pub(super) endpoints: Vec<(SocketAddr, Option<u64>)>,
-    /// Whether all fronts of the service port share the counters of the endpoints.
-    pub(super) shares_counters: bool,
 }
 
 /// The numbers of one moment.
@@ -98,7 +96,7 @@ impl Sample {
             for (endpoint, counted) in &named.endpoints {
                 let found = found.entry(*endpoint).or_default();
                 found.listed = true;
-                found.counted = if named.shares_counters { *counted } else { added(found.counted, *counted) };
+                found.counted = added(found.counted, *counted);
             }
         }
         for ((position, endpoint), count) in &self.look.endpoints {
@@ -305,7 +303,6 @@ pub(super) mod testing {
             front: Front { destination: Destination::Address(ip.parse().unwrap()), protocol: Protocol::Tcp, port: 80 },
             counted: None,
             endpoints: endpoints.iter().map(|text| (text.parse().unwrap(), None)).collect(),
-            shares_counters: false,
         };
         let web = ["10.244.0.1:8080", "10.244.0.2:8080", "10.244.0.3:8080"];
         let fronts: Arc<[Named]> = Arc::new([

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nft::{Chain, Command, DataType, Element, Rule, RuleDump, Set, TableName, Types, Value, ValueType};
 
-use crate::diff::differences::{Held, What};
+use crate::diff::differences::What;
 use crate::sync::{Subject, TableDifference};
 
 /// What a sentence says.
@@ -163,7 +163,7 @@ impl Words<'_> {
         format!("`{}`", command.strip_prefix(&start).unwrap_or(&command))
     }
 
-    fn element(&self, set: &Set, wanted: Option<&Held>, present: Option<&Held>) -> String {
+    fn element(&self, set: &Set, wanted: Option<&Element>, present: Option<&Element>) -> String {
         match (wanted, present) {
             (Some(wanted), None) => self.missing(&format!("{} in {}", noun(set, wanted), set.name)),
             (None, Some(present)) => match (self.subject, self.tense) {
@@ -182,18 +182,16 @@ impl Words<'_> {
         }
     }
 
-    fn other_element(&self, set: &Set, wanted: &Held, present: &Held) -> String {
+    fn other_element(&self, set: &Set, wanted: &Element, present: &Element) -> String {
         let verb = self.verb();
         let (this, other) = if self.tense == Tense::Wrong { (present, wanted) } else { (wanted, present) };
-        let place = place(set, &wanted.element);
+        let place = place(set, wanted);
         let (is, instead) = (led_to(set, this), led_to(set, other));
         if is != instead {
             // The number of the slot says nothing.
-            let of =
-                if is_slotted(set) { format!("of {}", front(set, &wanted.element)) } else { format!("for {place}") };
+            let of = if is_slotted(set) { format!("of {}", front(set, wanted)) } else { format!("for {place}") };
             return format!("{} {verb} {is} in place of {instead} {of} in {}", self.name(), set.name);
         }
-        let (wanted, present) = (&wanted.element, &present.element);
         let what = if wanted.key_end != present.key_end {
             "another range"
         } else if wanted.timeout != present.timeout {
@@ -324,11 +322,9 @@ fn front(set: &Set, element: &Element) -> String {
 }
 
 /// What an element is, with its key and its value.
-fn noun(set: &Set, held: &Held) -> String {
-    let element = &held.element;
+fn noun(set: &Set, element: &Element) -> String {
     match &element.value {
         Value::Data(_) if is_slotted(set) => format!("the endpoint {} of {}", value(set, element), front(set, element)),
-        Value::Verdict(_) if is_choice(set) => led_to(set, held),
         _ => place(set, element),
     }
 }
@@ -353,7 +349,6 @@ fn place(set: &Set, element: &Element) -> String {
         }
         "services" | "nodeports" | "KUBE-SERVICES" | "KUBE-NODEPORTS" => format!("the front {}", front()),
         _ if is_slotted(set) => format!("the slot {} of {}", slot(set, element), front()),
-        _ if is_choice(set) => format!("the number {}", plain(&set.key, &element.key)),
         _ => format!("the element {}", plain(&set.key, &element.key)),
     }
 }
@@ -361,11 +356,6 @@ fn place(set: &Set, element: &Element) -> String {
 /// Whether a map has endpoints by front and slot.
 fn is_slotted(set: &Set) -> bool {
     matches!(&set.value, Some(ValueType::Data(_))) && set.key.data_types().last() == Some(&DataType::Integer)
-}
-
-/// Whether a map has the chains of endpoints by number.
-fn is_choice(set: &Set) -> bool {
-    set.value == Some(ValueType::Verdict) && set.key.data_types() == [DataType::Integer]
 }
 
 fn slot(set: &Set, element: &Element) -> String {
@@ -385,13 +375,11 @@ fn hairpin(set: &Set, element: &Element) -> String {
 }
 
 /// Where an element leads: an endpoint by its address, or what its value is.
-fn led_to(set: &Set, held: &Held) -> String {
-    let endpoint = held.leads_to.as_deref().and_then(|comment| comment.split_once(" -> "));
-    match (&held.element.value, endpoint) {
-        (Value::Verdict(_), Some((_, endpoint))) => format!("the endpoint {endpoint}"),
-        (Value::Verdict(verdict), None) => format!("`{verdict}`"),
-        (Value::Data(_), _) if is_slotted(set) => format!("the endpoint {}", value(set, &held.element)),
-        _ => format!("the value {}", value(set, &held.element)),
+fn led_to(set: &Set, element: &Element) -> String {
+    match &element.value {
+        Value::Verdict(verdict) => format!("`{verdict}`"),
+        Value::Data(_) if is_slotted(set) => format!("the endpoint {}", value(set, element)),
+        _ => format!("the value {}", value(set, element)),
     }
 }
 

@@ -1,7 +1,5 @@
 //! The hash in the names of a service port's chains. It is iptables mode's, so that a name known from there is found here.
 
-use std::net::SocketAddr;
-
 use data_encoding::BASE32;
 use sha2::{Digest, Sha256};
 
@@ -12,16 +10,7 @@ const LEN: usize = 16;
 
 /// The hash of a service port: `label` is `namespace/name:port`, or `namespace/name` when the port has no name.
 pub(super) fn of_port(label: &str, protocol: Protocol) -> String {
-    hash(&format!("{label}{protocol}"))
-}
-
-/// The hash of an endpoint of a service port.
-pub(super) fn of_endpoint(label: &str, protocol: Protocol, endpoint: SocketAddr) -> String {
-    hash(&format!("{label}{protocol}{endpoint}"))
-}
-
-fn hash(text: &str) -> String {
-    let mut encoded = BASE32.encode(&Sha256::digest(text.as_bytes()));
+    let mut encoded = BASE32.encode(&Sha256::digest(format!("{label}{protocol}").as_bytes()));
     encoded.truncate(LEN);
     encoded
 }
@@ -43,18 +32,6 @@ mod tests {
         ];
         for (label, protocol, expected) in known {
             assert_eq!(of_port(label, protocol), expected, "{label}");
-        }
-    }
-
-    #[test]
-    fn endpoints_have_the_hashes_of_iptables_mode() {
-        let known = [
-            ("kube-system/kube-dns:dns", Protocol::Udp, "10.200.192.74:53", "X2ADUEUQITSVT76E"),
-            ("kube-system/kube-dns:dns", Protocol::Udp, "10.200.192.75:53", "YKQ3S3HS332IQ2RP"),
-            ("default/kubernetes:https", Protocol::Tcp, "10.240.0.10:6443", "HFMBYHW5FO36NATD"),
-        ];
-        for (label, protocol, endpoint, expected) in known {
-            assert_eq!(of_endpoint(label, protocol, endpoint.parse().unwrap()), expected, "{endpoint}");
         }
     }
 

@@ -6,17 +6,16 @@
 //!     │                           │   source ranges: KUBE-FW-H ─┐               │
 //!     ▼                           ▼                             ▼               ▼
 //!  KUBE-SVC-H, KUBE-SVL-H  ◄──  KUBE-EXT-H: mark for masquerading, choose by origin
-//!     │ the client's endpoint by @KUBE-SEP-H, else numgen random mod N vmap @KUBE-SVC-H
+//!     │ mark for masquerading, the endpoint that is remembered for the client, else numgen random mod N
 //!     ▼
-//!  KUBE-SEP-H: mark for masquerading when it called itself, remember the client, count, dnat
+//!  @endpoints (front . slot : endpoint) ─► dnat, counted for each endpoint
 //! ```
 //!
-//! A service port owns its chains, the maps of its choices and, with session affinity, a set of clients for each endpoint. Nothing is
-//! shared between service ports but the dispatch. What becomes of a packet is the same as in layout `maps`; what a sync costs the
-//! kernel is more, because it checks every chain that can be reached whenever a rule or a verdict is added.
-//!
-//! The choice at random is a named map, not one within the rule: an endpoint that is replaced is one element, whatever the number of
-//! the others, and the kernel need not find a new name for a map among those of all Services. A lone endpoint needs no map.
+//! A service port owns its chains. Its endpoints, its session affinity and its schedulers are those of layout `maps` (`endpoints`):
+//! iptables mode has a chain `KUBE-SEP-H` for each endpoint, and here it is one element with the endpoint's counter. The kernel checks every
+//! chain that can be reached whenever a rule or a verdict is added, and finds a map by walking through all of them. Measured
+//! with 5,000 Services of 10 endpoints, chains of endpoints and a map of each service port made one endpoint that changes cost 70 ms, and the first
+//! sync 3 s.
 
 mod hash;
 mod port;
@@ -68,7 +67,6 @@ mod set {
 
 /// Names of the chains that parts lead to.
 mod chain {
-    pub(super) const MARK_MASQ: &str = "KUBE-MARK-MASQ";
-    pub(super) const REJECT: &str = "KUBE-REJECT";
+    pub(super) use crate::ruleset::shared::chain::{MARK_MASQ, REJECT};
     pub(super) const FIREWALL: &str = "KUBE-PROXY-FIREWALL";
 }

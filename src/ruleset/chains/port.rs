@@ -1,39 +1,27 @@
 //! A service port as chains, maps and elements.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use foldhash::HashSet;
 use ipnet::IpNet;
-use nft::{Data, Element, Field, Operand, Rule, Set, SetFlags, Statement, Types, Value, ValueType, Verdict};
+use nft::{Data, Element, Field, Operand, Rule, Statement, Value, Verdict};
 
 use super::program::{FROM_HOST, from_local_pod, masqueraded_in_cluster, rule};
 use super::{chain, hash, set};
-use crate::model::{Destination, Front, FrontKind, Scheduler};
-use crate::ruleset::balancing;
+use crate::model::{Destination, FrontKind};
+use crate::ruleset::balancing::Balancing;
+use crate::ruleset::endpoints::{self, Affinity, Balancer, List, Pick, Side, key};
 use crate::ruleset::shared::{Fields, comment, goto, jump, regular};
 use crate::ruleset::{Settings, notes};
 use crate::select::size::PortSize;
 use crate::select::{Action, FrontSelection, PortSelection};
-use crate::table::{Choice, Fragment, LearnedMap};
+use crate::table::Fragment;
 
-/// The largest number of clients that an endpoint's set remembers.
-const MAX_CLIENTS: u32 = 65_536;
-/// A choice's keys are typed as what `numgen` gives below this number; it bounds nothing but the text of the type.
-const NUMBER_TYPE: Field = Field::NumgenRandom(1 << 16);
-
-/// What the chains, maps and sets of a service port count in elements. Measured: 10,000 chains of endpoints take as long as some
-/// 100,000 elements at the least, and half a second. The time for sets grows with the square of their number, so that their weight is
-/// about right for the largest Service that the usual limit admits.
-pub(in crate::ruleset) fn weight(size: &PortSize) -> u64 {
+/// What stands for a service port counts in elements. Measured: 10,000 chains take as long as some 100,000 elements at the least.
+pub(in crate::ruleset) fn weight(balancing: Balancing, size: &PortSize) -> u64 {
     const CHAIN: u64 = 10;
-    const SET: u64 = 50;
-    let PortSize { fronts, sources, endpoints, affinity, .. } = *size;
-    let of_port = 2 * CHAIN + if endpoints > 1 { SET } else { 0 };
-    let of_endpoint = CHAIN + if affinity { SET } else { 0 };
-    fronts.saturating_add(sources).saturating_add(of_port).saturating_add(endpoints.saturating_mul(of_endpoint))
+    // KUBE-SVC-H, KUBE-SVL-H, KUBE-EXT-H, KUBE-FW-H
+    endpoints::weight(balancing, size).saturating_add(4 * CHAIN)
 }
 
 /// A chain of a service port that fronts and other chains lead to.
@@ -51,9 +39,13 @@ enum Target {
 pub(super) fn write(settings: &Settings, port: &PortSelection, fragment: &mut Fragment) {
     let hash = hash::of_port(&port.label, port.protocol);
     let fields = Fields::of(settings.family);
-    fragment.extend(notes::HEALTH_CHECKS, notes::element(port));
-    let mut writer =
-        Writer { settings, fields, port, hash, comment: comment(&port.label), written: HashSet::default(), fragment };
+    endpoints::of_port(port, fragment);
+    let affinity = Affinity::of(port);
+    if let Some(affinity) = &affinity {
+        affinity.write_shared(fragment);
+    }
+    let comment = comment(&port.label);
+    let mut writer = Writer { settings, fields, port, hash, affinity, comment, written: HashSet::default(), fragment };
     port.fronts.iter().for_each(|front| writer.front(front));
 }
 
@@ -62,6 +54,7 @@ struct Writer<'a> {
     fields: Fields,
     port: &'a PortSelection,
     hash: String,
+    affinity: Option<Affinity<'a>>,
     comment: Arc<str>,
     /// The names of the chains that are in the fragment already; no other port has them.
     written: HashSet<Arc<str>>,
@@ -79,11 +72,29 @@ impl Writer<'_> {
             Action::Reject => return self.reject(selection),
         };
         self.target(target);
+        self.endpoints(selection);
         let verdict = match &selection.sources {
             Some(sources) => self.firewall(Some(target), sources),
             None => Verdict::Goto(self.name(target)),
         };
         self.dispatch(selection, verdict);
+    }
+
+    /// Adds the endpoints that packets of a front may go to, and has session affinity learn from it.
+    fn endpoints(&mut self, selection: &FrontSelection) {
+        for list in List::BOTH.into_iter().filter(|list| list.is_used_by(&selection.action)) {
+            if !list.of(self.port).is_empty() {
+                let pick = self.pick(list);
+                endpoints::fill(self.fragment, self.port, &selection.front, list, pick);
+            }
+        }
+        if let Some(affinity) = &self.affinity {
+            affinity.learn_from(&selection.front, &notes::on_front(&self.port.label, selection), self.fragment);
+        }
+    }
+
+    fn pick(&self, list: List) -> Pick {
+        endpoints::pick(self.settings.balancing, self.port, list)
     }
 
     /// Adds the verdict for packets of a front to the map of its kind of front.
@@ -124,30 +135,24 @@ impl Writer<'_> {
         format!("KUBE-{kind}-{}", self.hash).into()
     }
 
-    fn endpoint_name(&self, endpoint: SocketAddr) -> Arc<str> {
-        format!("KUBE-SEP-{}", hash::of_endpoint(&self.port.label, self.port.protocol, endpoint)).into()
-    }
-
     fn rule(&self, statements: impl Into<Vec<Statement>>) -> Rule {
         rule(statements, &self.comment)
     }
 
-    /// Adds a chain unless another front brought it already; gives whether it is new.
-    fn chain(&mut self, name: &Arc<str>, rules: impl FnOnce(&Self) -> Vec<Rule>) -> bool {
-        let is_new = self.written.insert(Arc::clone(name));
-        if is_new {
+    /// Adds a chain unless another front brought it already.
+    fn chain(&mut self, name: &Arc<str>, rules: impl FnOnce(&Self) -> Vec<Rule>) {
+        if self.written.insert(Arc::clone(name)) {
             let rules = rules(self);
             self.fragment.chains.push(regular(name, &self.comment, rules));
         }
-        is_new
     }
 
     /// Adds the chain that a front needs, and those that it leads to.
     fn target(&mut self, target: Target) {
         let name = self.name(target);
         match target {
-            Target::Cluster => self.balance(&name, &self.port.cluster),
-            Target::Local => self.balance(&name, &self.port.local),
+            Target::Cluster => self.chain(&name, |writer| writer.choose(List::Cluster)),
+            Target::Local => self.chain(&name, |writer| writer.choose(List::Local)),
             Target::External { by_origin: false } => {
                 self.target(Target::Cluster);
                 self.chain(&name, |writer| {
@@ -204,104 +209,38 @@ impl Writer<'_> {
         Verdict::Goto(name)
     }
 
-    /// Whether an endpoint is chosen by a hash of the source. A table as that of `maglev` would take some two hundred rules for each
-    /// service port, and every one of its places would be a verdict that the kernel checks at each change: here `source-hash` is in its
-    /// place.
-    fn hashes(&self, endpoints: usize) -> bool {
-        self.settings.balancing.scheduler(self.port.scheduler, endpoints) != Scheduler::Random
-    }
-
-    /// The chain that chooses an endpoint: the one that remembers the client, else the one that the scheduler gives.
-    fn balance(&mut self, name: &Arc<str>, endpoints: &[SocketAddr]) {
-        let names: Vec<Arc<str>> = endpoints.iter().map(|endpoint| self.endpoint_name(*endpoint)).collect();
-        if !self.chain(name, |writer| writer.balancing_rules(name, &names)) {
-            return;
-        }
-        if names.len() > 1 {
-            let mut map = Set::map(name, Types::Of(vec![NUMBER_TYPE]), ValueType::Verdict);
-            map.comment = Some(Arc::clone(&self.comment));
-            let verdicts = names.iter().map(|name| Verdict::Jump(Arc::clone(name))).collect();
-            let is_fixed = self.hashes(names.len());
-            self.fragment.choices.push(Choice { set: Arc::new(map), verdicts, is_fixed });
-        }
-        let local: BTreeSet<SocketAddr> = self.port.hairpin.iter().copied().collect();
-        for (endpoint, name) in endpoints.iter().zip(&names) {
-            self.endpoint(*endpoint, name, local.contains(endpoint));
-        }
-    }
-
-    fn balancing_rules(&self, map: &Arc<str>, endpoints: &[Arc<str>]) -> Vec<Rule> {
+    /// The rules that choose an endpoint of a list: the one that is remembered for the client, else the one that the scheduler gives.
+    fn choose(&self, list: List) -> Vec<Rule> {
         let mut rules = Vec::new();
         let mark = masqueraded_in_cluster(self.settings);
         rules.extend(mark.map(|matched| self.rule([matched, vec![jump(chain::MARK_MASQ)]].concat())));
-        if self.port.affinity_seconds.is_some() {
-            let remembered = |name: &Arc<str>| {
-                let is_known = Operand::InSet(Arc::clone(name));
-                self.rule([Statement::Match(vec![self.fields.source], is_known), goto(name)])
-            };
-            rules.extend(endpoints.iter().map(remembered));
+        let remembered = self.affinity.iter().flat_map(|affinity| affinity.remembered(list));
+        rules.extend(remembered.map(|statements| self.rule(statements)));
+        let fronts = self.port.fronts.iter().filter(|selection| list.is_used_by(&selection.action));
+        let (mut node_port, mut address) = (None, false);
+        for selection in fronts {
+            match Side::of(&selection.front) {
+                Side::NodePort => node_port = Some(selection.front.port),
+                Side::Address => address = true,
+            }
         }
-        // A packet that meets a change between the rule and its look-up may find that the map has lost its highest number, or find
-        // the chain of a new endpoint, which has no rules for it yet and returns here. The last rule is for this packet, so that
-        // none falls through to the reject rules because of a change. It holds no map, which the kernel would have to check again.
-        if let (Ok(count @ 2..), [first, ..]) = (u32::try_from(endpoints.len()), endpoints) {
-            let number = if self.hashes(endpoints.len()) {
-                balancing::hash(self.settings.family, self.settings.balancing.with_port, 0, count, 0)
-            } else {
-                Field::NumgenRandom(count)
-            };
-            rules.push(self.rule([Statement::Vmap(vec![number], Arc::clone(map))]));
-            let text = format!("{}, while endpoints change", self.port.label);
-            rules.push(rule([goto(first)], &comment(&text.into())));
-        } else {
-            rules.extend(endpoints.iter().map(|only| self.rule([goto(only)])));
-        }
-        rules
-    }
-
-    /// The chain of an endpoint, and its clients.
-    fn endpoint(&mut self, endpoint: SocketAddr, name: &Arc<str>, is_local: bool) {
-        if !self.written.insert(Arc::clone(name)) {
-            return;
-        }
-        let text = format!("{} -> {endpoint}", self.port.label);
-        self.fragment.chains.push(regular(name, &text, self.endpoint_rules(endpoint, name, is_local)));
-        if self.port.affinity_seconds.is_some() {
-            let mut clients = Set::new(name, Types::Named(vec![self.fields.address]));
-            clients.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
-            clients.size = Some(MAX_CLIENTS);
-            clients.comment = Some(Arc::clone(&self.comment));
-            self.fragment.learned.push(LearnedMap { set: Arc::new(clients), allowed: None });
-        }
-    }
-
-    fn endpoint_rules(&self, endpoint: SocketAddr, name: &Arc<str>, is_local: bool) -> Vec<Rule> {
-        let mut rules = Vec::new();
-        if is_local {
-            // A pod that reaches itself has to be masqueraded, or it would answer itself directly (D10).
-            let itself = Operand::Is(Data::from(endpoint.ip()));
-            let from_itself = Statement::Match(vec![self.fields.source], itself);
-            rules.push(self.rule([from_itself, jump(chain::MARK_MASQ)]));
-        }
-        // A rule of its own: it ends early when the set is full, and the packet has to go on.
-        rules.extend(self.port.affinity_seconds.map(|seconds| {
-            let timeout = Some(Duration::from_secs(u64::from(seconds)));
-            let (set, key) = (Arc::clone(name), vec![self.fields.source]);
-            self.rule([Statement::Update { set, key, value: Vec::new(), timeout }])
+        // Only packets to this node port may be looked up as such: another Service may have the number of a packet to an address.
+        rules.extend(node_port.into_iter().flat_map(|number| {
+            let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(number)));
+            self.choices(Side::NodePort, list, Some(is_node_port))
         }));
-        // nft loads a translation of ports only behind a match of the protocol.
-        let protocol = Operand::Is(Data::from(self.port.protocol.number()));
-        let is_protocol = Statement::Match(vec![Field::L4Proto], protocol);
-        rules.push(self.rule([is_protocol, Statement::Counter, Statement::Dnat(endpoint)]));
+        rules.extend(address.then(|| self.choices(Side::Address, list, None)).into_iter().flatten());
         rules
     }
-}
 
-/// The key of a front in its map.
-fn key(front: &Front) -> Data {
-    let protocol = front.protocol.number();
-    match front.destination {
-        Destination::Address(ip) => Data::from(ip).then(protocol).then(front.port),
-        Destination::NodePort(_) => Data::from(protocol).then(front.port),
+    /// The rules that pick an endpoint for a kind of front.
+    fn choices(&self, side: Side, list: List, only: Option<Statement>) -> Vec<Rule> {
+        let balancer = Balancer { side, list, masquerade: false, pick: self.pick(list) };
+        let choices = match balancer.pick {
+            // They are hundreds of rules, which all service ports share.
+            Pick::Table { .. } => vec![Statement::Verdict(balancer.goto())],
+            Pick::Random(_) | Pick::Hash { .. } => balancer.choices(self.settings.family),
+        };
+        choices.into_iter().map(|choice| self.rule(only.iter().cloned().chain([choice]).collect::<Vec<_>>())).collect()
     }
 }

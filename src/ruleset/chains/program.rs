@@ -7,9 +7,12 @@ use nft::statement::CtBit;
 use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Types, ValueType, Verdict};
 
 use super::{chain, set};
+use crate::model::Family;
 use crate::ruleset::counters::{self, Counters};
+use crate::ruleset::endpoints::{self, Balancer};
 use crate::ruleset::shared::{
-    Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
+    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
+    to_node_port_address,
 };
 use crate::ruleset::{LocalTraffic, Settings, localhost};
 use crate::table::{ChainContent, Program};
@@ -25,12 +28,14 @@ pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
-        slotted: Vec::new(),
-        // Two Services may claim one cluster IP.
-        shared: vec![set::CLUSTER_IPS.into()],
+        slotted: endpoints::maps().map(Into::into).into(),
+        shared: endpoints::shared_sets(),
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
-        on_demand: |_| None,
-        kinds: &["KUBE-SVC", "KUBE-SVL"],
+        // Those of scheduler `maglev`; a service port's own chains have the rules of the others.
+        on_demand: match settings.family {
+            Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
+            Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),
+        },
     }
 }
 
@@ -48,8 +53,12 @@ fn sets(settings: &Settings) -> Vec<Set> {
         verdicts(set::NO_ENDPOINTS_EXTERNAL, fields.front(), "External or load balancer IP without endpoints"),
         verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), "Node port without endpoints"),
     ]);
+    sets.extend(endpoints::sets(settings.family));
+    sets.extend(endpoints::affinity_sets(settings.family));
     sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
+    // Endpoints count in iptables mode, and here.
+    sets.iter_mut().filter(|set| endpoints::maps().contains(&&*set.name)).for_each(|set| set.counter = true);
     sets
 }
 
@@ -76,9 +85,14 @@ impl Rules<'_> {
                 vec![rule([self.node_ports(set::NODEPORTS)], "service ports by node port")],
             ),
             regular(chain::MARK_MASQ, purpose::MARK_MASQ, vec![rule([mark], "masquerade when it leaves")]),
-            regular("KUBE-POSTROUTING", "Masquerades what is marked", self.postrouting()),
+            regular(
+                "KUBE-POSTROUTING",
+                "Masquerades what is marked, and pods that reach themselves",
+                self.postrouting(),
+            ),
             regular("KUBE-INPUT", "Refuses fronts without endpoints", self.input()),
         ]);
+        chains.extend(endpoints::affinity_chains(self.settings.family));
         chains.extend(localhost::chain(self.settings));
         if self.settings.drop_invalid {
             let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];
@@ -170,7 +184,7 @@ impl Rules<'_> {
         ]
     }
 
-    /// Masquerades what is marked (D9). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    /// Masquerades what is marked (D9), and pods that reach themselves (D10). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
     fn postrouting(&self) -> Vec<Rule> {
         let mask = self.settings.masquerade_mark;
         let masquerade = [
@@ -179,7 +193,9 @@ impl Rules<'_> {
             Statement::Counter,
             Statement::MasqueradeFullyRandom,
         ];
-        vec![rule(masquerade, "masquerade what is marked")]
+        let end = [Statement::Counter, Statement::MasqueradeFullyRandom];
+        let itself = [&from_itself(&self.fields)[..], &end].concat();
+        vec![rule(masquerade, "masquerade what is marked"), rule(itself, "masquerade a pod that reaches itself")]
     }
 
     /// Node ports without endpoints are rejected where packets for this host arrive, and only there (D13).

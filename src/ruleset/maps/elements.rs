@@ -1,19 +1,17 @@
 //! A Service as elements of maps.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use nft::{Data, Element, Value, Verdict};
+use nft::{Element, Rule, Statement, Value, Verdict};
 
-use super::affinity::Affinity;
-use super::balancer::{Balancer, List, Pick};
-use super::{Side, chain, maglev, set};
-use crate::model::{Destination, Family, Front, Protocol, Scheduler};
-use crate::ruleset::balancing::Balancing;
-use crate::ruleset::{Settings, localhost, notes};
+use super::set;
+use crate::model::{Family, Front};
+use crate::ruleset::endpoints::{self, Affinity, Balancer, List, Side, key};
+use crate::ruleset::shared::{chain, jump, regular};
+use crate::ruleset::{Balancing, Settings, localhost, notes};
 use crate::select::{Action, PortSelection, ServiceSelection};
-use crate::table::{FIRST_PLACE, Fragment, Slots};
+use crate::table::{ChainContent, Fragment};
 
 /// What stands in a table for a Service.
 pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelection) -> Fragment {
@@ -41,29 +39,9 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
             }
         }
         localhost::write(settings, port, &mut fragment);
-        fragment.extend(notes::HEALTH_CHECKS, notes::element(port));
-        fragment.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
+        endpoints::of_port(port, &mut fragment);
     }
     fragment
-}
-
-/// A local endpoint as source and destination: how a packet looks after the translation that the endpoint sends to itself (D10).
-fn hairpin(endpoint: SocketAddr, protocol: Protocol) -> Element {
-    let address = Data::from(endpoint.ip());
-    Element::new(address.then(address).then(protocol.number()).then(endpoint.port()))
-}
-
-fn endpoint_data(endpoint: &SocketAddr) -> Data {
-    Data::from(endpoint.ip()).then(endpoint.port())
-}
-
-/// Side and key of a front.
-fn key(front: &Front) -> (Side, Data) {
-    let protocol = front.protocol.number();
-    match front.destination {
-        Destination::Address(ip) => (Side::Address, Data::from(ip).then(protocol).then(front.port)),
-        Destination::NodePort(_) => (Side::NodePort, Data::from(protocol).then(front.port)),
-    }
 }
 
 /// Writes the fronts of one service port into a fragment.
@@ -78,17 +56,17 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn front(&mut self, front: &Front, action: &Action) {
-        let (side, key) = key(front);
+        let (side, key) = (Side::of(front), key(front));
         match action {
             Action::Cluster { masquerade } => {
-                let verdict = self.balance(side, key, List::Cluster, *masquerade);
+                let verdict = self.balance(front, List::Cluster, *masquerade);
                 self.verdict(side.dispatch(), key, verdict);
             }
             Action::Local => {
-                let verdict = self.balance(side, key, List::Local, false);
+                let verdict = self.balance(front, List::Local, false);
                 self.verdict(side.dispatch(), key, verdict);
             }
-            Action::ByOrigin => self.by_origin(side, key),
+            Action::ByOrigin => self.by_origin(front),
             // The packet is dropped before it is known to conntrack; established connections never come here (D12).
             Action::Drop => self.verdict(side.dispatch(), key, Verdict::Drop),
             Action::Reject => self.verdict(side.no_endpoints(), key, Verdict::Goto(chain::REJECT.into())),
@@ -101,7 +79,7 @@ impl Writer<'_> {
 
     /// Writes the allowed sources: each is a range of keys from the front with its first address to the front with its last (D17).
     fn restrict(&mut self, front: &Front, sources: &[IpNet]) {
-        let (_, key) = key(front);
+        let key = key(front);
         self.fragment.extend(set::RESTRICTED, [Element::new(key)]);
         let ranges = sources.iter().map(|range| Element {
             key_end: Some(Box::new(key.then(range.broadcast()))),
@@ -111,56 +89,56 @@ impl Writer<'_> {
     }
 
     /// External policy Local: pods and this host use all endpoints, other clients the local ones or none (D6).
-    fn by_origin(&mut self, side: Side, key: Data) {
+    fn by_origin(&mut self, front: &Front) {
+        let (side, key) = (Side::of(front), key(front));
         self.verdict(side.dispatch(), key, Verdict::Goto(side.external_local().into()));
-        let cluster = self.balance(side, key, List::Cluster, false);
+        let cluster = self.balance(front, List::Cluster, false);
         self.verdict(side.cluster_policy(), key, cluster);
-        let local = self.balance(side, key, List::Local, false);
+        let local = self.balance(front, List::Local, false);
         self.verdict(side.local_policy(), key, local);
     }
 
     /// Fills the slots of a front and gives the verdict that picks one; an empty list drops.
-    fn balance(&mut self, side: Side, key: Data, list: List, masquerade: bool) -> Verdict {
-        let endpoints = match list {
-            List::Cluster => &self.port.cluster,
-            List::Local => &self.port.local,
-        };
-        if endpoints.is_empty() {
+    fn balance(&mut self, front: &Front, list: List, masquerade: bool) -> Verdict {
+        if list.of(self.port).is_empty() {
             return Verdict::Drop;
         }
-        let pick = self.fill(list.map(side), key, endpoints);
-        let balancer = Balancer { side, list, masquerade, pick };
+        let pick = endpoints::pick(self.balancing, self.port, list);
+        endpoints::fill(self.fragment, self.port, front, list, pick);
+        let balancer = Balancer { side: Side::of(front), list, masquerade, pick };
         match &self.affinity {
-            Some(affinity) => affinity.before(balancer, self.fragment),
+            Some(affinity) => sticky(affinity, &self.port.label, balancer, self.fragment),
             None => balancer.goto(),
         }
     }
 
-    /// Writes the endpoints of a front as its scheduler finds them.
-    fn fill(&mut self, set: &'static str, key: Data, endpoints: &[SocketAddr]) -> Pick {
-        let Balancing { with_port, .. } = self.balancing;
-        let scheduler = self.balancing.scheduler(self.port.scheduler, endpoints.len());
-        let (slots, pick) = match scheduler {
-            Scheduler::Random => (endpoints, Pick::Random(endpoints.len())),
-            Scheduler::SourceHash => (endpoints, Pick::Hash { count: endpoints.len(), with_port }),
-            Scheduler::Maglev => {
-                let size = self.balancing.places(endpoints.len());
-                let places = maglev::places(size, endpoints).into_iter().map(|(place, number)| {
-                    Element::mapping(key.then(FIRST_PLACE + place), Value::Data(endpoint_data(&endpoints[number])))
-                });
-                self.fragment.extend(set, places);
-                (maglev::last_resort(endpoints), Pick::Table { places: size, with_port })
-            }
-        };
-        let values = slots.iter().map(endpoint_data).collect();
-        let is_fixed = scheduler != Scheduler::Random;
-        self.fragment.slots.push(Slots { set: set.into(), prefix: key, values, is_fixed });
-        pick
-    }
-
-    fn verdict(&mut self, map: &'static str, key: Data, verdict: Verdict) {
+    fn verdict(&mut self, map: &'static str, key: nft::Data, verdict: Verdict) {
         let mut element = Element::mapping(key, Value::Verdict(verdict));
         element.comment = Some(Arc::clone(&self.comment));
         self.fragment.extend(map, [element]);
+    }
+}
+
+/// Puts the endpoint that is remembered for a client before the choice by the scheduler; gives the verdict that does both.
+fn sticky(affinity: &Affinity<'_>, label: &str, balancer: Balancer, fragment: &mut Fragment) -> Verdict {
+    let side = if balancer.side == Side::NodePort { "nodeport-" } else { "" };
+    let name = |masquerade| -> Arc<str> { format!("{side}{masquerade}{}", affinity.name(balancer.list)).into() };
+    let plain = Verdict::Goto(name(""));
+    let choice = vec![Statement::Verdict(Balancer { masquerade: false, ..balancer }.goto())];
+    let rules = affinity.remembered(balancer.list).into_iter().chain([choice]).map(Rule::new).collect();
+    push_once(fragment, regular(&name(""), label, rules));
+    if !balancer.masquerade {
+        return plain;
+    }
+    let marked = name("masq-");
+    let rules = vec![Rule::new([jump(chain::MARK_MASQ)]), Rule::new([Statement::Verdict(plain)])];
+    push_once(fragment, regular(&marked, label, rules));
+    Verdict::Goto(marked)
+}
+
+/// A port's fronts share chains; each is written once.
+fn push_once(fragment: &mut Fragment, content: ChainContent) {
+    if fragment.chains.iter().all(|known| known.chain.name != content.chain.name) {
+        fragment.chains.push(content);
     }
 }

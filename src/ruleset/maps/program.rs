@@ -5,25 +5,22 @@ use std::sync::Arc;
 use nft::expr::FibAddress;
 use nft::statement::CtBit;
 use nft::{
-    ChainType, DataType, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Table, TableName, Types, ValueType,
-    Verdict,
+    ChainType, DataType, Hook, Operand, Rule, Set, SetFlags, Statement, Table, TableName, Types, ValueType, Verdict,
 };
 
-use super::balancer::{Balancer, List};
-use super::{Side, affinity, chain, set};
+use super::set;
 use crate::model::Family;
 use crate::ruleset::counters::{self, Counters};
+use crate::ruleset::endpoints::{self, Balancer, Side};
 use crate::ruleset::shared::{
-    Fields, base, commented, common_sets, goto, jump, local_pod, priority, purpose, regular, to_node_port_address,
+    Fields, base, chain, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
+    to_node_port_address,
 };
 use crate::ruleset::{Settings, localhost};
 use crate::table::{ChainContent, Program};
 
 /// What the filter chains for packets to elsewhere do.
 const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
-
-/// Slot numbers are typed as what `numgen` gives below this number; it bounds nothing but the text of the type.
-const SLOT_TYPE: Field = Field::NumgenRandom(1 << 16);
 
 /// The fixed part of a table.
 pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
@@ -33,26 +30,13 @@ pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
-        slotted: Side::BOTH
-            .into_iter()
-            .flat_map(|side| [List::Cluster, List::Local].map(|l| l.map(side).into()))
-            .collect(),
-        // Two Services may claim one cluster IP, and be served by the same endpoints.
-        shared: vec![set::CLUSTER_IPS.into(), set::HAIRPIN.into()],
+        slotted: endpoints::maps().map(Into::into).into(),
+        shared: endpoints::shared_sets(),
         chains: Rules { settings, fields: Fields::of(family) }.chains(),
         on_demand: match family {
             Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
             Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),
         },
-        // The maps of session affinity are filled by rules.
-        kinds: &[],
-    }
-}
-
-fn key(fields: &Fields, side: Side) -> Vec<Field> {
-    match side {
-        Side::Address => fields.front(),
-        Side::NodePort => fields.node_port(),
     }
 }
 
@@ -60,12 +44,10 @@ fn sets(settings: &Settings) -> Vec<Set> {
     let family = settings.family;
     let fields = Fields::of(family);
     let mut sets = Vec::from(common_sets(family));
-    sets.push(commented(Set::new(set::HAIRPIN, hairpin_type(&fields)), "Local endpoints that may reach themselves"));
     sets.extend(source_sets(&fields));
-    for side in Side::BOTH {
-        sets.extend(side_maps(&fields, side));
-    }
-    sets.extend(affinity::sets(family));
+    sets.extend(Side::BOTH.into_iter().flat_map(|side| verdict_maps(&fields, side)));
+    sets.extend(endpoints::sets(family));
+    sets.extend(endpoints::affinity_sets(family));
     sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
     sets
@@ -83,29 +65,17 @@ fn source_sets(fields: &Fields) -> [Set; 2] {
     ]
 }
 
-fn hairpin_type(fields: &Fields) -> Types {
-    Types::Named(vec![fields.address, fields.address, DataType::InetProto, DataType::InetService])
-}
-
-/// The maps of one kind of front.
-fn side_maps(fields: &Fields, side: Side) -> Vec<Set> {
-    let key = key(fields, side);
+/// The maps of one kind of front from front to verdict.
+fn verdict_maps(fields: &Fields, side: Side) -> [Set; 4] {
     let verdicts = |name: &str, comment| {
-        let types = Types::Named(key.iter().map(|f| f.data_type()).collect());
+        let types = Types::Named(side.fields(fields).iter().map(|field| field.data_type()).collect());
         commented(Set::map(name, types, ValueType::Verdict), comment)
     };
-    let slots = |list: List, comment| {
-        let key = key.iter().copied().chain([SLOT_TYPE]).collect();
-        let endpoint = Types::Of(vec![fields.destination, Field::ThDport]);
-        commented(Set::map(list.map(side), Types::Of(key), ValueType::Data(endpoint)), comment)
-    };
-    vec![
+    [
         verdicts(side.dispatch(), "Front : number of endpoints and how to get there"),
         verdicts(side.cluster_policy(), "External policy Local, for pods and this host"),
         verdicts(side.local_policy(), "External policy Local, for other clients"),
         verdicts(side.no_endpoints(), "Front without endpoints"),
-        slots(List::Cluster, "Front . slot : endpoint of the cluster"),
-        slots(List::Local, "Front . slot : endpoint on this node"),
     ]
 }
 
@@ -148,7 +118,7 @@ impl Rules<'_> {
                 self.external_local_host(side),
             ));
         }
-        chains.extend(affinity::chains(self.settings.family));
+        chains.extend(endpoints::affinity_chains(self.settings.family));
         chains.extend(localhost::chain(self.settings));
         chains
     }
@@ -176,7 +146,7 @@ impl Rules<'_> {
 
     /// Obeys the map's verdict for the packet's front.
     fn vmap(&self, side: Side, map: &str) -> Rule {
-        Rule::new([Statement::Vmap(key(&self.fields, side), map.into())])
+        Rule::new([Statement::Vmap(side.fields(&self.fields), map.into())])
     }
 
     fn counts(&self) -> bool {
@@ -219,7 +189,7 @@ impl Rules<'_> {
     fn external_local(&self, side: Side) -> Vec<Rule> {
         let mut rules = Vec::new();
         if let Some(local) = &self.settings.local_traffic {
-            let to_cluster = Statement::Vmap(key(&self.fields, side), side.cluster_policy().into());
+            let to_cluster = Statement::Vmap(side.fields(&self.fields), side.cluster_policy().into());
             rules.push(Rule::new([local_pod(&self.fields, local, true), to_cluster]));
         }
         rules.push(Rule::new([Statement::FibLocal(FibAddress::Source), goto(side.external_local_host())]));
@@ -234,18 +204,13 @@ impl Rules<'_> {
     /// Masquerades what is marked (D9), and pods that reach themselves (D10). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
     fn postrouting(&self) -> Vec<Rule> {
         let mask = self.settings.masquerade_mark;
-        let itself = vec![self.fields.source, self.fields.destination, Field::L4Proto, Field::ThDport];
         vec![
             Rule::new([
                 Statement::MarkBits { mask, set: true },
                 Statement::ClearMarkBits(mask),
                 Statement::MasqueradeFullyRandom,
             ]),
-            Rule::new([
-                Statement::CtBit(CtBit::StatusDnat),
-                Statement::Match(itself, Operand::InSet(set::HAIRPIN.into())),
-                Statement::MasqueradeFullyRandom,
-            ]),
+            Rule::new([&from_itself(&self.fields)[..], &[Statement::MasqueradeFullyRandom]].concat()),
         ]
     }
 

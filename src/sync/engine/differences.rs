@@ -148,7 +148,6 @@ fn has(fragment: &Fragment, what: &What) -> bool {
     let Some(name) = what.name() else { return false };
     fragment.chains.iter().any(|content| *content.chain.name == *name)
         || fragment.learned.iter().any(|map| *map.set.name == *name)
-        || fragment.choices.iter().any(|choice| *choice.set.name == *name)
 }
 
 /// The service port, or the Service, that a comment names.

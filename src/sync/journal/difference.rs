@@ -25,9 +25,8 @@ pub(super) fn add(change: &mut Change, table: ChangedIn<'_>) {
 }
 
 fn add_endpoints(change: &mut Change, table: ChangedIn<'_>) {
-    let [chains_before, chains] = table.changed.chains();
-    let before = endpoints(table, table.changed.before_entries(), chains_before);
-    let now = endpoints(table, table.changed.entries(), chains);
+    let before = endpoints(table, table.changed.before_entries());
+    let now = endpoints(table, table.changed.entries());
     let Change { service, result, endpoints: told, .. } = change;
     let log = |endpoint, is_new| {
         if *result == Outcome::Committed {
@@ -61,11 +60,7 @@ fn add_endpoints(change: &mut Change, table: ChangedIn<'_>) {
 }
 
 /// The endpoints that a record leads to, sorted, each once.
-fn endpoints<'a>(
-    table: ChangedIn<'_>,
-    entries: impl Iterator<Item = Entry<'a>>,
-    chains: &[ChainContent],
-) -> Vec<SocketAddr> {
+fn endpoints<'a>(table: ChangedIn<'_>, entries: impl Iterator<Item = Entry<'a>>) -> Vec<SocketAddr> {
     let mut lists: Vec<Group<'_>> = Vec::new();
     let mut places: Vec<&[u8]> = Vec::new();
     for entry in entries {
@@ -83,7 +78,6 @@ fn endpoints<'a>(
     let mut all = Vec::with_capacity(lists.iter().map(|list| list.len()).sum());
     let values = lists.iter().flat_map(|list| list.values()).chain(places);
     all.extend(values.filter_map(|value| reading::slot_endpoint(table.family, value)));
-    all.extend(chains.iter().filter_map(reading::chain_endpoint));
     all.sort_unstable();
     all.dedup();
     all

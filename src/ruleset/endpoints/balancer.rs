@@ -1,41 +1,21 @@
-//! The small chains that pick one of N endpoints. One per kind and number, shared by all fronts that have that many. With scheduler
-//! `maglev` one per kind, whatever the number: see `maglev`.
+//! The rules that pick one of N endpoints, and the small chains of these rules: one for each kind and number, shared by all fronts that
+//! have that many. With scheduler `maglev` one for each kind, whatever the number: see `maglev`. Layout `chains` writes the rules into
+//! the chains of its service ports, but for those of `maglev`, which are too many.
 
 use std::fmt;
 use std::sync::Arc;
 
 use nft::{Field, Rule, Statement, Verdict};
 
-use super::{Side, chain};
+use super::{List, Side};
 use crate::model::Family;
 use crate::ruleset::balancing::hash;
-use crate::ruleset::shared::{Fields, regular};
+use crate::ruleset::shared::{Fields, chain, jump, regular};
 use crate::table::{ChainContent, FIRST_PLACE};
-
-/// Which list of endpoints is picked from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum List {
-    Cluster,
-    Local,
-}
-
-impl List {
-    const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
-
-    /// The map from front and slot to endpoint.
-    pub(super) const fn map(self, side: Side) -> &'static str {
-        match (side, self) {
-            (Side::Address, Self::Cluster) => "endpoints",
-            (Side::Address, Self::Local) => "local-endpoints",
-            (Side::NodePort, Self::Cluster) => "nodeport-endpoints",
-            (Side::NodePort, Self::Local) => "nodeport-local-endpoints",
-        }
-    }
-}
 
 /// How one is picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pick {
+pub(in crate::ruleset) enum Pick {
     /// Slots 0 to N - 1, each as likely; N is at least 1.
     Random(usize),
     /// The slot of 0 to N - 1 that the hash of the source gives.
@@ -45,16 +25,16 @@ pub(super) enum Pick {
 }
 
 /// How many places of a table a client tries. Where two endpoints share it, one place in 34 is taken, and one client in 300 finds none.
-pub(super) const TRIES: u32 = 192;
+const TRIES: u32 = 192;
 
 /// A chain that picks one of a front's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Balancer {
-    pub(super) side: Side,
-    pub(super) list: List,
+pub(in crate::ruleset) struct Balancer {
+    pub(in crate::ruleset) side: Side,
+    pub(in crate::ruleset) list: List,
     /// Mark for masquerading first.
-    pub(super) masquerade: bool,
-    pub(super) pick: Pick,
+    pub(in crate::ruleset) masquerade: bool,
+    pub(in crate::ruleset) pick: Pick,
 }
 
 impl Balancer {
@@ -71,12 +51,12 @@ impl Balancer {
         }
     }
 
-    pub(super) fn goto(self) -> Verdict {
+    pub(in crate::ruleset) fn goto(self) -> Verdict {
         Verdict::Goto(self.to_string().into())
     }
 
     /// The balancer with a name.
-    pub(super) fn parse(name: &str) -> Option<Self> {
+    pub(in crate::ruleset) fn parse(name: &str) -> Option<Self> {
         let kinds = Side::BOTH.into_iter().flat_map(|side| {
             List::BOTH.into_iter().flat_map(move |list| [false, true].map(|masquerade| (side, list, masquerade)))
         });
@@ -87,32 +67,27 @@ impl Balancer {
     }
 
     /// The chain with its rules.
-    pub(super) fn content(self, family: Family) -> ChainContent {
+    pub(in crate::ruleset) fn content(self, family: Family) -> ChainContent {
         let rules = if self.masquerade {
             let plain = Self { masquerade: false, ..self };
-            let mark = Verdict::Jump(chain::MARK_MASQ.into());
-            vec![Rule::new([Statement::Verdict(mark)]), Rule::new([Statement::Verdict(plain.goto())])]
+            vec![Rule::new([jump(chain::MARK_MASQ)]), Rule::new([Statement::Verdict(plain.goto())])]
         } else {
-            // Between the two look-ups of one packet the front may lose its highest slot, or get another scheduler. Slot 0 exists as
-            // long as the front has any endpoint, so no packet falls through to the reject rules because of a change.
-            let first = Field::NumgenRandom(1);
-            let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
-            numbers.map(|number| self.rule(family, number)).collect()
+            self.choices(family).into_iter().map(|choice| Rule::new([choice])).collect()
         };
         let comment =
             if self.masquerade { "Marks for masquerading, then picks".to_owned() } else { self.pick.comment() };
         regular(&self.to_string(), &comment, rules)
     }
 
-    /// Takes the endpoint with this number, if there is one.
-    fn rule(self, family: Family, number: Field) -> Rule {
-        let fields = Fields::of(family);
-        let mut key = match self.side {
-            Side::Address => fields.front(),
-            Side::NodePort => fields.node_port(),
-        };
-        key.push(number);
-        Rule::new([Statement::DnatToMap(key, Arc::from(self.list.map(self.side)))])
+    /// What a packet tries, one after the other; each takes the endpoint with a number, if there is one.
+    pub(in crate::ruleset) fn choices(self, family: Family) -> Vec<Statement> {
+        // Between the two look-ups of one packet the front may lose its highest slot, or get another scheduler. Slot 0 exists as
+        // long as the front has any endpoint, so no packet falls through to the reject rules because of a change.
+        let first = Field::NumgenRandom(1);
+        let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
+        let fields = self.side.fields(&Fields::of(family));
+        let map = Arc::from(self.list.map(self.side));
+        numbers.map(|number| Statement::DnatToMap([&fields[..], &[number]].concat(), Arc::clone(&map))).collect()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Session affinity: a map from client to endpoint for each service port that has it, however many endpoints there are.
 //!
 //! ```text
-//!  @services: front ─► affinity-X:       dnat to @affinity-X-8080 (client : address), port 8080; else goto lb-N
+//!  the chain of the service port (layout maps: affinity-X, chains: KUBE-SVC-H):
+//!      dnat to @affinity-X-8080 (client : address), port 8080; else an endpoint is chosen
 //!  after DNAT, on the first packet of each connection:
 //!  @affinity-services-tcp: original front ─► learn-affinity-X:   update @affinity-X-8080 { client timeout T : address }
 //! ```
@@ -31,10 +32,9 @@ use nft::{
     Verdict,
 };
 
-use super::balancer::{Balancer, List};
-use super::{Side, chain, set};
+use super::{List, Side};
 use crate::model::{Destination, Family, Front, Protocol};
-use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular};
+use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular, set};
 use crate::ruleset::stable_hash::fnv1a;
 use crate::select::PortSelection;
 use crate::select::size::PortSize;
@@ -75,7 +75,7 @@ pub(super) fn weight(size: &PortSize) -> u64 {
 }
 
 /// The maps of the fixed program.
-pub(super) fn sets(family: Family) -> Vec<Set> {
+pub(in crate::ruleset) fn sets(family: Family) -> Vec<Set> {
     let address = Fields::of(family).address;
     let map = |side, protocol| {
         let key = match side {
@@ -90,7 +90,7 @@ pub(super) fn sets(family: Family) -> Vec<Set> {
 }
 
 /// The chains of the fixed program: after DNAT, both for endpoints elsewhere and for those on this host.
-pub(super) fn chains(family: Family) -> Vec<ChainContent> {
+pub(in crate::ruleset) fn chains(family: Family) -> Vec<ChainContent> {
     let base = |name: &str, hook| {
         let rule = Rule::new([Statement::CtBit(CtBit::StatusDnat), jump(LEARN)]);
         base(
@@ -128,7 +128,7 @@ fn learn_rule(family: Family, side: Side, protocol: Protocol) -> Rule {
 }
 
 /// The affinity of one service port in one family.
-pub(super) struct Affinity<'a> {
+pub(in crate::ruleset) struct Affinity<'a> {
     port: &'a PortSelection,
     timeout: Duration,
     /// The part of its objects' names that no other service port has.
@@ -137,20 +137,13 @@ pub(super) struct Affinity<'a> {
 
 impl<'a> Affinity<'a> {
     /// `None` when the port has no affinity.
-    pub(super) fn of(port: &'a PortSelection) -> Option<Self> {
+    pub(in crate::ruleset) fn of(port: &'a PortSelection) -> Option<Self> {
         let timeout = Duration::from_secs(u64::from(port.affinity_seconds?));
         Some(Self { port, timeout, id: identifier(&port.label, port.protocol) })
     }
 
-    fn endpoints(&self, list: List) -> &[SocketAddr] {
-        match list {
-            List::Cluster => &self.port.cluster,
-            List::Local => &self.port.local,
-        }
-    }
-
     /// What the names of a list's objects have in common.
-    fn name(&self, list: List) -> String {
+    pub(in crate::ruleset) fn name(&self, list: List) -> String {
         match list {
             List::Cluster => format!("affinity-{}", self.id),
             List::Local => format!("affinity-local-{}", self.id),
@@ -163,7 +156,7 @@ impl<'a> Affinity<'a> {
 
     /// The port numbers of the endpoints of a list.
     fn ports(&self, list: List) -> BTreeSet<u16> {
-        self.endpoints(list).iter().map(SocketAddr::port).collect()
+        list.of(self.port).iter().map(SocketAddr::port).collect()
     }
 
     fn learn_name(&self) -> String {
@@ -171,7 +164,7 @@ impl<'a> Affinity<'a> {
     }
 
     /// The map and chains that all fronts of the port share.
-    pub(super) fn write_shared(&self, fragment: &mut Fragment) {
+    pub(in crate::ruleset) fn write_shared(&self, fragment: &mut Fragment) {
         let lists = [List::Cluster, List::Local];
         let maps = lists.into_iter().flat_map(|list| self.ports(list).into_iter().map(move |port| (list, port)));
         let maps: Vec<(List, u16)> = maps.collect();
@@ -191,7 +184,7 @@ impl<'a> Affinity<'a> {
         set.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
         set.size = Some(MAX_CLIENTS);
         set.comment = Some(comment(&self.port.label));
-        let endpoints = self.endpoints(list).iter().filter(|endpoint| endpoint.port() == port);
+        let endpoints = list.of(self.port).iter().filter(|endpoint| endpoint.port() == port);
         let mut allowed: Vec<Data> = endpoints.map(|endpoint| Data::from(endpoint.ip())).collect();
         allowed.sort();
         LearnedMap { set: Arc::new(set), allowed: Some(allowed) }
@@ -216,43 +209,19 @@ impl<'a> Affinity<'a> {
         }
     }
 
-    /// Puts the client's endpoint before the choice by the scheduler; gives the verdict that does both.
-    pub(super) fn before(&self, balancer: Balancer, fragment: &mut Fragment) -> Verdict {
-        let plain = self.sticky_chain(balancer);
-        let verdict = Verdict::Goto(Arc::clone(&plain.chain.name));
-        push_once(fragment, plain);
-        if !balancer.masquerade {
-            return verdict;
-        }
-        let name: Arc<str> = self.chain_name(balancer, "masq-").into();
-        let mark = Verdict::Jump(chain::MARK_MASQ.into());
-        let rules = vec![Rule::new([Statement::Verdict(mark)]), Rule::new([Statement::Verdict(verdict)])];
-        push_once(fragment, regular(&name, &self.port.label, rules));
-        Verdict::Goto(name)
-    }
-
-    fn chain_name(&self, balancer: Balancer, masquerade: &str) -> String {
-        let side = match balancer.side {
-            Side::Address => "",
-            Side::NodePort => "nodeport-",
-        };
-        format!("{side}{masquerade}{}", self.name(balancer.list))
-    }
-
-    fn sticky_chain(&self, balancer: Balancer) -> ChainContent {
+    /// The rules that send a client to the endpoint of a list that is remembered for it.
+    pub(in crate::ruleset) fn remembered(&self, list: List) -> Vec<Vec<Statement>> {
         let source = Fields::of(self.port.family).source;
         // nft loads a translation of ports only behind a match of the protocol.
         let sticky = |port| {
-            let map = self.map_name(balancer.list, port).into();
-            Rule::new([is_protocol(self.port.protocol), Statement::DnatToMapAndPort(vec![source], map, port)])
+            let map = self.map_name(list, port).into();
+            vec![is_protocol(self.port.protocol), Statement::DnatToMapAndPort(vec![source], map, port)]
         };
-        let choice = Rule::new([Statement::Verdict(Balancer { masquerade: false, ..balancer }.goto())]);
-        let rules = self.ports(balancer.list).into_iter().map(sticky).chain([choice]).collect();
-        regular(&self.chain_name(balancer, ""), &self.port.label, rules)
+        self.ports(list).into_iter().map(sticky).collect()
     }
 
     /// Has connections to a front remembered.
-    pub(super) fn learn_from(&self, front: &Front, comment: &Arc<str>, fragment: &mut Fragment) {
+    pub(in crate::ruleset) fn learn_from(&self, front: &Front, comment: &Arc<str>, fragment: &mut Fragment) {
         let (side, key) = match front.destination {
             Destination::Address(ip) => (Side::Address, Data::from(ip).then(front.port)),
             Destination::NodePort(_) => (Side::NodePort, Data::from(front.port)),
@@ -260,13 +229,6 @@ impl<'a> Affinity<'a> {
         let mut element = Element::mapping(key, Value::Verdict(Verdict::Goto(self.learn_name().into())));
         element.comment = Some(Arc::clone(comment));
         fragment.elements.push((SetName::Owned(learn_map(side, front.protocol)), element));
-    }
-}
-
-/// A port's fronts share chains; each is written once.
-fn push_once(fragment: &mut Fragment, content: ChainContent) {
-    if fragment.chains.iter().all(|known| known.chain.name != content.chain.name) {
-        fragment.chains.push(content);
     }
 }
 

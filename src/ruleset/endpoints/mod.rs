@@ -1,0 +1,190 @@
+//! The endpoints of fronts as elements of maps, and how one of them is chosen: the same in every layout.
+//!
+//! ```text
+//!  @endpoints (front . slot : endpoint): slots 0 to N - 1 of a front hold its endpoints
+//!      │ looked up with the packet's front and a number: numgen random mod N, or a hash of its source
+//!      ▼
+//!    dnat
+//! ```
+//!
+//! Takes a service port as it was selected, and adds to its fragment: the endpoints of a front ([`fill`]), the endpoints on this node
+//! ([`of_port`]), and what session affinity needs ([`Affinity`]). [`Balancer`] gives the rules that pick an endpoint. Pure.
+//!
+//! No chain, rule or set exists for an endpoint, so that one that is replaced is one element, whatever else there is in the table.
+
+mod affinity;
+mod balancer;
+mod maglev;
+
+use std::net::SocketAddr;
+
+use nft::{Data, Element, Field, Set, Types, Value, ValueType};
+
+use super::balancing::Balancing;
+use super::notes;
+use super::shared::{Fields, commented, set};
+use crate::model::{Destination, Family, Front, Protocol, Scheduler};
+use crate::select::size::PortSize;
+use crate::select::{Action, PortSelection};
+use crate::table::{FIRST_PLACE, Fragment, SetName, Slots};
+
+pub(super) use affinity::{Affinity, chains as affinity_chains, sets as affinity_sets};
+pub(super) use balancer::{Balancer, Pick};
+
+/// Slot numbers are typed as what `numgen` gives below this number; it bounds nothing but the text of the type.
+const SLOT_TYPE: Field = Field::NumgenRandom(1 << 16);
+
+/// Fronts come in two kinds with maps of their own: addresses, and node ports, whose key has no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Address,
+    NodePort,
+}
+
+impl Side {
+    pub(super) const BOTH: [Self; 2] = [Self::Address, Self::NodePort];
+
+    /// The kind of a front.
+    pub(super) const fn of(front: &Front) -> Self {
+        match front.destination {
+            Destination::Address(_) => Self::Address,
+            Destination::NodePort(_) => Self::NodePort,
+        }
+    }
+
+    /// What of a packet is its front.
+    pub(super) fn fields(self, fields: &Fields) -> Vec<Field> {
+        match self {
+            Self::Address => fields.front(),
+            Self::NodePort => fields.node_port(),
+        }
+    }
+}
+
+/// The key of a front in the maps of its kind.
+pub(super) fn key(front: &Front) -> Data {
+    let protocol = front.protocol.number();
+    match front.destination {
+        Destination::Address(ip) => Data::from(ip).then(protocol).then(front.port),
+        Destination::NodePort(_) => Data::from(protocol).then(front.port),
+    }
+}
+
+/// Which list of endpoints is picked from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    Cluster,
+    Local,
+}
+
+impl List {
+    pub(super) const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
+
+    /// The map from front and slot to endpoint.
+    pub(super) const fn map(self, side: Side) -> &'static str {
+        match (side, self) {
+            (Side::Address, Self::Cluster) => "endpoints",
+            (Side::Address, Self::Local) => "local-endpoints",
+            (Side::NodePort, Self::Cluster) => "nodeport-endpoints",
+            (Side::NodePort, Self::Local) => "nodeport-local-endpoints",
+        }
+    }
+
+    /// The endpoints of a service port.
+    pub(super) fn of(self, port: &PortSelection) -> &[SocketAddr] {
+        match self {
+            Self::Cluster => &port.cluster,
+            Self::Local => &port.local,
+        }
+    }
+
+    /// Whether an action leads packets to this list.
+    pub(super) const fn is_used_by(self, action: &Action) -> bool {
+        match action {
+            Action::ByOrigin => true,
+            Action::Cluster { .. } => matches!(self, Self::Cluster),
+            Action::Local => matches!(self, Self::Local),
+            Action::Drop | Action::Reject => false,
+        }
+    }
+}
+
+/// The names of the maps from front and number to endpoint.
+pub(super) const fn maps() -> [&'static str; 4] {
+    use List::{Cluster, Local};
+    use Side::{Address, NodePort};
+    [Cluster.map(Address), Local.map(Address), Cluster.map(NodePort), Local.map(NodePort)]
+}
+
+/// The sets and maps of the fixed program that are filled here, but for those of session affinity.
+pub(super) fn sets(family: Family) -> Vec<Set> {
+    let fields = Fields::of(family);
+    let pair = vec![fields.address, fields.address, nft::DataType::InetProto, nft::DataType::InetService];
+    let mut sets =
+        vec![commented(Set::new(set::HAIRPIN, Types::Named(pair)), "Local endpoints that may reach themselves")];
+    for side in Side::BOTH {
+        let slots = |list: List, comment| {
+            let key = side.fields(&fields).into_iter().chain([SLOT_TYPE]).collect();
+            let endpoint = Types::Of(vec![fields.destination, Field::ThDport]);
+            commented(Set::map(list.map(side), Types::Of(key), ValueType::Data(endpoint)), comment)
+        };
+        sets.push(slots(List::Cluster, "Front . slot : endpoint of the cluster"));
+        sets.push(slots(List::Local, "Front . slot : endpoint on this node"));
+    }
+    sets
+}
+
+/// The sets whose keys several Services may have: two may claim one cluster IP, and be served by the same endpoints.
+pub(super) fn shared_sets() -> Vec<SetName> {
+    vec![set::CLUSTER_IPS.into(), set::HAIRPIN.into()]
+}
+
+/// Writes what a service port has whatever its fronts are: its endpoints on this node, and the answer of its health check.
+pub(super) fn of_port(port: &PortSelection, fragment: &mut Fragment) {
+    fragment.extend(notes::HEALTH_CHECKS, notes::element(port));
+    fragment.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
+}
+
+/// A local endpoint as source and destination: how a packet looks after the translation that the endpoint sends to itself (D10).
+fn hairpin(endpoint: SocketAddr, protocol: Protocol) -> Element {
+    let address = Data::from(endpoint.ip());
+    Element::new(address.then(address).then(protocol.number()).then(endpoint.port()))
+}
+
+fn endpoint_data(endpoint: &SocketAddr) -> Data {
+    Data::from(endpoint.ip()).then(endpoint.port())
+}
+
+/// How an endpoint of a list is picked.
+pub(super) fn pick(balancing: Balancing, port: &PortSelection, list: List) -> Pick {
+    let count = list.of(port).len();
+    let Balancing { with_port, .. } = balancing;
+    match balancing.scheduler(port.scheduler, count) {
+        Scheduler::Random => Pick::Random(count),
+        Scheduler::SourceHash => Pick::Hash { count, with_port },
+        Scheduler::Maglev => Pick::Table { places: balancing.places(count), with_port },
+    }
+}
+
+/// Writes the endpoints of a list for a front, where its scheduler finds them.
+pub(super) fn fill(fragment: &mut Fragment, port: &PortSelection, front: &Front, list: List, pick: Pick) {
+    let (endpoints, key, set) = (list.of(port), key(front), list.map(Side::of(front)));
+    let mut slots = endpoints;
+    if let Pick::Table { places, .. } = pick {
+        let taken = maglev::places(places, endpoints).into_iter().map(|(place, number)| {
+            Element::mapping(key.then(FIRST_PLACE + place), Value::Data(endpoint_data(&endpoints[number])))
+        });
+        fragment.extend(set, taken);
+        slots = maglev::last_resort(endpoints);
+    }
+    let values = slots.iter().map(endpoint_data).collect();
+    let is_fixed = !matches!(pick, Pick::Random(_));
+    fragment.slots.push(Slots { set: set.into(), prefix: key, values, is_fixed });
+}
+
+/// What the elements of a service port of this size count, and the objects of its session affinity.
+pub(super) fn weight(balancing: Balancing, size: &PortSize) -> u64 {
+    let PortSize { fronts, sources, endpoints, scheduler, .. } = *size;
+    let slots = fronts.saturating_mul(balancing.elements(scheduler, endpoints).saturating_add(1));
+    slots.saturating_add(sources).saturating_add(affinity::weight(size))
+}
