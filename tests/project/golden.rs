@@ -129,20 +129,20 @@ fn the_chains_of_kube_dns_are_those_of_iptables_mode() {
     ] {
         assert!(text.contains(&format!("{front} : goto KUBE-SVC-{hash}")), "{front}");
     }
-    // Masquerading, then one of the endpoints: in iptables mode a rule with a probability for each.
+    // Masquerading, then one of the endpoints: in iptables mode a rule with a probability for each, and here an element.
     let marks = "ip saddr != 10.200.0.0/16 ip daddr @cluster-ips jump KUBE-MARK-MASQ";
-    let (first, second) = ("KUBE-SEP-X2ADUEUQITSVT76E", "KUBE-SEP-YKQ3S3HS332IQ2RP");
-    let choice = "numgen random mod 2 vmap @KUBE-SVC-TCOU7JCQXEZGVUNU";
-    assert_eq!(rules(&text, "KUBE-SVC-TCOU7JCQXEZGVUNU"), [marks, choice, &format!("goto {first}")]);
-    assert_eq!(rules(&text, "KUBE-SVC-NPX46M4PTMTKRN6Y"), [marks, "goto KUBE-SEP-HFMBYHW5FO36NATD"]);
-    let elements = text.split("map KUBE-SVC-TCOU7JCQXEZGVUNU {").nth(1).and_then(|rest| rest.split('}').next());
-    let elements: Vec<&str> = elements.unwrap_or_default().split(['{', ',']).map(str::trim).collect();
-    assert_eq!(elements[1..], [format!("0 : jump {first}"), format!("1 : jump {second}")]);
-    let itself = "ip saddr 10.200.192.74 jump KUBE-MARK-MASQ";
-    assert_eq!(rules(&text, first), [itself, "meta l4proto udp counter dnat to 10.200.192.74:53"]);
-    // The endpoint is on another node, so it has no rule for masquerading.
-    assert_eq!(rules(&text, second), ["meta l4proto udp counter dnat to 10.200.192.75:53"]);
-    assert_eq!(rules(&text, "KUBE-SEP-HFMBYHW5FO36NATD"), ["meta l4proto tcp counter dnat to 10.240.0.10:6443"]);
+    let choice =
+        |count| format!("dnat ip to ip daddr . meta l4proto . th dport . numgen random mod {count} map @endpoints");
+    assert_eq!(rules(&text, "KUBE-SVC-TCOU7JCQXEZGVUNU"), [marks, &choice(2), &choice(1)]);
+    // A lone endpoint needs no second try.
+    assert_eq!(rules(&text, "KUBE-SVC-NPX46M4PTMTKRN6Y"), [marks, &choice(1)]);
+    for (slot, endpoint) in [(0, "10.200.192.74"), (1, "10.200.192.75")] {
+        let element = format!("10.96.0.10 . udp . 53 . {slot} counter : {endpoint} . 53");
+        assert!(text.contains(&element), "{element}");
+    }
+    // The endpoint on this node may reach itself; that on another one is not this node's matter.
+    assert!(text.contains("10.200.192.74 . 10.200.192.74 . udp . 53"));
+    assert!(!text.contains("10.200.192.75 . 10.200.192.75"));
 }
 
 #[test]

@@ -113,8 +113,7 @@ fn normalised(dump: TableDump) -> HeldTable {
     let used = used_chains(&dump);
     let chains = dump.chains.into_iter().filter(|(name, _)| used.contains(&**name));
     let sets = dump.sets.into_iter().map(|(name, (set, elements))| {
-        let is_choice = set.value.is_some() && set.key.data_types() == [nft::DataType::Integer];
-        let is_slotted = is_choice || name.ends_with("endpoints") && set.value.is_some() && !name.starts_with("no-");
+        let is_slotted = name.ends_with("endpoints") && set.value.is_some() && !name.starts_with("no-");
         let elements = elements.iter().flat_map(|element| {
             let (key, rest) = (element.key.as_slice(), (&element.key_end, &element.value, &element.comment));
             match key.split_last_chunk::<4>() {

@@ -1,5 +1,5 @@
 //! Any table to any other, by one transaction, in a real kernel: what the difference of two tables does to the first makes it the
-//! second. Below Services: the tables are random elements, groups of slots, maps, choices and chains of a few owners.
+//! second. Below Services: the tables are random elements, groups of slots, maps and chains of a few owners.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kube_proxy::diff::{Collect, Records};
 use kube_proxy::kernel::{Kernel, Netfilter};
-use kube_proxy::table::{ChainContent, Choice, Fragment, LearnedMap, Program, SetName, Slots};
+use kube_proxy::table::{ChainContent, Fragment, LearnedMap, Program, SetName, Slots};
 use nft::{
     BaseChain, Chain, ChainType, Command, Data, DataType, Element, Family, Field, Hook, Operand, Rule, Set, SetFlags,
     Statement, Table, TableDump, TableName, Types, Value, ValueType, Verdict,
@@ -80,7 +80,6 @@ fn program(shape: Shape) -> Program {
         shared: vec![SetName::Borrowed("shared")],
         chains: vec![top],
         on_demand: balancer,
-        kinds: &[],
     }
 }
 
@@ -161,23 +160,18 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     subsequence(rules, 1..=3).prop_shuffle()
 }
 
-/// Chains of an owner, and a choice among them with the chain that makes it.
-fn chains(owner: u8) -> impl Strategy<Value = (Vec<ChainContent>, Vec<Choice>)> {
-    (prop::collection::btree_map(0..4_u8, rules(), 0..4), any::<bool>()).prop_map(move |(chains, choose)| {
+/// Chains of an owner, and one that leads to all of them.
+fn chains(owner: u8) -> impl Strategy<Value = Vec<ChainContent>> {
+    (prop::collection::btree_map(0..4_u8, rules(), 0..4), any::<bool>()).prop_map(move |(chains, leads)| {
         let name = |number| format!("own-{owner}-{number}");
         let mut contents: Vec<ChainContent> =
             chains.into_iter().map(|(number, rules)| chain(&name(number), rules)).collect();
-        let mut choices = Vec::new();
-        if choose && !contents.is_empty() {
-            let map: Arc<str> = format!("choice-{owner}").into();
-            let set = Set::map(&map, Types::Of(vec![SLOT]), ValueType::Verdict);
-            let verdicts = contents.iter().map(|content| Verdict::Jump(Arc::clone(&content.chain.name))).collect();
-            choices.push(Choice { set: Arc::new(set), verdicts, is_fixed: false });
-            let count = u32::try_from(contents.len()).expect("a few");
-            let pick = Rule::new([Statement::Vmap(vec![Field::NumgenRandom(count)], map)]);
-            contents.push(chain(&format!("picks-{owner}"), vec![pick]));
+        if leads {
+            let to = |content: &ChainContent| Statement::Verdict(Verdict::Jump(Arc::clone(&content.chain.name)));
+            let jumps = contents.iter().map(|content| Rule::new([to(content)])).collect();
+            contents.push(chain(&format!("leads-{owner}"), jumps));
         }
-        (contents, choices)
+        contents
     })
 }
 
@@ -190,14 +184,14 @@ fn learned(owner: u8) -> LearnedMap {
 
 fn part(owner: u8) -> impl Strategy<Value = (u8, Fragment)> {
     chains(owner)
-        .prop_flat_map(move |(chains, choices)| {
+        .prop_flat_map(move |chains| {
             let own = chains.iter().map(|content| Arc::clone(&content.chain.name)).collect();
             let elements = (fronts(owner, own), ranges(owner), shared());
-            (Just(chains), Just(choices), elements, slots(owner), any::<bool>())
+            (Just(chains), elements, slots(owner), any::<bool>())
         })
-        .prop_map(move |(chains, choices, (fronts, ranges, shared), slots, learns)| {
+        .prop_map(move |(chains, (fronts, ranges, shared), slots, learns)| {
             let learned = if learns { vec![learned(owner)] } else { Vec::new() };
-            (owner, Fragment { elements: [fronts, ranges, shared].concat(), slots, learned, choices, chains })
+            (owner, Fragment { elements: [fronts, ranges, shared].concat(), slots, learned, chains })
         })
 }
 

@@ -67,12 +67,15 @@ fn goto(chain: &str) -> Verdict {
 
 /// A front of shop/web with one slot.
 fn served(chain: &str) -> TableOf {
-    let slot =
-        Element::mapping(key("10.96.0.1", 80).then(0_u32), Value::Data(Data::from(ip("10.0.0.1")).then(8080_u16)));
     TableOf::new()
         .element("cluster-ips", Element::new(ip("10.96.0.1").into()))
         .leads("services", key("10.96.0.1", 80), goto(chain), "shop/web:http")
-        .element("endpoints", slot)
+        .element("endpoints", slot("10.96.0.1"))
+}
+
+/// The first slot of a front.
+fn slot(front: &str) -> Element {
+    Element::mapping(key(front, 80).then(0_u32), Value::Data(Data::from(ip("10.0.0.1")).then(8080_u16)))
 }
 
 #[test]
@@ -150,8 +153,8 @@ fn source_ranges_are_those_of_the_rules_in_layout_chains() {
         .rule("KUBE-FW-H", &[Statement::Counter, on("KUBE-PROXY-FIREWALL")])
         .rule("KUBE-EXT-H", &[Statement::FibLocal(FibAddress::Source), on("KUBE-SVC-H")])
         .rule("KUBE-EXT-H", &[Statement::Counter, Statement::Verdict(Verdict::Drop)])
-        .rule("KUBE-SVC-H", &[on("KUBE-SEP-H")])
-        .rule("KUBE-SEP-H", &[Statement::Dnat("10.0.0.1:8080".parse().unwrap())])
+        .rule("KUBE-SVC-H", &[Statement::DnatToMap(vec![Field::NumgenRandom(1)], "endpoints".into())])
+        .element("endpoints", slot("198.51.100.1"))
         .leads("KUBE-SERVICES", key("198.51.100.1", 80), goto("KUBE-FW-H"), "shop/web");
     let [front] = &table.fronts()[..] else { panic!("one front") };
     let sources: Vec<String> = front.sources.iter().flatten().map(ToString::to_string).collect();
@@ -182,7 +185,7 @@ fn source_ranges_are_those_of_the_elements_in_layout_maps() {
 }
 
 #[test]
-fn remembered_clients_are_counted_in_layout_maps() {
+fn remembered_clients_are_counted() {
     let update = |set: &str| Statement::Update {
         set: set.into(),
         key: vec![Field::IpSaddr],

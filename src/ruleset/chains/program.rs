@@ -9,7 +9,7 @@ use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Type
 use super::{chain, set};
 use crate::model::Family;
 use crate::ruleset::counters::{self, Counters};
-use crate::ruleset::endpoints::{self, Balancer};
+use crate::ruleset::endpoints::{self, Balancer, Side};
 use crate::ruleset::shared::{
     Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
     to_node_port_address,
@@ -53,7 +53,8 @@ fn sets(settings: &Settings) -> Vec<Set> {
         verdicts(set::NO_ENDPOINTS_EXTERNAL, fields.front(), "External or load balancer IP without endpoints"),
         verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), "Node port without endpoints"),
     ]);
-    sets.extend(endpoints::sets(settings.family));
+    sets.push(endpoints::hairpin_set(&fields));
+    sets.extend(Side::BOTH.into_iter().flat_map(|side| endpoints::slot_maps(&fields, side)));
     sets.extend(endpoints::affinity_sets(settings.family));
     sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);

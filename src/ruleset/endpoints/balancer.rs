@@ -25,7 +25,7 @@ pub(in crate::ruleset) enum Pick {
 }
 
 /// How many places of a table a client tries. Where two endpoints share it, one place in 34 is taken, and one client in 300 finds none.
-const TRIES: u32 = 192;
+pub(super) const TRIES: u32 = 192;
 
 /// A chain that picks one of a front's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,11 +184,11 @@ mod tests {
     fn a_packet_that_meets_a_shrinking_front_takes_slot_0() {
         let numbers = |pick| -> Vec<Field> {
             let balancer = Balancer { side: Side::Address, list: List::Cluster, masquerade: false, pick };
-            let number = |rule: &Rule| match &rule.statements[..] {
-                [Statement::DnatToMap(key, map)] if &**map == "endpoints" => *key.last().unwrap(),
+            let number = |choice: &Statement| match choice {
+                Statement::DnatToMap(key, map) if &**map == "endpoints" => *key.last().unwrap(),
                 other => panic!("{other:?}"),
             };
-            balancer.content(Family::V4).rules.iter().map(number).collect()
+            balancer.choices(Family::V4).iter().map(number).collect()
         };
         assert_eq!(numbers(Pick::Random(3)), [Field::NumgenRandom(3), Field::NumgenRandom(1)]);
         assert_eq!(numbers(Pick::Random(1)), [Field::NumgenRandom(1)]);

@@ -18,12 +18,12 @@ mod maglev;
 
 use std::net::SocketAddr;
 
-use nft::{Data, Element, Field, Set, Types, Value, ValueType};
+use nft::{Data, DataType, Element, Field, Set, Types, Value, ValueType};
 
 use super::balancing::Balancing;
 use super::notes;
 use super::shared::{Fields, commented, set};
-use crate::model::{Destination, Family, Front, Protocol, Scheduler};
+use crate::model::{Destination, Front, Protocol, Scheduler};
 use crate::select::size::PortSize;
 use crate::select::{Action, PortSelection};
 use crate::table::{FIRST_PLACE, Fragment, SetName, Slots};
@@ -116,22 +116,23 @@ pub(super) const fn maps() -> [&'static str; 4] {
     [Cluster.map(Address), Local.map(Address), Cluster.map(NodePort), Local.map(NodePort)]
 }
 
-/// The sets and maps of the fixed program that are filled here, but for those of session affinity.
-pub(super) fn sets(family: Family) -> Vec<Set> {
-    let fields = Fields::of(family);
-    let pair = vec![fields.address, fields.address, nft::DataType::InetProto, nft::DataType::InetService];
-    let mut sets =
-        vec![commented(Set::new(set::HAIRPIN, Types::Named(pair)), "Local endpoints that may reach themselves")];
-    for side in Side::BOTH {
-        let slots = |list: List, comment| {
-            let key = side.fields(&fields).into_iter().chain([SLOT_TYPE]).collect();
-            let endpoint = Types::Of(vec![fields.destination, Field::ThDport]);
-            commented(Set::map(list.map(side), Types::Of(key), ValueType::Data(endpoint)), comment)
-        };
-        sets.push(slots(List::Cluster, "Front . slot : endpoint of the cluster"));
-        sets.push(slots(List::Local, "Front . slot : endpoint on this node"));
-    }
-    sets
+/// The set of endpoints on this node.
+pub(super) fn hairpin_set(fields: &Fields) -> Set {
+    let pair = vec![fields.address, fields.address, DataType::InetProto, DataType::InetService];
+    commented(Set::new(set::HAIRPIN, Types::Named(pair)), "Local endpoints that may reach themselves")
+}
+
+/// The maps from front and number to endpoint, for one kind of front.
+pub(super) fn slot_maps(fields: &Fields, side: Side) -> [Set; 2] {
+    let slots = |list: List, comment| {
+        let key = side.fields(fields).into_iter().chain([SLOT_TYPE]).collect();
+        let endpoint = Types::Of(vec![fields.destination, Field::ThDport]);
+        commented(Set::map(list.map(side), Types::Of(key), ValueType::Data(endpoint)), comment)
+    };
+    [
+        slots(List::Cluster, "Front . slot : endpoint of the cluster"),
+        slots(List::Local, "Front . slot : endpoint on this node"),
+    ]
 }
 
 /// The sets whose keys several Services may have: two may claim one cluster IP, and be served by the same endpoints.

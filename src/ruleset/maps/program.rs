@@ -44,9 +44,12 @@ fn sets(settings: &Settings) -> Vec<Set> {
     let family = settings.family;
     let fields = Fields::of(family);
     let mut sets = Vec::from(common_sets(family));
+    sets.push(endpoints::hairpin_set(&fields));
     sets.extend(source_sets(&fields));
-    sets.extend(Side::BOTH.into_iter().flat_map(|side| verdict_maps(&fields, side)));
-    sets.extend(endpoints::sets(family));
+    for side in Side::BOTH {
+        sets.extend(verdict_maps(&fields, side));
+        sets.extend(endpoints::slot_maps(&fields, side));
+    }
     sets.extend(endpoints::affinity_sets(family));
     sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
