@@ -10,10 +10,12 @@ use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Report;
 use nft::Command;
 
-/// Fronts of a Service in a family: its cluster IP and its node port.
-const FRONTS: usize = 2;
-/// The rules of KUBE-SVC-H: one marks, and for each front one chooses and one serves a packet that meets a change.
-const RULES_THAT_CHOOSE: usize = 1 + 2 * FRONTS;
+/// Fronts of a Service in a family: its cluster IP, two external ones, and its node port.
+const FRONTS: usize = 3 + 1;
+/// The maps of their endpoints: one for addresses, one for node ports.
+const MAPS: usize = 2;
+/// The rules of KUBE-SVC-H: one marks, and for each map one chooses and one serves a packet that meets a change.
+const RULES_THAT_CHOOSE: usize = 1 + 2 * MAPS;
 
 /// The number of commands of each kind.
 type Sent = BTreeMap<&'static str, usize>;
@@ -89,7 +91,7 @@ fn a_replaced_endpoint_costs_one_element_of_each_front() {
         for list in [one_replaced(), first] {
             let (report, commands) = cluster.change([v4_slice(0, list.clone())]);
             let changed = if list == one_replaced() { 1 } else { 2 };
-            assert_eq!(sent(&commands), Sent::from([("delete elements", FRONTS), ("add elements", FRONTS)]));
+            assert_eq!(sent(&commands), Sent::from([("delete elements", MAPS), ("add elements", MAPS)]));
             assert_eq!(elements(&commands), 2 * FRONTS * changed);
             assert!(!report.full, "only what was touched is compared");
             assert!(!cluster.engine.has_emptied_chains());
@@ -102,10 +104,10 @@ fn another_endpoint_costs_one_element_of_each_front_and_the_rules_that_choose() 
     each_size(|cluster| {
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
         let rules = [("flush chain", 1), ("add rule", RULES_THAT_CHOOSE)];
-        assert_eq!(sent(&commands), Sent::from_iter(rules.into_iter().chain([("add elements", FRONTS)])));
+        assert_eq!(sent(&commands), Sent::from_iter(rules.into_iter().chain([("add elements", MAPS)])));
         assert_eq!(elements(&commands), FRONTS);
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
-        assert_eq!(sent(&commands), Sent::from_iter(rules.into_iter().chain([("delete elements", FRONTS)])));
+        assert_eq!(sent(&commands), Sent::from_iter(rules.into_iter().chain([("delete elements", MAPS)])));
         assert!(!cluster.engine.has_emptied_chains());
     });
 }
@@ -117,11 +119,11 @@ fn a_service_costs_its_own_chains() {
         let (_, commands) = cluster.change(served(2047, ENDPOINTS));
         // KUBE-SVC-H, and KUBE-EXT-H with two rules; a family.
         let (chains, rules) = (2 * 2, 2 * (RULES_THAT_CHOOSE + 2));
-        // In each family elements of the map of addresses, of that of node ports, of the cluster IPs, and of the endpoints of each front.
-        let of_elements = 2 * (3 + FRONTS);
+        // In each family elements of the two maps of fronts, of the cluster IPs, and of the maps of endpoints.
+        let of_elements = 2 * (2 + 1 + MAPS);
         let expected = [("add chain", chains), ("add rule", rules), ("add elements", of_elements)];
         assert_eq!(sent(&commands), Sent::from(expected));
-        assert_eq!(elements(&commands), 2 * (2 + 1 + FRONTS * usize::from(ENDPOINTS)));
+        assert_eq!(elements(&commands), 2 * (FRONTS + 1 + FRONTS * usize::from(ENDPOINTS)));
         let (_, commands) = cluster.change([Event::ServiceDeleted(name(2047))]);
         assert_eq!(sent(&commands), Sent::from([("flush chain", chains), ("delete elements", of_elements)]));
         assert_collected(cluster, chains);
@@ -137,7 +139,7 @@ fn affinity_costs_a_map_whatever_the_number_of_endpoints() {
         let (_, commands) = cluster.change([Event::ServiceApplied(sticky)]);
         assert_eq!(sent(&commands).get("add set"), Some(&2), "one a family");
         let (_, commands) = cluster.change([v4_slice(0, one_replaced())]);
-        assert_eq!(sent(&commands), Sent::from([("delete elements", FRONTS), ("add elements", FRONTS)]));
+        assert_eq!(sent(&commands), Sent::from([("delete elements", MAPS), ("add elements", MAPS)]));
     });
 }
 
@@ -188,7 +190,7 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
     });
     assert_eq!(costs[0], costs[1]);
     let (_, replaced) = costs[0][0];
-    assert_eq!(replaced.messages, 2 * FRONTS);
+    assert_eq!(replaced.messages, 2 * MAPS);
     assert!(replaced.bytes < 2048, "{replaced:?}");
 }
 
@@ -211,7 +213,7 @@ fn the_number_of_local_endpoints_costs_no_verdict_of_a_front() {
                 _ => None,
             })
             .collect();
-        assert_eq!(sets, [("health-check-nodeports", 1), ("hairpin", 1), ("health-check-nodeports", 1)]);
+        assert_eq!(sets, [("health-check-nodeports", 1), ("health-check-nodeports", 1), ("hairpin", 1)]);
     });
 }
 
@@ -227,13 +229,13 @@ fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
         };
         let before = size(cluster);
         cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] + 1);
+        assert_eq!(size(cluster)["endpoints"], before["endpoints"] + (FRONTS - 1));
         cluster.change([Event::ServiceDeleted(name(0))]);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] - usize::from(ENDPOINTS));
+        assert_eq!(size(cluster)["endpoints"], before["endpoints"] - (FRONTS - 1) * usize::from(ENDPOINTS));
         // After reading back the numbers of elements are the same.
         cluster.engine.compare_everything();
         cluster.sync(false);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] - usize::from(ENDPOINTS));
+        assert_eq!(size(cluster)["endpoints"], before["endpoints"] - (FRONTS - 1) * usize::from(ENDPOINTS));
         names.push(before.into_keys().collect::<Vec<_>>());
     });
     assert_eq!(names[0], names[1]);

@@ -307,9 +307,6 @@ fn of_sets(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
             Some(reason(format!("{} is a cluster IP, but no Service has {} on it", packet.destination, seen.port())))
         }
         "nodeport-addresses" => Some(to_node_port(packet.destination)),
-        _ if seen.leads_to().is_some_and(|chain| chain == set) => {
-            Some(plain(format!("{service} remembers {} (session affinity)", packet.source)))
-        }
         _ => None,
     })
 }

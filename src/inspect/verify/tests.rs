@@ -216,26 +216,23 @@ fn chains_of_a_service_name_it() {
     });
     assert!(removed.starts_with("shop/web:") && removed.contains(" lacks the chain KUBE-EXT-"), "{removed}");
     let flushed = one(|dump| {
-        let name = named(dump.chains.keys(), "KUBE-SEP-");
+        let name = named(dump.chains.keys(), "KUBE-SVC-");
         rules(dump, &name).clear();
     });
-    assert!(flushed.starts_with("shop/") && flushed.contains("the chain KUBE-SEP-"), "{flushed}");
-    let choice = one(|dump| {
-        let name = named(dump.sets.keys(), "KUBE-SVC-");
-        elements(dump, &name).remove(0);
-    });
-    assert!(choice.contains(" lacks the endpoint 10.244.1."), "{choice}");
+    assert!(flushed.starts_with("shop/") && flushed.contains("the chain KUBE-SVC-"), "{flushed}");
+    let endpoint = one(|dump| drop(elements(dump, "endpoints").remove(0)));
+    assert!(endpoint.contains(" lacks the endpoint 10.244.1."), "{endpoint}");
     let gone = one(|dump| {
-        let name = named(dump.sets.keys(), "KUBE-SEP-");
+        let name = named(dump.sets.keys(), "affinity-shop/");
         dump.sets.remove(&name);
     });
-    assert!(gone.starts_with("shop/sticky:http| shop/sticky:http lacks the set KUBE-SEP-"), "{gone}");
+    assert!(gone.starts_with("shop/sticky:http| shop/sticky:http lacks the map affinity-shop/"), "{gone}");
     let timeout = one(|dump| {
-        let name = named(dump.sets.keys(), "KUBE-SEP-");
+        let name = named(dump.sets.keys(), "affinity-shop/");
         set(dump, &name).timeout = Some(std::time::Duration::from_secs(1));
     });
     assert!(
-        timeout.contains("shop/sticky:http: the set KUBE-SEP-") && timeout.ends_with("has another time-out"),
+        timeout.contains("shop/sticky:http: the map affinity-shop/") && timeout.ends_with("has another time-out"),
         "{timeout}"
     );
 }
@@ -293,8 +290,8 @@ fn what_comes_and_goes_by_itself_is_no_difference() {
     assert!(sentence.contains("sends the client 203.0.113.7 to 10.244.9.9, which is no endpoint for it"), "{sentence}");
     assert!(sentence.starts_with("shop/sticky:http|"), "{sentence}");
     let emptied = |dump: &mut TableDump| {
-        let chain = Chain { name: "KUBE-SEP-GONE".into(), base: None, comment: None };
-        dump.chains.insert("KUBE-SEP-GONE".into(), (chain, Vec::new()));
+        let chain = Chain { name: "KUBE-SVC-GONE".into(), base: None, comment: None };
+        dump.chains.insert("KUBE-SVC-GONE".into(), (chain, Vec::new()));
     };
     assert_eq!(found("chains", emptied), []);
 }

@@ -102,43 +102,19 @@ fn table(family: Family) -> &'static str {
     if family == Family::V4 { "ip" } else { "ip6" }
 }
 
-/// What the rules remember of the clients of a port of `shop/web`, as `nft -j` shows it.
-fn entries(world: &World, layout: Layout, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
-    match layout {
-        Layout::Maps => map_entries(world, family, proto),
-        Layout::Chains => set_entries(world, family, proto),
-    }
-}
-
 fn list_table(world: &World, family: Family) -> Vec<Value> {
     let text = run(world.node.command("nft").args(["-j", "list", "table", table(family), "kube-proxy"]));
     let mut listing: Value = serde_json::from_str(&text).expect("nft -j prints JSON");
     listing["nftables"].as_array_mut().map(std::mem::take).expect("a list of objects")
 }
 
-/// The entries of layout `maps`, which has one map from client to endpoint for each port.
-fn map_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
+/// What the rules remember of the clients of a port of `shop/web`, as `nft -j` shows it: a map from client to endpoint.
+fn entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
     let name = format!("affinity-shop/web/{}", map_of(proto));
     let objects = list_table(world, family);
     let map = objects.iter().filter_map(|object| object.get("map")).find(|map| map["name"] == *name);
     let elements = map.expect("the map is listed")["elem"].as_array().cloned().unwrap_or_default();
     elements.iter().map(|element| entry(&element[0], address(&element[1]))).collect()
-}
-
-/// The entries of layout `chains`, which has a set of clients for each endpoint, with the name of the endpoint's chain.
-fn set_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
-    let objects = list_table(world, family);
-    let endpoint = |name: &Value| {
-        let rules = objects.iter().filter_map(|object| object.get("rule")).filter(|rule| rule["chain"] == *name);
-        let dnat = rules.flat_map(|rule| rule["expr"].as_array()).flatten().find_map(|expr| expr.get("dnat"));
-        address(&dnat.expect("an endpoint's chain translates")["addr"])
-    };
-    let sets = objects.iter().filter_map(|object| object.get("set")).filter(|set| set["comment"] == label_of(proto));
-    let elements = sets.flat_map(|set| {
-        let elements = set["elem"].as_array().cloned().unwrap_or_default();
-        elements.into_iter().map(|element| (element, endpoint(&set["name"])))
-    });
-    elements.map(|(element, endpoint)| entry(&element, endpoint)).collect()
 }
 
 fn address(value: &Value) -> IpAddr {
@@ -154,15 +130,6 @@ fn map_of(proto: Proto) -> &'static str {
     if proto == Proto::Tcp { "http/tcp-8080" } else { "dns/udp-9090" }
 }
 
-fn label_of(proto: Proto) -> &'static str {
-    if proto == Proto::Tcp { "shop/web:http" } else { "shop/web:dns" }
-}
-
-/// How many sets or maps remember the clients of a port in a family.
-fn memories(layout: Layout) -> usize {
-    if layout == Layout::Maps { 1 } else { ALL.len() }
-}
-
 // The endpoint of a client is remembered, and its new connections go there (E1, E2).
 test_in_each_layout!(a_client_stays_with_its_endpoint_and_clients_are_spread);
 fn a_client_stays_with_its_endpoint_and_clients_are_spread(layout: Layout) {
@@ -175,7 +142,7 @@ fn a_client_stays_with_its_endpoint_and_clients_are_spread(layout: Layout) {
         for _ in 0..4 {
             assert_eq!(connect_all(&world, proto, front), first);
         }
-        let known = entries(&world, layout, family, proto);
+        let known = entries(&world, family, proto);
         let remembered: BTreeMap<_, _> = known.iter().map(|(client, entry)| (*client, entry.endpoint)).collect();
         assert_eq!(remembered, first.iter().map(|(client, endpoint)| (*client, endpoint.ip())).collect());
         assert!(known.values().all(|entry| entry.timeout == u64::from(LONG)), "{known:?}");
@@ -198,14 +165,14 @@ fn each_new_connection_renews_the_time_and_afterwards_a_client_is_balanced_anew(
             sleep(time.mul_f32(0.65));
             assert_eq!(connect(&world, me, Proto::Tcp, front), endpoint);
             // Without renewal a third would be left; nft shows whole seconds.
-            let known = entries(&world, layout, family, Proto::Tcp);
+            let known = entries(&world, family, Proto::Tcp);
             assert!(known[&me].expires >= u64::from(seconds / 2), "{known:?}");
         }
     }
     let before: Vec<Memory> = all().map(|(_, _, front)| connect_all(&world, Proto::Tcp, front)).collect();
     sleep(time + Duration::from_millis(200));
     for ((family, _, front), before) in all().zip(before) {
-        assert!(entries(&world, layout, family, Proto::Tcp).is_empty());
+        assert!(entries(&world, family, Proto::Tcp).is_empty());
         assert_ne!(connect_all(&world, Proto::Tcp, front), before);
     }
 }
@@ -261,7 +228,7 @@ fn clients_of_a_removed_endpoint_move_and_the_others_stay(layout: Layout) {
     let before = connect_everywhere(&world);
     proxy.apply(&slices("shop", "web", &[0, 1, 2], &PORTS));
     for (family, proto, _) in fronts() {
-        let known = entries(&world, layout, family, proto);
+        let known = entries(&world, family, proto);
         assert!(!known.is_empty() && known.values().all(|entry| entry.endpoint != family.endpoint(3)), "{known:?}");
     }
     let moved = connect_everywhere(&world);
@@ -295,39 +262,28 @@ fn a_full_map_balances_new_clients(layout: Layout) {
     let world = world_of_clients();
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects(web(LONG)));
     let listing = nft::list_ruleset(&world.node);
-    assert_eq!(listing.matches("size 65536").count(), fronts().count() * memories(layout), "{listing}");
+    assert_eq!(listing.matches("size 65536").count(), fronts().count(), "{listing}");
     // While it runs, the tables are the proxy's alone.
     proxy.stop();
     for family in Family::ALL {
-        fill(&world, layout, family);
+        fill(&world, family);
         assert_spread_without_memory(&world, family);
     }
     proxy.launch();
     Family::ALL.iter().for_each(|family| assert_spread_without_memory(&world, *family));
 }
 
-/// Puts 65,536 clients into what remembers those of the TCP port.
-fn fill(world: &World, layout: Layout, family: Family) {
+/// Puts 65,536 clients into the map that remembers those of the TCP port.
+fn fill(world: &World, family: Family) {
     let client = |n: u32| match family {
         Family::V4 => format!("100.64.{}.{}", n >> 8, n & 0xff),
         Family::V6 => format!("2001:db8:64::{n:x}"),
     };
-    let clients = 0..65_536;
-    let add = |name: &str, elements: Vec<String>| {
-        let elements = elements.join(", ");
-        nft::load(&world.node, &format!("add element {} kube-proxy {name} {{ {elements} }}\n", table(family)));
-    };
-    if layout == Layout::Maps {
-        let endpoint = family.endpoint(0);
-        let elements = clients.map(|n| format!("{} : {endpoint}", client(n))).collect();
-        add(&format!("affinity-shop/web/{}", map_of(Proto::Tcp)), elements);
-        return;
-    }
-    let sets = list_table(world, family);
-    let sets = sets.iter().filter_map(|object| object.get("set"));
-    for set in sets.filter(|set| set["comment"] == label_of(Proto::Tcp)) {
-        add(set["name"].as_str().expect("a name"), clients.clone().map(client).collect());
-    }
+    let endpoint = family.endpoint(0);
+    let elements: Vec<String> = (0..65_536).map(|n| format!("{} : {endpoint}", client(n))).collect();
+    let name = format!("affinity-shop/web/{}", map_of(Proto::Tcp));
+    let elements = elements.join(", ");
+    nft::load(&world.node, &format!("add element {} kube-proxy {name} {{ {elements} }}\n", table(family)));
 }
 
 fn assert_spread_without_memory(world: &World, family: Family) {
@@ -346,7 +302,7 @@ fn a_new_time_out_holds_for_new_connections_and_forgets_no_client(layout: Layout
         let (old, new) = (client(family, 0), family.client());
         assert_eq!(connect(&world, old, proto, front), memory[&old]);
         connect(&world, new, proto, front);
-        let known = entries(&world, layout, family, proto);
+        let known = entries(&world, family, proto);
         assert_eq!(known.len(), memory.len() + 1);
         assert!(known[&old].expires > 300, "{:?}", known[&old]);
         assert_eq!(known[&new].timeout, 3_000);

@@ -238,10 +238,9 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
             ),
         ];
     }
-    let (choice, of_sticky) =
-        (named(listing, "map KUBE-SVC-", "shop/web:http"), named(listing, "chain KUBE-SVC-", "shop/sticky:http"));
-    let (endpoint, firewall) =
-        (named(listing, "chain KUBE-SEP-", "shop/web:dns -> "), named(listing, "chain KUBE-FW-", "shop/local:http"));
+    let (of_dns, of_sticky) =
+        (named(listing, "chain KUBE-SVC-", "shop/web:dns"), named(listing, "chain KUBE-SVC-", "shop/sticky:http"));
+    let firewall = named(listing, "chain KUBE-FW-", "shop/local:http");
     vec![
         tampering(
             "delete element ip kube-proxy KUBE-SERVICES { 10.96.0.1 . tcp . 80 }",
@@ -254,8 +253,12 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
             sticky,
             "has `drop` in place of `goto KUBE-SVC-",
         ),
-        tampering(&format!("delete element ip kube-proxy {choice} {{ 0 }}"), http, "lacks the endpoint 10.244."),
-        tampering(&format!("flush chain ip kube-proxy {endpoint}"), dns, "is empty"),
+        tampering(
+            "delete element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 }",
+            http,
+            "lacks the endpoint 10.244.",
+        ),
+        tampering(&format!("flush chain ip kube-proxy {of_dns}"), dns, "is empty"),
         tampering(&format!("insert rule ip kube-proxy {of_sticky} drop"), sticky, "should not have the rule"),
         tampering(&format!("flush chain ip kube-proxy {firewall}"), Some("shop/local:http"), "is empty"),
         tampering("flush map ip6 kube-proxy KUBE-SERVICES", http, "lacks the front [fd00:10:96::1]:80/tcp"),
@@ -278,23 +281,23 @@ fn last_rule(node: &Namespace, chain: &str) -> (String, String) {
 /// itself, since the second and the third are about the same set.
 fn of_affinity(node: &Namespace, layout: Layout, listing: &str) -> [Tampering; 3] {
     let sticky = Some("shop/sticky:http");
-    let (kind, set, elements) = match layout {
-        Layout::Maps => ("map", named(listing, "map affinity-shop/", "shop/sticky:http"), "typeof ip saddr : ip daddr"),
-        Layout::Chains => ("set", named(listing, "set KUBE-SEP-", "shop/sticky:http"), "type ipv4_addr"),
-    };
-    // The chains whose rules look at the set.
+    let map = named(listing, "map affinity-shop/", "shop/sticky:http");
+    // The chains whose rules look at the map.
     let chains = match layout {
         Layout::Maps => {
             ["", "nodeport-", "learn-"].map(|start| format!("{start}affinity-shop/sticky/http/tcp")).to_vec()
         }
-        Layout::Chains => vec![named(listing, "chain KUBE-SVC-", "shop/sticky:http"), set.clone()],
+        Layout::Chains => {
+            let choice = named(listing, "chain KUBE-SVC-", "shop/sticky:http");
+            vec![choice, "learn-affinity-shop/sticky/http/tcp".to_owned()]
+        }
     };
     let choice = &chains[0];
     let (rule, handle) = last_rule(node, choice);
     let emptied: String = chains.iter().map(|chain| format!("flush chain ip kube-proxy {chain}\n")).collect();
-    let gone = format!("{emptied}delete {kind} ip kube-proxy {set}");
+    let gone = format!("{emptied}delete map ip kube-proxy {map}");
     let anew = format!(
-        "add {kind} ip kube-proxy {set} {{ {elements}; size 65536; flags dynamic,timeout; timeout 1h; comment \"shop/sticky:http\"; }}"
+        "add map ip kube-proxy {map} {{ typeof ip saddr : ip daddr; size 65536; flags dynamic,timeout; timeout 1h; comment \"shop/sticky:http\"; }}"
     );
     let moved =
         format!("delete rule ip kube-proxy {choice} handle {handle}\ninsert rule ip kube-proxy {choice} {rule}");
