@@ -1,25 +1,18 @@
 //! How endpoints are chosen: our own setting, or what a configuration for ipvs mode asks for.
 
 use super::Diagnostics;
+use crate::config::Scheduler;
 use crate::config::file::KubeProxyConfiguration;
-use crate::config::{RulesetLayout, Scheduler};
 
 /// The least and the largest number of places in a table: fewer hold few endpoints, and more would be counted as slots of other programs.
 const TABLE_SIZES: std::ops::RangeInclusive<u32> = 67..=65_521;
 
 /// The scheduler of Services that name none; never [`Scheduler::Unset`].
 pub(super) fn scheduler(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Scheduler {
-    let scheduler = match file.nftables.scheduler {
+    match file.nftables.scheduler {
         Scheduler::Unset => of_ipvs(&file.ipvs.scheduler, diagnostics),
         set => set,
-    };
-    if scheduler == Scheduler::Maglev && file.nftables.ruleset_layout == RulesetLayout::Chains {
-        diagnostics.warn(
-            "nftables.rulesetLayout chains has no scheduler maglev: source-hash is in its place, and moves more clients when endpoints \
-             come or go",
-        );
     }
-    scheduler
 }
 
 /// What stands for a scheduler of ipvs mode. Each but its default is a warning, because the choice is not quite the same.

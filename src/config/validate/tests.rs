@@ -96,9 +96,7 @@ fn a_scheduler_of_ipvs_counts_where_ours_is_not_set() {
         let ours = format!("nftables: {{scheduler: random}}\nipvs: {{scheduler: {name}}}");
         assert_eq!(of(&ours), (Scheduler::Random, vec![]), "{name}");
     }
-    let (scheduler, warnings) = of("nftables: {scheduler: maglev, rulesetLayout: chains}");
-    assert_eq!((scheduler, warnings.len()), (Scheduler::Maglev, 1));
-    assert!(warnings[0].starts_with("nftables.rulesetLayout chains has no scheduler maglev"), "{warnings:?}");
+    assert_eq!(of("nftables: {scheduler: maglev, rulesetLayout: chains}"), (Scheduler::Maglev, vec![]));
 }
 
 #[test]

@@ -215,15 +215,14 @@ fn with_source_hash_the_same_endpoints_have_the_same_clients(layout: Layout) {
     assert_eq!(connect_all(&world, Proto::Tcp, front(Family::V4)), before);
 }
 
-// Two nodes choose alike, however the endpoints came, and so does a process that finds the rules of another (E11).
+// Two nodes choose alike, however the endpoints came and in either layout, and so does a process that finds the rules of another (E11).
 #[test]
 fn nodes_and_restarts_choose_alike() {
     for scheduler in ["source-hash", "maglev"] {
-        let config = config_with(Layout::Maps, scheduler);
         let (one, other) = (world_of_clients(), world_of_clients());
-        let _one = Proxy::start(&one.node, &config, &cluster(web(), &[0, 1, 2, 3]));
+        let _one = Proxy::start(&one.node, &config_with(Layout::Maps, scheduler), &cluster(web(), &[0, 1, 2, 3]));
         // The other node got there over other endpoints, one after the other, and was started anew in between.
-        let mut proxy = Proxy::start(&other.node, &config, &cluster(web(), &[2]));
+        let mut proxy = Proxy::start(&other.node, &config_with(Layout::Chains, scheduler), &cluster(web(), &[2]));
         proxy.apply(&slices("shop", "web", &[3, 1], &PORTS));
         proxy.kill();
         proxy.manifests().apply(&web().json());
