@@ -3,13 +3,16 @@
 //! A set with a size is kept in a hash table that never changes its own size: faster to fill and smaller than the one that grows
 //! (measured: 1.6 times). Its size cannot be changed either: a set that becomes too small is made anew, within the transaction that
 //! needs more. Pure.
+//!
+//! The kernel rounds four thirds of the size up to a power of two, and takes a table of so many pointers (`nft_hash_buckets` in
+//! `net/netfilter/nft_set_hash.c`). So only three times a power of two has no pointers to spare.
 
 use std::sync::Arc;
 
 use nft::Set;
 
-/// The least room; costs the kernel 16 KiB.
-const LEAST: usize = 1024;
+/// The least room; costs the kernel 8 KiB.
+const LEAST: usize = 3 << 8;
 
 /// Whether a set of this kind has a size: those that only this proxy fills, by whole keys. The size that a set of the program has itself
 /// stays as it is.
@@ -18,13 +21,15 @@ pub(super) fn applies(set: &Set) -> bool {
     set.size.is_none() && !by_ranges_or_rules && !set.flags.anonymous
 }
 
-/// The set with room for this many elements and a quarter more.
+/// The set with room for this many elements and an eighth more.
 pub(super) fn roomy(set: &Arc<Set>, count: usize) -> Arc<Set> {
     if !applies(set) {
         return Arc::clone(set);
     }
-    let size = (count + count / 4).max(LEAST).checked_next_power_of_two().unwrap_or(usize::MAX);
-    Arc::new(Set { size: Some(u32::try_from(size).unwrap_or(u32::MAX)), ..Set::clone(set) })
+    let needed = (count + count / 8).max(LEAST);
+    let size = needed.div_ceil(3).checked_next_power_of_two().and_then(|third| third.checked_mul(3));
+    let size = size.and_then(|size| u32::try_from(size).ok()).unwrap_or(u32::MAX);
+    Arc::new(Set { size: Some(size), ..Set::clone(set) })
 }
 
 /// Whether a present set is the wanted one, whatever room it has.
@@ -52,10 +57,10 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_a_quarter_more() {
+    fn there_is_room_for_an_eighth_more_and_a_third_of_it_is_a_power_of_two() {
         let size = |count| roomy(&set(), count).size;
-        assert_eq!([0, 819, 820, 20_000].map(size), [1024, 1024, 2048, 32_768].map(Some));
-        assert_eq!(size(1000), Some(2048));
+        assert_eq!([0, 682, 683, 684, 20_000].map(size), [768, 768, 768, 1536, 24_576].map(Some));
+        assert_eq!(size(1_000_000), Some(1_572_864));
         assert_eq!(size(usize::MAX / 2), Some(u32::MAX));
     }
 
@@ -74,8 +79,8 @@ mod tests {
         let wanted = set();
         let present = roomy(&wanted, 10);
         assert!(is_same_kind(&wanted, &present) && is_same_kind(&wanted, &wanted));
-        assert!(!is_outgrown(&wanted, present.size, 1024));
-        assert!(is_outgrown(&wanted, present.size, 1025));
+        assert!(!is_outgrown(&wanted, present.size, 768));
+        assert!(is_outgrown(&wanted, present.size, 769));
         assert!(is_outgrown(&wanted, wanted.size, 0));
         assert!(!is_same_kind(&wanted, &Set { comment: Some("x".into()), ..Set::clone(&present) }));
     }

@@ -10,10 +10,10 @@ use kube_proxy::sync::{Engine, Report};
 
 type Proxy = Engine<Netfilter>;
 
-/// Services with three addresses each: their fronts fill a map of 1,024.
-const FULL: u16 = 340;
+/// Services with three addresses each: their fronts fill a map of 768.
+const FULL: u16 = 256;
 /// Two more Services need a larger one.
-const MORE: u16 = 342;
+const MORE: u16 = 258;
 
 fn sync(proxy: &mut Proxy, events: impl IntoIterator<Item = Event>) -> Report {
     for event in events {
@@ -44,14 +44,14 @@ fn grows(layout: Layout, map: &str) {
     let namespace = Namespace::new("room");
     let size = || size_of(&namespace, map);
     namespace.enter(|| {
-        let (mut proxy, _) = programmed(layout, 250);
-        assert_eq!(size(), (1024, 750));
-        sync(&mut proxy, (250..FULL).flat_map(|n| served(n, 1)));
-        assert_eq!(size(), (1024, 1020), "what fits is added");
+        let (mut proxy, _) = programmed(layout, 220);
+        assert_eq!(size(), (768, 660));
+        sync(&mut proxy, (220..FULL).flat_map(|n| served(n, 1)));
+        assert_eq!(size(), (768, 768), "what fits is added");
 
         let report = sync(&mut proxy, (FULL..MORE).flat_map(|n| served(n, 1)));
-        assert_eq!(size(), (2048, 1026), "what does not fit gets a new map");
-        assert!(!report.full && report.added > 1026, "{report:?}");
+        assert_eq!(size(), (1536, 774), "what does not fit gets a new map");
+        assert!(!report.full && report.added > 774, "{report:?}");
         let report = proxy.sync(false).expect("nothing to do");
         assert_eq!(report.committed, None, "{report:?}");
 
@@ -62,10 +62,10 @@ fn grows(layout: Layout, map: &str) {
         let (mut again, report) = programmed(layout, MORE);
         // Only one endpoint differed; the sets keep the sizes that they have.
         assert!(report.added <= 4 && report.removed <= 4 && report.full, "{report:?}");
-        assert_eq!(size(), (2048, 1026));
+        assert_eq!(size(), (1536, 774));
 
         sync(&mut again, (20..MORE).map(|n| Event::ServiceDeleted(name(n))));
-        assert_eq!(size(), (2048, 60), "room stays");
+        assert_eq!(size(), (1536, 60), "room stays");
     });
 }
 
@@ -77,6 +77,11 @@ fn a_map_that_is_full_is_made_anew_with_more_room() {
 #[test]
 fn a_map_that_is_full_is_made_anew_in_layout_chains_too() {
     grows(Layout::Chains, "KUBE-SERVICES");
+}
+
+#[test]
+fn a_map_that_the_chains_of_all_services_look_at_is_made_anew_too() {
+    grows(Layout::Chains, "endpoints");
 }
 
 #[test]
