@@ -77,6 +77,7 @@ fn settings() -> Settings {
         local_traffic: None,
         node_ports: NodePorts::Everywhere,
         drop_invalid: false,
+        endpoint_maps: 1,
         balancing: Balancing::default(),
         localhost: kube_proxy::ruleset::Localhost::Ignored,
         counters: kube_proxy::ruleset::Counters::Off,

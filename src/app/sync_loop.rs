@@ -108,9 +108,10 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
     if config.counters == Counters::Off {
         return Ok(());
     }
-    let (metrics, limit) = (metrics.clone(), config.metrics_services_limit);
+    let (metrics, limit, maps) = (metrics.clone(), config.metrics_services_limit, config.endpoint_maps);
     let body = move || {
-        let mut reader = counters::Reader::open(metrics, limit).context("netfilter netlink socket of the counters")?;
+        let reader = counters::Reader::open(metrics, limit, maps);
+        let mut reader = reader.context("netfilter netlink socket of the counters")?;
         let mut failed = Once::default();
         loop {
             let next = reader.read();

@@ -97,6 +97,8 @@ pub struct Config {
     pub(crate) scheduler_hash: SchedulerHash,
     /// Places in a table of scheduler `maglev`; a prime number.
     pub(crate) maglev_table_size: u32,
+    /// How many maps share the endpoints of each kind, 1 to 64.
+    pub(crate) endpoint_maps: u8,
     /// The number of Services that have metrics of their own when the rules count.
     pub(crate) metrics_services_limit: usize,
     /// How traffic of local pods is recognised.

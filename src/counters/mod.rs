@@ -14,7 +14,8 @@ use foldhash::HashMap;
 use nft::{Connection, Data, Family, ReadError, TableName};
 
 use crate::metrics::Metrics;
-use crate::ruleset::counters::{Meaning, SETS, of_element, of_rule};
+use crate::ruleset::counters::{self, Meaning, of_element, of_rule};
+use crate::table::SetName;
 use ledger::{Ledger, Place};
 pub(crate) use refused::Refused;
 
@@ -29,6 +30,8 @@ pub(crate) struct Reader {
     metrics: Metrics,
     /// The number of service ports with series of their own.
     limit: usize,
+    /// The names of the sets with counters.
+    sets: Vec<SetName>,
     ledger: Ledger,
 }
 
@@ -37,8 +40,9 @@ impl Reader {
     ///
     /// # Errors
     /// The error that the kernel answers.
-    pub(crate) fn open(metrics: Metrics, limit: usize) -> std::io::Result<Self> {
-        Ok(Self { connection: Connection::open()?, metrics, limit, ledger: Ledger::default() })
+    pub(crate) fn open(metrics: Metrics, limit: usize, endpoint_maps: u8) -> std::io::Result<Self> {
+        let sets = counters::sets(endpoint_maps);
+        Ok(Self { connection: Connection::open()?, metrics, limit, sets, ledger: Ledger::default() })
     }
 
     /// Reads all counters and shows the totals; gives the time until the next reading. Before the first sync there are no counters.
@@ -67,14 +71,14 @@ impl Reader {
         })?;
         // The labels of fronts by the set and the key that they have there; only some sets have no labels of their own.
         let mut labels: HashMap<(&str, Data), Arc<str>> = HashMap::default();
-        for (number, (set, _)) in (0..).zip(SETS) {
+        for (number, set) in (0..).zip(&self.sets) {
             let mut found = Vec::new();
             self.connection.element_counters(&table, set, |element, count| {
                 let port_of = |set: &str, key: &[u8]| labels.get(&(set, Data::from_bytes(key)?)).cloned();
                 if let Some(meaning) = of_element(set, &element, port_of) {
                     reading.insert((Place::Element(family, number, element.key), meaning), count.packets);
                 }
-                found.extend(element.comment.map(|label| ((*set, element.key), label)));
+                found.extend(element.comment.map(|label| ((&**set, element.key), label)));
             })?;
             labels.extend(found);
         }

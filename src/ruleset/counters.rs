@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use nft::{Data, Element, Expr, RuleDump, Set, Value, Verdict};
 
-use super::notes;
 use super::shared::set::{CLUSTER_IPS, SERVICE_CIDRS};
+use super::{endpoints, notes};
+use crate::table::SetName;
 
 /// What the rules count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +47,7 @@ pub enum Meaning {
 }
 
 /// The sets with counters, of both layouts; those whose elements name a service port come first. Only those of endpoints have [`Counters::Endpoints`].
-pub const SETS: &[(&str, Counters)] = &[
+const SETS: &[(&str, Counters)] = &[
     ("services", Counters::Services),
     ("nodeports", Counters::Services),
     ("KUBE-SERVICES", Counters::Services),
@@ -65,9 +66,20 @@ pub const SETS: &[(&str, Counters)] = &[
     ("nodeport-local-endpoints", Counters::Endpoints),
 ];
 
+/// The names of the sets with counters, where so many maps share the endpoints of each kind.
+#[must_use]
+pub fn sets(endpoint_maps: u8) -> Vec<SetName> {
+    let names = |(name, least): &(&'static str, Counters)| match least {
+        Counters::Endpoints => endpoints::names(name, endpoint_maps).collect(),
+        Counters::Off | Counters::Services => vec![SetName::Borrowed(*name)],
+    };
+    SETS.iter().flat_map(names).collect()
+}
+
 /// Gives counters to the sets that have them.
 pub(super) fn add(counters: Counters, sets: &mut [Set]) {
-    let counts = |set: &Set| SETS.iter().any(|(name, least)| *name == &*set.name && *least <= counters);
+    let base = |set: &Set| endpoints::map(&set.name).map_or(SetName::from(set.name.to_string()), SetName::Borrowed);
+    let counts = |set: &Set| SETS.iter().any(|(name, least)| *name == base(set) && *least <= counters);
     sets.iter_mut().filter(|set| counts(set)).for_each(|set| set.counter = true);
 }
 
@@ -84,7 +96,7 @@ fn service_port(comment: &Arc<str>) -> Arc<str> {
 pub fn of_element(set: &str, element: &Element, port_of: impl Fn(&str, &[u8]) -> Option<Arc<str>>) -> Option<Meaning> {
     let label = || element.comment.as_ref().map(service_port);
     let dropped = element.value == Value::Verdict(Verdict::Drop);
-    match set {
+    match endpoints::map(set).unwrap_or(set) {
         // The fronts with an external policy Local are counted where the policy is applied.
         "services" | "nodeports" if leads_to_policy(&element.value) => None,
         "services"

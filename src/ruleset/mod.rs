@@ -50,6 +50,8 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// How endpoints are chosen.
     pub balancing: Balancing,
+    /// How many maps share the endpoints of each kind, from 1 up.
+    pub endpoint_maps: u8,
     /// What is refused at node ports on loopback addresses.
     pub localhost: Localhost,
     /// What the rules count.

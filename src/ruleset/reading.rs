@@ -80,10 +80,10 @@ pub fn has_drop(content: &ChainContent) -> bool {
     statements.any(|statement| matches!(statement, Statement::Verdict(Verdict::Drop)))
 }
 
-/// Whether the values of a set are endpoints of fronts.
+/// The name without its part of a set whose values are endpoints of fronts; `None` for any other set.
 #[must_use]
-pub fn has_endpoints(set: &str) -> bool {
-    endpoints::maps().contains(&set)
+pub fn endpoint_map(set: &str) -> Option<&'static str> {
+    endpoints::map(set)
 }
 
 /// The endpoint in a value of a slot or place.
@@ -128,6 +128,7 @@ mod tests {
             node_ports: NodePorts::Listed,
             drop_invalid: false,
             balancing: crate::ruleset::Balancing::default(),
+            endpoint_maps: 1,
             localhost: crate::ruleset::Localhost::Ignored,
             counters: Counters::Off,
             owned: false,

@@ -28,6 +28,7 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
         node_ports: node_ports(&config.node_port_addresses, family),
         drop_invalid: !config.conntrack.tcp_be_liberal,
         balancing: balancing(config),
+        endpoint_maps: config.endpoint_maps,
         localhost: localhost(config, family),
         counters: match config.counters {
             config::Counters::Off => Counters::Off,

@@ -307,8 +307,9 @@ fn first_cells(page: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The flags that upstream does not have.
-const OWN_FLAGS: [&str; 11] = [
+const OWN_FLAGS: [&str; 12] = [
     "--counters",
+    "--endpoint-maps",
     "--flowtable",
     "--maglev-table-size",
     "--manifests",

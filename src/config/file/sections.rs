@@ -49,6 +49,8 @@ pub(crate) struct Nftables {
     pub(crate) scheduler_hash: SchedulerHash,
     /// Places in a table of scheduler `maglev`.
     pub(crate) maglev_table_size: i32,
+    /// How many maps share the endpoints of each kind, so that a very large table can be read in little time.
+    pub(crate) endpoint_maps: i32,
 }
 
 /// `nftables.flowtable`: `off`, `auto`, or names of interfaces with commas between them. The names are checked with the other rules of the
@@ -202,6 +204,7 @@ impl Default for Nftables {
             scheduler: Scheduler::default(),
             scheduler_hash: SchedulerHash::default(),
             maglev_table_size: MAGLEV_TABLE_SIZE,
+            endpoint_maps: 1,
         }
     }
 }

@@ -102,6 +102,7 @@ fn check(
     let service_elements_limit = service_elements_limit(file, diagnostics);
     let scheduler = scheduler::scheduler(file, diagnostics);
     let maglev_table_size = scheduler::maglev_table_size(file, diagnostics);
+    let endpoint_maps = endpoint_maps(file, diagnostics);
     let metrics_limit = file.nftables.metrics_services_limit;
     let metrics_services_limit = diagnostics.not_negative("nftables.metricsServicesLimit", metrics_limit);
     let bind_address = addresses::ip("bindAddress", &file.bind_address, diagnostics);
@@ -126,6 +127,7 @@ fn check(
         scheduler,
         scheduler_hash: file.nftables.scheduler_hash,
         maglev_table_size: maglev_table_size?,
+        endpoint_maps: endpoint_maps?,
         metrics_services_limit: usize::try_from(metrics_services_limit?).unwrap_or(usize::MAX),
         detect_local: detect_local?,
         node_port_addresses: node_port_addresses?,
@@ -218,6 +220,13 @@ fn relist_removal_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnos
     let limit = file.nftables.relist_removal_limit;
     diagnostics.range("nftables.relistRemovalLimit", limit, 0..=100);
     u8::try_from(limit).ok()
+}
+
+/// The number of maps. More than 64 would only make a table harder to read.
+fn endpoint_maps(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
+    let maps = file.nftables.endpoint_maps;
+    diagnostics.range("nftables.endpointMaps", maps, 1..=64);
+    u8::try_from(maps).ok()
 }
 
 /// The limit; 0 in the configuration stands for none.

@@ -12,6 +12,7 @@ use nft::decode::RawElement;
 use nft::{Data, Element, Expr, Item, RuleDump, Set, Value, Verdict};
 
 use crate::model::{Destination, Family, Front, Protocol};
+use crate::ruleset::reading::endpoint_map;
 
 /// What both tables' objects say, before fronts are followed.
 #[derive(Default)]
@@ -144,7 +145,7 @@ impl Collected {
         let Element { key, key_end, value, comment, .. } = raw.element;
         let counted = raw.count.map(|count| count.packets);
         let mut key = Reader { family, bytes: key.as_slice() };
-        match &*set.name {
+        match endpoint_map(&set.name).unwrap_or(&set.name) {
             "cluster-ips" => self.cluster_ips.extend(key.address()),
             "nodeport-addresses" => self.node_addresses.extend(key.address()),
             "services" | "KUBE-SERVICES" => self.leads(key.front(), &value, comment, counted),

@@ -84,8 +84,8 @@ impl Writer<'_> {
     fn endpoints(&mut self, selection: &FrontSelection) {
         for list in List::BOTH.into_iter().filter(|list| list.is_used_by(&selection.action)) {
             if !list.of(self.port).is_empty() {
-                let pick = self.pick(list);
-                endpoints::fill(self.fragment, self.port, &selection.front, list, pick);
+                let balancer = self.balancer(Side::of(&selection.front), list);
+                endpoints::fill(self.fragment, self.port, &selection.front, balancer);
             }
         }
         if let Some(affinity) = &self.affinity {
@@ -93,8 +93,8 @@ impl Writer<'_> {
         }
     }
 
-    fn pick(&self, list: List) -> Pick {
-        endpoints::pick(self.settings.balancing, self.port, list)
+    fn balancer(&self, side: Side, list: List) -> Balancer {
+        endpoints::balancer(self.settings, self.port, side, list)
     }
 
     /// Adds the verdict for packets of a front to the map of its kind of front.
@@ -235,7 +235,7 @@ impl Writer<'_> {
 
     /// The rules that pick an endpoint for a kind of front.
     fn choices(&self, side: Side, list: List, only: Option<Statement>) -> Vec<Rule> {
-        let balancer = Balancer { side, list, masquerade: false, pick: self.pick(list) };
+        let balancer = self.balancer(side, list);
         let choices = match balancer.pick {
             // They are hundreds of rules, which all service ports share.
             Pick::Table { .. } => vec![Statement::Verdict(balancer.goto())],

@@ -28,7 +28,7 @@ pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
-        slotted: endpoints::maps().map(Into::into).into(),
+        slotted: endpoints::all_maps(settings.endpoint_maps),
         shared: endpoints::shared_sets(),
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
         // Those of scheduler `maglev`; a service port's own chains have the rules of the others.
@@ -54,12 +54,12 @@ fn sets(settings: &Settings) -> Vec<Set> {
         verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), "Node port without endpoints"),
     ]);
     sets.push(endpoints::hairpin_set(&fields));
-    sets.extend(Side::BOTH.into_iter().flat_map(|side| endpoints::slot_maps(&fields, side)));
+    sets.extend(Side::BOTH.into_iter().flat_map(|side| endpoints::slot_maps(&fields, side, settings.endpoint_maps)));
     sets.extend(endpoints::affinity_sets(settings.family));
     sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
     // Endpoints count in iptables mode, and here.
-    sets.iter_mut().filter(|set| endpoints::maps().contains(&&*set.name)).for_each(|set| set.counter = true);
+    sets.iter_mut().filter(|set| endpoints::map(&set.name).is_some()).for_each(|set| set.counter = true);
     sets
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use nft::{Field, Rule, Statement, Verdict};
 
-use super::{List, Side};
+use super::{List, Part, Side};
 use crate::model::Family;
 use crate::ruleset::balancing::hash;
 use crate::ruleset::shared::{Fields, chain, jump, regular};
-use crate::table::{ChainContent, FIRST_PLACE};
+use crate::table::{ChainContent, FIRST_PLACE, SetName};
 
 /// How one is picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(in crate::ruleset) struct Balancer {
     /// Mark for masquerading first.
     pub(in crate::ruleset) masquerade: bool,
     pub(in crate::ruleset) pick: Pick,
+    /// Which of several maps has the endpoints.
+    pub(in crate::ruleset) part: Part,
 }
 
 impl Balancer {
@@ -55,14 +57,20 @@ impl Balancer {
         Verdict::Goto(self.to_string().into())
     }
 
+    /// The map that has the endpoints.
+    pub(super) fn map(self) -> SetName {
+        self.part.name(self.list.map(self.side))
+    }
+
     /// The balancer with a name.
     pub(in crate::ruleset) fn parse(name: &str) -> Option<Self> {
+        let (name, part) = Part::split(name);
         let kinds = Side::BOTH.into_iter().flat_map(|side| {
             List::BOTH.into_iter().flat_map(move |list| [false, true].map(|masquerade| (side, list, masquerade)))
         });
         kinds.into_iter().find_map(|(side, list, masquerade)| {
             let pick = Pick::parse(name.strip_prefix(Self::prefix(side, list, masquerade))?)?;
-            Some(Self { side, list, masquerade, pick })
+            Some(Self { side, list, masquerade, pick, part })
         })
     }
 
@@ -86,14 +94,15 @@ impl Balancer {
         let first = Field::NumgenRandom(1);
         let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
         let fields = self.side.fields(&Fields::of(family));
-        let map = Arc::from(self.list.map(self.side));
+        let map = Arc::from(&*self.map());
         numbers.map(|number| Statement::DnatToMap([&fields[..], &[number]].concat(), Arc::clone(&map))).collect()
     }
 }
 
 impl fmt::Display for Balancer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", Self::prefix(self.side, self.list, self.masquerade), self.pick)
+        write!(f, "{}{}", Self::prefix(self.side, self.list, self.masquerade), self.pick)?;
+        self.part.0.map_or(Ok(()), |part| write!(f, ".{part}"))
     }
 }
 
@@ -169,13 +178,17 @@ mod tests {
                 });
                 for pick in hashes.chain([Pick::Random(12)]) {
                     for masquerade in [false, true] {
-                        let balancer = Balancer { side, list, masquerade, pick };
-                        assert_eq!(Balancer::parse(&balancer.to_string()), Some(balancer));
+                        for part in [None, Some(15)].map(Part) {
+                            let balancer = Balancer { side, list, masquerade, pick, part };
+                            assert_eq!(Balancer::parse(&balancer.to_string()), Some(balancer));
+                        }
                     }
                 }
             }
         }
-        for foreign in ["lb-", "lb-0", "lb-x", "lb-hash-", "lb-hash-port-0", "lb-maglev-x", "KUBE-SERVICES", "masq-"] {
+        for foreign in
+            ["lb-", "lb-0", "lb-x", "lb-hash-", "lb-hash-port-0", "lb-maglev-x", "lb-2.x", "KUBE-SERVICES", "masq-"]
+        {
             assert_eq!(Balancer::parse(foreign), None, "{foreign}");
         }
     }
@@ -183,7 +196,8 @@ mod tests {
     #[test]
     fn a_packet_that_meets_a_shrinking_front_takes_slot_0() {
         let numbers = |pick| -> Vec<Field> {
-            let balancer = Balancer { side: Side::Address, list: List::Cluster, masquerade: false, pick };
+            let balancer =
+                Balancer { side: Side::Address, list: List::Cluster, masquerade: false, pick, part: Part(None) };
             let number = |choice: &Statement| match choice {
                 Statement::DnatToMap(key, map) if &**map == "endpoints" => *key.last().unwrap(),
                 other => panic!("{other:?}"),

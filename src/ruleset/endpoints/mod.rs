@@ -11,6 +11,10 @@
 //! ([`of_port`]), and what session affinity needs ([`Affinity`]). [`Balancer`] gives the rules that pick an endpoint. Pure.
 //!
 //! No chain, rule or set exists for an endpoint, so that one that is replaced is one element, whatever else there is in the table.
+//!
+//! With `nftables.endpointMaps` above 1 there are so many of each map, `endpoints.0` and so on, and each service port has its endpoints in one of
+//! them ([`Part`]). The kernel lists a map in pieces of 32 KiB and walks from its first element to each of them (`nft_hash_walk` in
+//! `net/netfilter/nft_set_hash.c`), so that reading a map takes a time that grows with the square of its size.
 
 mod affinity;
 mod balancer;
@@ -21,8 +25,9 @@ use std::net::SocketAddr;
 use nft::{Data, DataType, Element, Field, Set, Types, Value, ValueType};
 
 use super::balancing::Balancing;
-use super::notes;
 use super::shared::{Fields, commented, set};
+use super::stable_hash::{fnv1a, mix};
+use super::{Settings, notes};
 use crate::model::{Destination, Front, Protocol, Scheduler};
 use crate::select::size::PortSize;
 use crate::select::{Action, PortSelection};
@@ -80,8 +85,8 @@ pub(super) enum List {
 impl List {
     pub(super) const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
 
-    /// The map from front and slot to endpoint.
-    pub(super) const fn map(self, side: Side) -> &'static str {
+    /// The map from front and slot to endpoint, if there is only one.
+    const fn map(self, side: Side) -> &'static str {
         match (side, self) {
             (Side::Address, Self::Cluster) => "endpoints",
             (Side::Address, Self::Local) => "local-endpoints",
@@ -109,11 +114,55 @@ impl List {
     }
 }
 
-/// The names of the maps from front and number to endpoint.
-pub(super) const fn maps() -> [&'static str; 4] {
+/// Which of several maps has the endpoints of a service port; `None` where there is only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part(Option<u8>);
+
+impl Part {
+    /// The part of a service port.
+    pub(super) fn of(maps: u8, port: &PortSelection) -> Self {
+        let hash = mix(fnv1a(port.label.as_bytes()) ^ u64::from(port.protocol.number()));
+        Self((maps > 1).then(|| u8::try_from(hash % u64::from(maps)).unwrap_or_default()))
+    }
+
+    /// All parts.
+    fn all(maps: u8) -> impl Iterator<Item = Self> {
+        (0..maps.max(1)).map(move |part| Self((maps > 1).then_some(part)))
+    }
+
+    /// The part, and what stands before it in a name.
+    fn split(name: &str) -> (&str, Self) {
+        let part = name.rsplit_once('.').and_then(|(name, part)| Some((name, Self(Some(part.parse().ok()?)))));
+        part.unwrap_or((name, Self(None)))
+    }
+
+    /// A name for this part.
+    fn name(self, name: &'static str) -> SetName {
+        self.0.map_or(name.into(), |part| format!("{name}.{part}").into())
+    }
+}
+
+/// The names of the maps from front and number to endpoint, without parts.
+const fn maps() -> [&'static str; 4] {
     use List::{Cluster, Local};
     use Side::{Address, NodePort};
     [Cluster.map(Address), Local.map(Address), Cluster.map(NodePort), Local.map(NodePort)]
+}
+
+/// The name without its part of a map from front and number to endpoint; `None` for any other set.
+pub(super) fn map(set: &str) -> Option<&'static str> {
+    let (name, _) = Part::split(set);
+    maps().into_iter().find(|known| *known == name)
+}
+
+/// The names of all these maps.
+pub(super) fn all_maps(parts: u8) -> Vec<SetName> {
+    maps().into_iter().flat_map(|map| names(map, parts)).collect()
+}
+
+/// The names of the parts of one of these maps.
+pub(super) fn names(map: &'static str, parts: u8) -> impl Iterator<Item = SetName> {
+    Part::all(parts).map(move |part| part.name(map))
 }
 
 /// The set of endpoints on this node.
@@ -123,16 +172,16 @@ pub(super) fn hairpin_set(fields: &Fields) -> Set {
 }
 
 /// The maps from front and number to endpoint, for one kind of front.
-pub(super) fn slot_maps(fields: &Fields, side: Side) -> [Set; 2] {
+pub(super) fn slot_maps(fields: &Fields, side: Side, parts: u8) -> Vec<Set> {
     let slots = |list: List, comment| {
-        let key = side.fields(fields).into_iter().chain([SLOT_TYPE]).collect();
+        let key: Vec<Field> = side.fields(fields).into_iter().chain([SLOT_TYPE]).collect();
         let endpoint = Types::Of(vec![fields.destination, Field::ThDport]);
-        commented(Set::map(list.map(side), Types::Of(key), ValueType::Data(endpoint)), comment)
+        names(list.map(side), parts).map(move |name| {
+            commented(Set::map(&name, Types::Of(key.clone()), ValueType::Data(endpoint.clone())), comment)
+        })
     };
-    [
-        slots(List::Cluster, "Front . slot : endpoint of the cluster"),
-        slots(List::Local, "Front . slot : endpoint on this node"),
-    ]
+    let cluster = slots(List::Cluster, "Front . slot : endpoint of the cluster");
+    cluster.chain(slots(List::Local, "Front . slot : endpoint on this node")).collect()
 }
 
 /// The sets whose keys several Services may have: two may claim one cluster IP, and be served by the same endpoints.
@@ -156,31 +205,33 @@ fn endpoint_data(endpoint: &SocketAddr) -> Data {
     Data::from(endpoint.ip()).then(endpoint.port())
 }
 
-/// How an endpoint of a list is picked.
-pub(super) fn pick(balancing: Balancing, port: &PortSelection, list: List) -> Pick {
-    let count = list.of(port).len();
+/// How an endpoint of a list is picked for fronts of a kind.
+pub(super) fn balancer(settings: &Settings, port: &PortSelection, side: Side, list: List) -> Balancer {
+    let (count, balancing) = (list.of(port).len(), settings.balancing);
     let Balancing { with_port, .. } = balancing;
-    match balancing.scheduler(port.scheduler, count) {
+    let pick = match balancing.scheduler(port.scheduler, count) {
         Scheduler::Random => Pick::Random(count),
         Scheduler::SourceHash => Pick::Hash { count, with_port },
         Scheduler::Maglev => Pick::Table { places: balancing.places(count), with_port },
-    }
+    };
+    Balancer { side, list, masquerade: false, pick, part: Part::of(settings.endpoint_maps, port) }
 }
 
-/// Writes the endpoints of a list for a front, where its scheduler finds them.
-pub(super) fn fill(fragment: &mut Fragment, port: &PortSelection, front: &Front, list: List, pick: Pick) {
-    let (endpoints, key, set) = (list.of(port), key(front), list.map(Side::of(front)));
+/// Writes the endpoints for a front where its balancer finds them.
+pub(super) fn fill(fragment: &mut Fragment, port: &PortSelection, front: &Front, balancer: Balancer) {
+    let Balancer { list, pick, .. } = balancer;
+    let (endpoints, key, set) = (list.of(port), key(front), balancer.map());
     let mut slots = endpoints;
     if let Pick::Table { places, .. } = pick {
         let taken = maglev::places(places, endpoints).into_iter().map(|(place, number)| {
             Element::mapping(key.then(FIRST_PLACE + place), Value::Data(endpoint_data(&endpoints[number])))
         });
-        fragment.extend(set, taken);
+        fragment.elements.extend(taken.map(|element| (set.clone(), element)));
         slots = maglev::last_resort(endpoints);
     }
     let values = slots.iter().map(endpoint_data).collect();
     let is_fixed = !matches!(pick, Pick::Random(_));
-    fragment.slots.push(Slots { set: set.into(), prefix: key, values, is_fixed });
+    fragment.slots.push(Slots { set, prefix: key, values, is_fixed });
 }
 
 /// What the elements of a service port of this size count, and the objects of its session affinity.

@@ -9,7 +9,7 @@ use super::set;
 use crate::model::{Family, Front};
 use crate::ruleset::endpoints::{self, Affinity, Balancer, List, Side, key};
 use crate::ruleset::shared::{chain, jump, regular};
-use crate::ruleset::{Balancing, Settings, localhost, notes};
+use crate::ruleset::{Settings, localhost, notes};
 use crate::select::{Action, PortSelection, ServiceSelection};
 use crate::table::{ChainContent, Fragment};
 
@@ -24,13 +24,7 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
         if let Some(affinity) = &affinity {
             affinity.write_shared(&mut fragment);
         }
-        let mut writer = Writer {
-            fragment: &mut fragment,
-            port,
-            balancing: settings.balancing,
-            affinity,
-            comment: Arc::clone(&port.label),
-        };
+        let mut writer = Writer { fragment: &mut fragment, settings, port, affinity, comment: Arc::clone(&port.label) };
         for front in &port.fronts {
             writer.comment = notes::on_front(&port.label, front);
             writer.front(&front.front, &front.action);
@@ -46,9 +40,9 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
 
 /// Writes the fronts of one service port into a fragment.
 struct Writer<'a> {
+    settings: &'a Settings,
     fragment: &'a mut Fragment,
     port: &'a PortSelection,
-    balancing: Balancing,
     affinity: Option<Affinity<'a>>,
     /// The comment of the front that is being written.
     comment: Arc<str>,
@@ -103,9 +97,9 @@ impl Writer<'_> {
         if list.of(self.port).is_empty() {
             return Verdict::Drop;
         }
-        let pick = endpoints::pick(self.balancing, self.port, list);
-        endpoints::fill(self.fragment, self.port, front, list, pick);
-        let balancer = Balancer { side: Side::of(front), list, masquerade, pick };
+        let balancer = endpoints::balancer(self.settings, self.port, Side::of(front), list);
+        endpoints::fill(self.fragment, self.port, front, balancer);
+        let balancer = Balancer { masquerade, ..balancer };
         match &self.affinity {
             Some(affinity) => sticky(affinity, &self.port.label, balancer, self.fragment),
             None => balancer.goto(),

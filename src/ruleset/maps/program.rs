@@ -30,7 +30,7 @@ pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
-        slotted: endpoints::maps().map(Into::into).into(),
+        slotted: endpoints::all_maps(settings.endpoint_maps),
         shared: endpoints::shared_sets(),
         chains: Rules { settings, fields: Fields::of(family) }.chains(),
         on_demand: match family {
@@ -48,7 +48,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
     sets.extend(source_sets(&fields));
     for side in Side::BOTH {
         sets.extend(verdict_maps(&fields, side));
-        sets.extend(endpoints::slot_maps(&fields, side));
+        sets.extend(endpoints::slot_maps(&fields, side, settings.endpoint_maps));
     }
     sets.extend(endpoints::affinity_sets(family));
     sets.extend(localhost::set(settings));

@@ -67,7 +67,7 @@ fn endpoints<'a>(table: ChangedIn<'_>, entries: impl Iterator<Item = Entry<'a>>)
         match entry.content {
             Content::Group(group) if lists.iter().rev().take(ALIKE).any(|list| list.has_values_of(group)) => {}
             Content::Group(group) => lists.push(group),
-            Content::Element(element) if reading::has_endpoints(table.set_name(entry)) => {
+            Content::Element(element) if reading::endpoint_map(table.set_name(entry)).is_some() => {
                 if let ValueRef::Data(value) = element.parts().value {
                     places.push(value);
                 }
