@@ -86,6 +86,13 @@ pub fn endpoint_map(set: &str) -> Option<&'static str> {
     endpoints::map(set)
 }
 
+/// Whether a map of so many endpoints takes long to read, so that several maps should share them (`nftables.endpointMaps`). Measured on
+/// kernel 6.18: three seconds for this number, which grow with the square.
+#[must_use]
+pub fn takes_long(set: &str, elements: usize) -> bool {
+    endpoint_map(set).is_some() && elements > 300_000
+}
+
 /// The endpoint in a value of a slot or place.
 #[must_use]
 pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
@@ -225,6 +232,14 @@ mod tests {
             }
         }
         assert_eq!(seen, BTreeSet::from(["dropped", "refused", "served"]));
+    }
+
+    #[test]
+    fn only_maps_of_endpoints_are_shared_out_when_they_are_large() {
+        for map in ["endpoints", "nodeport-local-endpoints", "endpoints.15"] {
+            assert!(takes_long(map, 300_001) && !takes_long(map, 300_000), "{map}");
+        }
+        assert!(!takes_long("services", 300_001) && !takes_long("affinity-a/endpoints", 300_001));
     }
 
     #[test]

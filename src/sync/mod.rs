@@ -48,6 +48,7 @@ use crate::kernel::{Kernel, Turn};
 use crate::logging::{duration, list};
 use crate::metrics::{Metrics, Transaction};
 use crate::model::{Event, Node};
+use crate::ruleset::reading;
 use chores::Chores;
 use locality::Counts;
 use repairs::{Repairs, Unlogged};
@@ -524,6 +525,15 @@ impl<K: Kernel> Sync<K> {
             numServices = services, numEndpoints = endpoints, %elapsed, sinceStart = %since_start,
             "Synced for the first time"
         );
+        let mut counts = self.engine.table_counts().flat_map(|(_, counts)| counts);
+        if let Some((map, elements)) = counts.find(|(map, elements)| reading::takes_long(map, *elements)) {
+            warn!(
+                map,
+                elements,
+                "Reading this map back takes long, because the kernel lists it in a time that grows with the square of its size; set \
+                 nftables.endpointMaps (--endpoint-maps) to 16"
+            );
+        }
     }
 
     /// Puts what a successful sync did into the metrics.

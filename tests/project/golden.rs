@@ -12,13 +12,14 @@ use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 
 /// Every cluster has a folder and an expected ruleset in each layout, and nothing else lies there.
-const CLUSTERS: [&str; 18] = [
+const CLUSTERS: [&str; 19] = [
     "affinity",
     "bridge-detector",
     "cluster-ip",
     "counters",
     "dual-stack-sctp",
     "empty",
+    "endpoint-maps",
     "external-ip",
     "hairpin",
     "internal-local",

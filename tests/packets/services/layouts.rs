@@ -1,8 +1,11 @@
-//! A restart with the other layout replaces the rules, and traffic goes on as before.
+//! A restart with the other layout, or with another number of maps of endpoints, replaces the rules, and traffic goes on as before.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use serde_json::json;
+
+use crate::inspect::{command, outcome};
 use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
 use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::nft;
@@ -38,6 +41,13 @@ fn assert_serving(world: &World, held: &[(Connection, Answer)]) {
     }
 }
 
+/// The fronts and where they lead, as `kube-proxy services` shows them.
+fn fronts(world: &World) -> String {
+    let (code, text, errors) = outcome(&mut command(&world.node, &["services", "-o", "wide"]));
+    assert_eq!(code, Some(0), "{text}{errors}");
+    text
+}
+
 test_in_each_layout!(a_change_of_layout_breaks_no_connection);
 fn a_change_of_layout_breaks_no_connection(layout: Layout) {
     // Connections outlive a restart with other rules (D12, O7).
@@ -50,9 +60,12 @@ fn a_change_of_layout_breaks_no_connection(layout: Layout) {
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
     let all_flows = || Family::ALL.into_iter().flat_map(flows).map(|(flow, _)| flow);
     let held: Vec<(Connection, Answer)> = all_flows().map(|flow| Connection::open(&world.client, flow)).collect();
-    for next in [layout.other(), layout] {
+    for (next, maps) in [(layout.other(), 1), (layout, 1), (layout, 16)] {
+        let listed = fronts(&world);
         proxy.stop();
-        proxy.configure(&config_in(next));
+        let mut config = config_in(next);
+        config["nftables"]["endpointMaps"] = json!(maps);
+        proxy.configure(&config);
         let is_done = AtomicBool::new(false);
         thread::scope(|scope| {
             let prober = scope.spawn(|| {
@@ -71,8 +84,10 @@ fn a_change_of_layout_breaks_no_connection(layout: Layout) {
             let count = prober.join().expect("every probe reaches an endpoint");
             assert!(count >= all_flows().count(), "nothing was probed during the change");
         });
-        let is_chains = nft::list_ruleset(&world.node).contains("chain KUBE-SVC-");
-        assert_eq!(is_chains, next == Layout::Chains);
+        let listing = nft::list_ruleset(&world.node);
+        assert_eq!(listing.contains("chain KUBE-SVC-"), next == Layout::Chains);
+        assert_eq!(listing.contains("map nodeport-endpoints.15 {"), maps == 16, "{listing}");
+        assert_eq!(fronts(&world), listed, "what operators see is the same");
         assert_serving(&world, &held);
     }
 }
