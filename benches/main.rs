@@ -234,12 +234,18 @@ fn shapes(table: &mut Table) {
             Shape { affinity: true, ..Shape::plain(500, ENDPOINTS) },
             Shape { affinity: true, ..Shape::plain(1_000, ENDPOINTS) },
         ),
+        (
+            "2,500 Services with affinity",
+            Shape { affinity: true, ..Shape::plain(2_500, ENDPOINTS) },
+            Shape { affinity: true, ..Shape::plain(5_000, ENDPOINTS) },
+        ),
     ];
     for (what, once, twice) in shapes {
         let (once, twice) = (best_first_sync(Layout::Maps, once), best_first_sync(Layout::Maps, twice));
         let (own, kernel) = (once.0.saturating_sub(once.1), once.1);
         table.time(&format!("first sync of {what}"), once.0, "");
-        table.ratio("  twice as many against that", twice.0, once.0, "2.5");
+        table.time("  twice as many", twice.0, "");
+        table.ratio("  against that", twice.0, once.0, "2.5");
         table.ratio("    our part of it", twice.0.saturating_sub(twice.1), own, "");
         table.ratio("    the kernel's part", twice.1, kernel, "");
     }

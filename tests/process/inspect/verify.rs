@@ -239,7 +239,7 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
         ];
     }
     let (of_dns, of_sticky) =
-        (named(listing, "chain KUBE-SVC-", "shop/web:dns"), named(listing, "chain KUBE-SVC-", "shop/sticky:http"));
+        (named(listing, "chain KUBE-EXT-", "shop/web:dns"), named(listing, "chain KUBE-EXT-", "shop/sticky:http"));
     let firewall = named(listing, "chain KUBE-FW-", "shop/local:http");
     vec![
         tampering(
@@ -270,11 +270,12 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
     ]
 }
 
-/// The last rule of a chain in nft's words, and its handle.
-fn last_rule(node: &Namespace, chain: &str) -> (String, String) {
+/// A rule of a chain that nft 1.0.6 writes as the proxy does, in nft's words, and its handle.
+fn a_rule(node: &Namespace, chain: &str) -> (String, String) {
     let listing = netns::run(node.command("nft").args(["-a", "list", "chain", "ip", "kube-proxy", chain]));
-    let rule = listing.lines().filter_map(|line| line.trim().split_once(" # handle ")).next_back().expect("a rule");
-    (rule.0.to_owned(), rule.1.to_owned())
+    let mut rules = listing.lines().filter_map(|line| line.trim().split_once(" # handle "));
+    let (rule, handle) = rules.rfind(|(rule, _)| rule.contains("jump ") || rule.contains("goto lb-")).expect("a rule");
+    (rule.to_owned(), handle.to_owned())
 }
 
 /// The changes that need more than one command: a rule in another place, a set with another time-out, a set that is gone. Each is made by
@@ -292,15 +293,18 @@ fn of_affinity(node: &Namespace, layout: Layout, listing: &str) -> [Tampering; 3
             vec![choice, "learn-affinity-shop/sticky/http/tcp".to_owned()]
         }
     };
-    let choice = &chains[0];
-    let (rule, handle) = last_rule(node, choice);
+    // To the other end of the chain.
+    let (moved, end) = match layout {
+        Layout::Maps => (chains[0].clone(), "insert"),
+        Layout::Chains => (named(listing, "chain KUBE-EXT-", "shop/sticky:http"), "add"),
+    };
+    let (rule, handle) = a_rule(node, &moved);
     let emptied: String = chains.iter().map(|chain| format!("flush chain ip kube-proxy {chain}\n")).collect();
     let gone = format!("{emptied}delete map ip kube-proxy {map}");
     let anew = format!(
         "add map ip kube-proxy {map} {{ typeof ip saddr : ip daddr; size 65536; flags dynamic,timeout; timeout 1h; comment \"shop/sticky:http\"; }}"
     );
-    let moved =
-        format!("delete rule ip kube-proxy {choice} handle {handle}\ninsert rule ip kube-proxy {choice} {rule}");
+    let moved = format!("delete rule ip kube-proxy {moved} handle {handle}\n{end} rule ip kube-proxy {moved} {rule}");
     [
         Tampering { change: moved, service: sticky, says: "are in another order" },
         Tampering { change: format!("{gone}\n{anew}"), service: sticky, says: "has another time-out" },
@@ -353,11 +357,16 @@ fn each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_righ
     }
     left.find_each(&of_the_structure());
     left.restore();
-    if layout == Layout::Maps {
-        // nft 1.0.6 does not take the rules of this chain one by one.
-        left.find_each(&[tampering("flush chain ip kube-proxy lb-4", None, "the chain lb-4 is empty")]);
-        left.restore();
-    }
+    // nft 1.0.6 does not take the rules of these chains one by one.
+    let emptied = match layout {
+        Layout::Maps => tampering("flush chain ip kube-proxy lb-4", None, "the chain lb-4 is empty"),
+        Layout::Chains => {
+            let chain = named(&list_ruleset(&node), "chain KUBE-SVC-", "shop/web:dns");
+            tampering(&format!("flush chain ip kube-proxy {chain}"), Some("shop/web:dns"), "is empty")
+        }
+    };
+    left.find_each(&[emptied]);
+    left.restore();
     left.find_each(&[tampering("delete table ip6 kube-proxy", None, "there is no table ip6 kube-proxy")]);
     left.restore();
 }
