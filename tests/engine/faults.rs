@@ -368,7 +368,7 @@ fn a_service_too_large_for_a_batch_does_not_stop_the_others() {
 #[test]
 fn what_is_too_large_only_together_is_sent_in_parts() {
     // Few enough for the smallest maps: one that grows is sent again as a whole.
-    let mut cluster = Cluster::new(100);
+    let mut cluster = Cluster::new(80);
     cluster.kernel.orders.borrow_mut().most_bytes = Some(80_000);
     assert!(cluster.sync().is_err());
     cluster.sync().expect("each part is taken");
