@@ -66,7 +66,7 @@ const WALLS: &[Wall] = &[
         modules: &["kernel", "model", "conntrack", "config", "logging"],
         words: &["nft::", "rustix", "std::fs", "std::thread"],
     },
-    Wall { module: "counters", modules: &["counters", "metrics", "model", "ruleset"], words: &["nft::"] },
+    Wall { module: "counters", modules: &["counters", "metrics", "model", "ruleset", "table"], words: &["nft::"] },
     Wall {
         module: "localhost",
         modules: &["localhost", "http", "metrics", "model", "select"],
