@@ -7,7 +7,7 @@
 //! ties them together. `changes` reports which files changed, `thread` runs it all.
 //!
 //! An event is sent while its file is still being read where that is possible: what is read goes at once to the model, so that a large file takes
-//! the memory of its text and no more.
+//! the memory of its text and of some thousand objects. Two threads share the items of a long list of JSON.
 //!
 //! Invariants: what cannot be read deletes nothing; of an object in two places the one at the smallest path counts; an
 //! event is sent only for an object whose meaning changed.
