@@ -47,6 +47,7 @@ fn from_api(table: &mut Table, services: u32, endpoints: u32, format: Format, go
     if let Value::Array(items) = manifests(services, endpoints)["items"].take() {
         server.apply(&items);
     }
+    server.encode();
     let mut proxy = Proxy::with_api(&node, &config(), &server.kubeconfig(&json!({})));
     let what = format!("{services} x {endpoints}, API server, {format:?}");
     measure(table, &mut proxy, &what, goals);

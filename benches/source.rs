@@ -8,7 +8,7 @@ use kube_proxy::model::State;
 use kube_proxy::source::ConvertOptions;
 use kube_proxy::source::convert::Converter;
 use kube_proxy::source::objects::{EndpointSlice, Service};
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cluster::manifests;
@@ -23,13 +23,13 @@ pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
     };
     let (slices, plain) = (of_kind("EndpointSlice"), of_kind("Service"));
     let count = u32::try_from(slices.len().max(1)).unwrap_or(u32::MAX);
-    table.time(&format!("decode a slice of {endpoints} endpoints"), decoding::<EndpointSlice>(&slices) / count, "");
-    table.time("decode a Service", decoding::<Service>(&plain) / count, "");
+    table.time(&format!("decode a slice of {endpoints} endpoints"), decoding::<EndpointSlice<'_>>(&slices) / count, "");
+    table.time("decode a Service", decoding::<Service<'_>>(&plain) / count, "");
     let mut converter = Converter::new(ConvertOptions::default());
     let mut state = State::new("node");
     let start = Instant::now();
     for text in &slices {
-        let slice: EndpointSlice = serde_json::from_str(text).expect("a slice");
+        let slice: EndpointSlice<'_> = serde_json::from_str(text).expect("a slice");
         if let Some(event) = converter.endpoint_slice(&slice).event {
             state.apply(event);
         }
@@ -37,7 +37,7 @@ pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
     table.time("  a slice from text into the model", start.elapsed() / count, "");
 }
 
-fn decoding<T: DeserializeOwned>(texts: &[String]) -> Duration {
+fn decoding<'a, T: Deserialize<'a>>(texts: &'a [String]) -> Duration {
     let start = Instant::now();
     for text in texts {
         std::hint::black_box(serde_json::from_str::<T>(text).expect("an object"));

@@ -64,7 +64,7 @@ impl FrameBuffer {
 
     /// Where the next whole line is, without its end.
     fn line(&mut self) -> Result<Option<(usize, usize)>, TooLong> {
-        let Some(length) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
+        let Some(length) = memchr::memchr(b'\n', &self.bytes[self.searched..]) else {
             self.searched = self.bytes.len();
             return if self.pending() > self.limit { Err(TooLong) } else { Ok(None) };
         };

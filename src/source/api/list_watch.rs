@@ -25,6 +25,8 @@ const MAX_EVENT: usize = 16 << 20;
 const MAX_PAGE: usize = 256 << 20;
 /// A resumed watch counts as working after so long without a failure, because it may have no news for a minute.
 const RESUMED: Duration = Duration::from_millis(200);
+/// How often it is noted at most that something of a watch arrived.
+const NOTED: Duration = Duration::from_millis(50);
 /// How long a server that ignores the parameter for a streaming list gets no such request: each one costs a wait for an end that does
 /// not come.
 const IGNORED: Duration = Duration::from_secs(600);
@@ -58,7 +60,7 @@ impl<O: Observer> Reflector<'_, O> {
             let request = Request::List(self.list_params(next));
             let (format, body) = self.page(&request).await?;
             self.received();
-            let page = self.decoder.page(format, body).map_err(Error::Malformed)?;
+            let page = self.decoder.page(format, &body).map_err(Error::Malformed)?;
             for object in page.objects {
                 self.applied(object).await?;
             }
@@ -112,21 +114,32 @@ impl<O: Observer> Reflector<'_, O> {
         if !is_list {
             self.received();
         }
-        let mut last = Instant::now();
+        let (mut last, mut noted) = (Instant::now(), None);
         self.watch_began = Some(last);
         let resumed = last + RESUMED;
         let format = response.format;
         let mut frames = FrameBuffer::new(format, MAX_EVENT);
         loop {
+            let mut came = false;
             while let Some(event) = frames.next().map_err(too_long)? {
                 is_list = self.event(format, event, is_list).await?;
+                came = true;
+            }
+            if came {
                 last = Instant::now();
             }
             let patience = if is_list { timing.initial } else { timing.idle };
             let deadline = (last + patience).min(end);
             let is_resuming = !is_list && self.outage.is_on() && resumed < deadline;
             match read(&mut response, &mut frames, if is_resuming { resumed } else { deadline }).await? {
-                Read::More => self.received(),
+                Read::More => {
+                    // A list comes in hundreds of thousands of pieces.
+                    let now = Instant::now();
+                    if noted.is_none_or(|noted| now.duration_since(noted) >= NOTED) {
+                        noted = Some(now);
+                        self.received();
+                    }
+                }
                 Read::TimedOut if is_resuming => self.recovered(),
                 Read::TimedOut if is_list => return Err(self.streaming_ignored()),
                 Read::TimedOut => {

@@ -33,7 +33,8 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
-use futures_util::future::select_all;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
@@ -91,7 +92,7 @@ pub(crate) trait Observer: Send + 'static {
     fn connected(&self, kind: &'static str, is: bool);
     /// The server answered a request, or the request failed.
     fn answered(&self, request: Answered<'_>);
-    /// The server sent something about a kind: objects, changes or a bookmark. Called for each piece of an answer.
+    /// The server sent something about a kind: objects, changes or a bookmark. Of several pieces within 50 ms only the first is noted.
     fn received(&self, kind: &'static str, at: SystemTime);
     /// The watch of a kind fails: where, why, and what is likely wrong. Called again from time to time while that lasts, and not at all
     /// for a failure that passes at once.
@@ -167,12 +168,14 @@ async fn run(
         recovered: &Notify::new(),
         timing,
     };
-    let reflectors = Resource::ALL.map(|kind| Box::pin(Reflector::new(kind, &shared, connection.clone()).run()));
+    // Of these only the one is polled that something came for.
+    let reflectors = Resource::ALL.map(|kind| Reflector::new(kind, &shared, connection.clone()).run());
+    let mut reflectors: FuturesUnordered<_> = reflectors.into_iter().collect();
     tokio::select! {
         // The handle was dropped.
         _ = stopped => Ok(()),
         // A reflector ends when the receiver is gone; the sync loop's thread reports why.
-        _ = select_all(reflectors) => Ok(()),
+        _ = reflectors.next() => Ok(()),
         () = client::announce_address(&options.client, &events) => Ok(()),
         error = startup::run(&options, seen, &events, &observer) => Err(error),
     }

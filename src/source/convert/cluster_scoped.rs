@@ -11,7 +11,7 @@ const DELETION_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl Converter {
     /// A Node.
-    pub(in crate::source) fn node(&mut self, object: &objects::Node) -> Converted {
+    pub(in crate::source) fn node(&mut self, object: &objects::Node<'_>) -> Converted {
         let mut fields = Fields::of("Node", &object.metadata);
         let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {
             return fields.finish(None);
@@ -28,7 +28,7 @@ impl Converter {
     }
 
     /// A ServiceCIDR, with its ranges normalised (A10).
-    pub(in crate::source) fn service_cidr(&mut self, object: &objects::ServiceCidr) -> Converted {
+    pub(in crate::source) fn service_cidr(&mut self, object: &objects::ServiceCidr<'_>) -> Converted {
         let mut fields = Fields::of("ServiceCIDR", &object.metadata);
         let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {
             return fields.finish(None);
@@ -39,11 +39,11 @@ impl Converter {
 }
 
 /// The first InternalIP, else the first ExternalIP; then the first of the other family in the same order (M4).
-fn raw_ips(object: &objects::Node, fields: &mut Fields) -> Vec<IpAddr> {
+fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {
         let addresses = object.status.addresses.iter().enumerate();
-        for (index, address) in addresses.filter(|(_, address)| address.type_ == wanted) {
+        for (index, address) in addresses.filter(|(_, address)| *address.type_ == *wanted) {
             all.extend(fields.ip(format_args!("status.addresses[{index}].address"), &address.address));
         }
     }
@@ -55,6 +55,7 @@ fn raw_ips(object: &objects::Node, fields: &mut Fields) -> Vec<IpAddr> {
 }
 
 /// Whether load balancers may send traffic to the Node: it is not being deleted and not about to be (L5).
-fn is_eligible(object: &objects::Node) -> bool {
-    object.metadata.deletion_timestamp.is_none() && !object.spec.taints.iter().any(|taint| taint.key == DELETION_TAINT)
+fn is_eligible(object: &objects::Node<'_>) -> bool {
+    object.metadata.deletion_timestamp.is_none()
+        && !object.spec.taints.iter().any(|taint| *taint.key == *DELETION_TAINT)
 }

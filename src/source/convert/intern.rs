@@ -4,8 +4,9 @@
 //!
 //! Invariant: unused names are removed from time to time, so the set grows with the cluster, not with time.
 
-use std::collections::HashSet;
 use std::sync::Arc;
+
+use foldhash::HashSet;
 
 /// Below this number of names unused ones are not searched for.
 const KEEP: usize = 1024;
@@ -19,7 +20,7 @@ pub(super) struct Interner {
 
 impl Default for Interner {
     fn default() -> Self {
-        Self { names: HashSet::new(), clean_at: KEEP }
+        Self { names: HashSet::default(), clean_at: KEEP }
     }
 }
 

@@ -15,12 +15,14 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use super::Problem;
-use super::objects::Metadata;
+use super::objects::{EndpointSlice, Message, Metadata, Node, Service, ServiceCidr, Text};
 use crate::model::{Event, ObjectName, Protocol};
 use intern::Interner;
 
@@ -47,6 +49,39 @@ pub struct Converted {
     pub problems: Vec<Problem>,
 }
 
+/// A kind of objects, named by the type of one that lives as long as the program.
+pub(super) trait ObjectKind {
+    /// An object, with its texts where they were read from.
+    type Object<'a>: Deserialize<'a> + Message<'a>;
+
+    /// Its `kind`, which is empty in a list and in protobuf, and its `metadata`.
+    fn head<'a>(object: &'a Self::Object<'_>) -> (&'a str, &'a Metadata<'a>);
+
+    /// What it means for the model.
+    fn convert(object: &Self::Object<'_>, converter: &mut Converter) -> Converted;
+}
+
+macro_rules! kind {
+    ($type:ident, $convert:ident) => {
+        impl ObjectKind for $type<'static> {
+            type Object<'a> = $type<'a>;
+
+            fn head<'a>(object: &'a Self::Object<'_>) -> (&'a str, &'a Metadata<'a>) {
+                (&object.kind, &object.metadata)
+            }
+
+            fn convert(object: &Self::Object<'_>, converter: &mut Converter) -> Converted {
+                converter.$convert(object)
+            }
+        }
+    };
+}
+
+kind!(Node, node);
+kind!(Service, service);
+kind!(EndpointSlice, endpoint_slice);
+kind!(ServiceCidr, service_cidr);
+
 /// Converts objects; shares equal node, zone, port and namespace names among all that it has converted.
 #[derive(Debug, Default)]
 pub struct Converter {
@@ -62,7 +97,7 @@ impl Converter {
     }
 
     /// The validated name of a namespaced object.
-    fn object_name(&mut self, meta: &Metadata, fields: &mut Fields) -> Option<ObjectName> {
+    fn object_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<ObjectName> {
         let name = valid_name(meta, fields)?;
         let namespace = &*meta.namespace;
         if !text::is_dns_label(namespace) {
@@ -73,21 +108,21 @@ impl Converter {
     }
 
     /// The validated name of an object without a namespace.
-    fn cluster_name(&mut self, meta: &Metadata, fields: &mut Fields) -> Option<Arc<str>> {
+    fn cluster_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
         valid_name(meta, fields).map(|name| self.names.share(name))
     }
 
     /// A port's name, which may be empty.
-    fn port_name(&mut self, name: &str, field: &str, fields: &mut Fields) -> Option<Arc<str>> {
+    fn port_name(&mut self, name: &str, field: Arguments<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
         if name.is_empty() || text::is_dns_label(name) {
             return Some(self.names.share(name));
         }
-        fields.problem(format!("{field}.name"), format!("{name:?} is not a DNS label; port ignored"));
+        fields.problem(format_args!("{field}.name"), format!("{name:?} is not a DNS label; port ignored"));
         None
     }
 }
 
-fn valid_name<'a>(meta: &'a Metadata, fields: &mut Fields) -> Option<&'a str> {
+fn valid_name<'a>(meta: &'a Metadata<'_>, fields: &mut Fields<'_>) -> Option<&'a str> {
     let name = &*meta.name;
     if text::is_dns_subdomain(name) {
         return Some(name);
@@ -98,20 +133,20 @@ fn valid_name<'a>(meta: &'a Metadata, fields: &mut Fields) -> Option<&'a str> {
 }
 
 /// Reads the fields of one object and collects its problems.
-struct Fields {
+struct Fields<'a> {
     kind: &'static str,
-    object: String,
+    meta: &'a Metadata<'a>,
     problems: Vec<Problem>,
 }
 
-impl Fields {
-    fn of(kind: &'static str, meta: &Metadata) -> Self {
-        Self { kind, object: meta.full_name(), problems: Vec::new() }
+impl<'a> Fields<'a> {
+    fn of(kind: &'static str, meta: &'a Metadata<'_>) -> Self {
+        Self { kind, meta, problems: Vec::new() }
     }
 
-    fn problem(&mut self, field: impl Into<String>, text: impl Into<String>) {
-        let (field, text) = (field.into(), text.into());
-        self.problems.push(Problem { kind: self.kind, object: self.object.clone(), field, text });
+    fn problem(&mut self, field: impl Display, text: impl Into<String>) {
+        let (object, field, text) = (self.meta.full_name(), field.to_string(), text.into());
+        self.problems.push(Problem { kind: self.kind, object, field, text });
     }
 
     /// The event with the problems so far.
@@ -123,32 +158,37 @@ impl Fields {
     fn ip(&mut self, field: impl Display, value: &str) -> Option<IpAddr> {
         let ip = text::parse_ip(value);
         if ip.is_none() {
-            self.problem(field.to_string(), format!("{value:?} is not an IP address; ignored"));
+            self.problem(field, format!("{value:?} is not an IP address; ignored"));
         }
         ip
     }
 
     /// A list of CIDRs, each trimmed; blank ones are left out, bad ones are problems (A9, A10).
-    fn cidrs(&mut self, field: &str, values: &[String]) -> Vec<ipnet::IpNet> {
+    fn cidrs(&mut self, field: &str, values: &[Text<'_>]) -> Vec<ipnet::IpNet> {
         let mut cidrs = Vec::new();
         for (index, value) in values.iter().enumerate() {
             match text::parse_cidr(value.trim()) {
                 Some(cidr) => cidrs.push(cidr),
                 None if value.trim().is_empty() => {}
-                None => self.problem(format!("{field}[{index}]"), format!("{value:?} is not a CIDR; ignored")),
+                None => {
+                    self.problem(format_args!("{field}[{index}]"), format!("{:?} is not a CIDR; ignored", &**value))
+                }
             }
         }
         cidrs
     }
 
     /// A transport protocol; absent means TCP, as in the API.
-    fn protocol(&mut self, field: &str, value: &str) -> Option<Protocol> {
+    fn protocol(&mut self, field: Arguments<'_>, value: &str) -> Option<Protocol> {
         match value {
             "" | "TCP" => Some(Protocol::Tcp),
             "UDP" => Some(Protocol::Udp),
             "SCTP" => Some(Protocol::Sctp),
             other => {
-                self.problem(format!("{field}.protocol"), format!("{other:?} is not TCP, UDP or SCTP; port ignored"));
+                self.problem(
+                    format_args!("{field}.protocol"),
+                    format!("{other:?} is not TCP, UDP or SCTP; port ignored"),
+                );
                 None
             }
         }
@@ -158,7 +198,7 @@ impl Fields {
     fn port(&mut self, field: impl Display, value: i32, loss: &str) -> Option<u16> {
         let port = u16::try_from(value).ok().filter(|port| *port != 0);
         if port.is_none() {
-            self.problem(field.to_string(), format!("{value} is not a port (1 to 65535); {loss}"));
+            self.problem(field, format!("{value} is not a port (1 to 65535); {loss}"));
         }
         port
     }

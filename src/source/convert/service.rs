@@ -1,13 +1,13 @@
 //! Converts Services: which of them this proxy handles, and their addresses, ports and policies (A1 to A13).
 
-use std::collections::HashSet;
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Converted, Converter, Fields};
 use crate::model::{ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy};
 use crate::source::objects;
+use foldhash::HashSet;
 use ipnet::IpNet;
 
 /// The API's default of `sessionAffinityConfig.clientIP.timeoutSeconds` (A11).
@@ -17,7 +17,7 @@ const MAX_AFFINITY_SECONDS: u32 = 86_400;
 
 impl Converter {
     /// A Service; [`Event::ServiceDeleted`] when it is not for this proxy (A1 to A3) or not usable.
-    pub fn service(&mut self, object: &objects::Service) -> Converted {
+    pub fn service(&mut self, object: &objects::Service<'_>) -> Converted {
         let mut fields = Fields::of("Service", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
             return fields.finish(None);
@@ -33,9 +33,9 @@ impl Converter {
     fn usable_service(
         &mut self,
         name: &ObjectName,
-        object: &objects::Service,
-        spec: &objects::ServiceSpec,
-        fields: &mut Fields,
+        object: &objects::Service<'_>,
+        spec: &objects::ServiceSpec<'_>,
+        fields: &mut Fields<'_>,
     ) -> Option<Service> {
         let cluster_ips = cluster_ips(spec, fields)?;
         let ports = self.service_ports(spec, fields)?;
@@ -60,18 +60,18 @@ impl Converter {
     }
 
     /// The usable ports; `None` when there is none, which is a problem.
-    fn service_ports(&mut self, spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<Vec<ServicePort>> {
-        let mut ports: Vec<ServicePort> = Vec::new();
-        let mut known = HashSet::new();
+    fn service_ports(&mut self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<Vec<ServicePort>> {
+        // Exact capacity, because the list is kept as long as the Service exists.
+        let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
+        let mut known = HashSet::default();
         for (index, port) in spec.ports.iter().enumerate() {
-            let field = format!("spec.ports[{index}]");
-            let Some(port) = self.service_port(port, &field, fields) else { continue };
-            // Name and protocol identify a port (A5).
-            if known.insert((Arc::clone(&port.name), port.protocol)) {
+            let Some(port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
+            // Name and protocol identify a port (A5). Most Services have one port, which needs no set of those before.
+            if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
                 let text = format!("a port named {:?} with protocol {} came before; ignored", port.name, port.protocol);
-                fields.problem(field, text);
+                fields.problem(format_args!("spec.ports[{index}]"), text);
             }
         }
         if ports.is_empty() {
@@ -81,7 +81,12 @@ impl Converter {
         Some(ports)
     }
 
-    fn service_port(&mut self, port: &objects::ServicePort, field: &str, fields: &mut Fields) -> Option<ServicePort> {
+    fn service_port(
+        &mut self,
+        port: &objects::ServicePort<'_>,
+        field: Arguments<'_>,
+        fields: &mut Fields<'_>,
+    ) -> Option<ServicePort> {
         let name = self.port_name(&port.name, field, fields)?;
         let protocol = fields.protocol(field, &port.protocol)?;
         let number = fields.port(format_args!("{field}.port"), port.port, "port ignored")?;
@@ -92,7 +97,7 @@ impl Converter {
 }
 
 /// The source ranges (A9). A family of load balancer IPs without a range is a problem, because all clients can reach these.
-fn source_ranges(spec: &objects::ServiceSpec, load_balancer_ips: &[IpAddr], fields: &mut Fields) -> Vec<IpNet> {
+fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], fields: &mut Fields<'_>) -> Vec<IpNet> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     let ranges = fields.cidrs(FIELD, &spec.load_balancer_source_ranges);
     let given = !spec.load_balancer_source_ranges.is_empty();
@@ -106,14 +111,14 @@ fn source_ranges(spec: &objects::ServiceSpec, load_balancer_ips: &[IpAddr], fiel
 }
 
 /// Whether this proxy handles the Service: it is not labelled for another proxy (A1), has a cluster IP (A2) and is no ExternalName (A3).
-fn is_for_this_proxy(object: &objects::Service, spec: &objects::ServiceSpec) -> bool {
+fn is_for_this_proxy(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
     object.metadata.label(objects::PROXY_NAME).is_none()
         && !matches!(&*spec.cluster_ip, "" | "None")
-        && spec.type_ != "ExternalName"
+        && *spec.type_ != *"ExternalName"
 }
 
 /// The cluster IP of each family (A4); `None` when there is no usable one, which is a problem.
-fn cluster_ips(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<ClusterIps> {
+fn cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<ClusterIps> {
     let mut found = ClusterIps::default();
     let families = &spec.ip_families;
     if families.is_empty() {
@@ -126,12 +131,12 @@ fn cluster_ips(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<Clust
         if found.get(family).is_some() {
             continue;
         }
-        let field = format!("spec.clusterIPs[{index}]");
-        let Some(ip) = fields.ip(&field, text) else { continue };
+        let Some(ip) = fields.ip(format_args!("spec.clusterIPs[{index}]"), text) else { continue };
         if Family::of(ip) == family {
             set_cluster_ip(&mut found, ip);
         } else {
-            fields.problem(field, format!("{text:?} is not an {family} address; ignored"));
+            let text = format!("{:?} is not an {family} address; ignored", &**text);
+            fields.problem(format_args!("spec.clusterIPs[{index}]"), text);
         }
     }
     if found == ClusterIps::default() {
@@ -148,20 +153,20 @@ fn set_cluster_ip(ips: &mut ClusterIps, ip: IpAddr) {
     }
 }
 
-fn parse_family(word: &str, index: usize, fields: &mut Fields) -> Option<Family> {
+fn parse_family(word: &str, index: usize, fields: &mut Fields<'_>) -> Option<Family> {
     match word {
         "IPv4" => Some(Family::V4),
         "IPv6" => Some(Family::V6),
         other => {
-            fields.problem(format!("spec.ipFamilies[{index}]"), format!("{other:?} is not IPv4 or IPv6; ignored"));
+            fields.problem(format_args!("spec.ipFamilies[{index}]"), format!("{other:?} is not IPv4 or IPv6; ignored"));
             None
         }
     }
 }
 
 /// The external IPs, trimmed and without blanks and repeats (A7).
-fn external_ips(spec: &objects::ServiceSpec, fields: &mut Fields) -> Vec<IpAddr> {
-    let (mut ips, mut known) = (Vec::new(), HashSet::new());
+fn external_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
+    let (mut ips, mut known) = (Vec::new(), HashSet::default());
     for (index, text) in spec.external_ips.iter().enumerate() {
         let text = text.trim();
         if !text.is_empty() {
@@ -173,9 +178,9 @@ fn external_ips(spec: &objects::ServiceSpec, fields: &mut Fields) -> Vec<IpAddr>
 }
 
 /// The load balancer IPs that traffic is addressed to (A8).
-fn load_balancer_ips(object: &objects::Service, fields: &mut Fields) -> Vec<IpAddr> {
+fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let ingress = &object.status.load_balancer.ingress;
-    let (mut ips, mut known) = (Vec::new(), HashSet::new());
+    let (mut ips, mut known) = (Vec::new(), HashSet::default());
     for (index, ingress) in ingress.iter().enumerate() {
         let field = format!("status.loadBalancer.ingress[{index}]");
         let Some(text) = Some(&ingress.ip).filter(|text| !text.is_empty()) else { continue };
@@ -185,9 +190,8 @@ fn load_balancer_ips(object: &objects::Service, fields: &mut Fields) -> Vec<IpAd
                 ips.extend(ip.filter(|ip| known.insert(*ip)));
             }
             "Proxy" => {}
-            other => {
-                fields.problem(format!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored"))
-            }
+            other => fields
+                .problem(format_args!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored")),
         }
     }
     ips
@@ -196,7 +200,7 @@ fn load_balancer_ips(object: &objects::Service, fields: &mut Fields) -> Vec<IpAd
 /// An external IP or load balancer IP, unless it is one that exists on every host or link, such as loopback: a Service with such an
 /// address would take traffic for other destinations, for example a cloud's metadata server at 169.254.169.254. The API server refuses
 /// most of these in external IPs, but not in the status, and not in objects that are older than its checks.
-fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields) -> Option<IpAddr> {
+fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Option<IpAddr> {
     let ip = fields.ip(&field, text)?;
     let special = match ip {
         ip if ip.is_unspecified() => "the unspecified address",
@@ -207,12 +211,12 @@ fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields) -> Option<
         IpAddr::V4(ip) if ip.is_broadcast() => "the broadcast address",
         _ => return Some(ip),
     };
-    fields.problem(field.to_string(), format!("{text:?} is {special}; ignored"));
+    fields.problem(field, format!("{text:?} is {special}; ignored"));
     None
 }
 
 /// A traffic policy; absent means Cluster (A12).
-fn policy(word: &str, field: &str, fields: &mut Fields) -> TrafficPolicy {
+fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
     match word {
         "" | "Cluster" => TrafficPolicy::Cluster,
         "Local" => TrafficPolicy::Local,
@@ -224,7 +228,7 @@ fn policy(word: &str, field: &str, fields: &mut Fields) -> TrafficPolicy {
 }
 
 /// The external policy; Local counts only where traffic can come from outside (A12).
-fn external_policy(spec: &objects::ServiceSpec, fields: &mut Fields) -> TrafficPolicy {
+fn external_policy(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> TrafficPolicy {
     let policy = policy(&spec.external_traffic_policy, "spec.externalTrafficPolicy", fields);
     // External IPs count here even when the gate AllowServiceExternalIPs is off (A7).
     let has_external_ips = !spec.external_ips.is_empty();
@@ -240,7 +244,7 @@ fn external_policy(spec: &objects::ServiceSpec, fields: &mut Fields) -> TrafficP
 }
 
 /// The time-out of ClientIP affinity in seconds (A11).
-fn affinity_seconds(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<u32> {
+fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<u32> {
     match &*spec.session_affinity {
         "" | "None" => return None,
         "ClientIP" => {}
@@ -261,7 +265,7 @@ fn affinity_seconds(spec: &objects::ServiceSpec, fields: &mut Fields) -> Option<
 }
 
 /// How endpoints are chosen, if an annotation says so.
-fn scheduler(object: &objects::Service, fields: &mut Fields) -> Option<Scheduler> {
+fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<Scheduler> {
     const FIELD: &str = "metadata.annotations[kube-proxy-nft/scheduler]";
     match object.metadata.annotation(objects::SCHEDULER)? {
         "random" => Some(Scheduler::Random),
@@ -275,8 +279,12 @@ fn scheduler(object: &objects::Service, fields: &mut Fields) -> Option<Scheduler
 }
 
 /// The health-check node port, for load balancers with effective Local policy (A13).
-fn health_check_node_port(spec: &objects::ServiceSpec, external: TrafficPolicy, fields: &mut Fields) -> Option<u16> {
-    if spec.type_ != "LoadBalancer" || external != TrafficPolicy::Local {
+fn health_check_node_port(
+    spec: &objects::ServiceSpec<'_>,
+    external: TrafficPolicy,
+    fields: &mut Fields<'_>,
+) -> Option<u16> {
+    if *spec.type_ != *"LoadBalancer" || external != TrafficPolicy::Local {
         return None;
     }
     fields.port("spec.healthCheckNodePort", spec.health_check_node_port, "no health check")

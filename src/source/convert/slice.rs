@@ -1,5 +1,6 @@
 //! Converts EndpointSlices: which of them count, and their ports, addresses, conditions and hints (B1 to B9).
 
+use std::fmt::Arguments;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,7 +12,7 @@ use crate::source::objects;
 
 impl Converter {
     /// An EndpointSlice; [`Event::SliceDeleted`] when it is not usable (B1 to B3).
-    pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice) -> Converted {
+    pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice<'_>) -> Converted {
         let mut fields = Fields::of("EndpointSlice", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
             return fields.finish(None);
@@ -26,8 +27,8 @@ impl Converter {
     fn usable_slice(
         &mut self,
         name: &ObjectName,
-        object: &objects::EndpointSlice,
-        fields: &mut Fields,
+        object: &objects::EndpointSlice<'_>,
+        fields: &mut Fields<'_>,
     ) -> Option<EndpointSlice> {
         // Slices of headless Services are for DNS only (B1).
         if object.metadata.label(objects::HEADLESS).is_some() {
@@ -37,7 +38,7 @@ impl Converter {
         let service = object.metadata.label(objects::SERVICE_NAME).unwrap_or_default();
         if !is_dns_subdomain(service) {
             let text = format!("{service:?} is not the name of a Service; slice ignored");
-            fields.problem(format!("metadata.labels[{}]", objects::SERVICE_NAME), text);
+            fields.problem(format_args!("metadata.labels[{}]", objects::SERVICE_NAME), text);
             return None;
         }
         let family = slice_family(&object.address_type, fields)?;
@@ -51,15 +52,23 @@ impl Converter {
         })
     }
 
-    fn slice_ports(&mut self, object: &objects::EndpointSlice, fields: &mut Fields) -> Vec<SlicePort> {
-        let ports = object.ports.iter().enumerate();
-        ports.filter_map(|(index, port)| self.slice_port(port, &format!("ports[{index}]"), fields)).collect()
+    fn slice_ports(&mut self, object: &objects::EndpointSlice<'_>, fields: &mut Fields<'_>) -> Vec<SlicePort> {
+        // Exact capacity, as for the endpoints.
+        let mut ports = Vec::with_capacity(object.ports.len());
+        let decoded = object.ports.iter().enumerate();
+        ports.extend(decoded.filter_map(|(i, port)| self.slice_port(port, format_args!("ports[{i}]"), fields)));
+        ports
     }
 
-    fn slice_port(&mut self, port: &objects::EndpointPort, field: &str, fields: &mut Fields) -> Option<SlicePort> {
+    fn slice_port(
+        &mut self,
+        port: &objects::EndpointPort<'_>,
+        field: Arguments<'_>,
+        fields: &mut Fields<'_>,
+    ) -> Option<SlicePort> {
         // A port without a name cannot be matched with a port of the Service (B5).
         let Some(name) = port.name.as_deref() else {
-            fields.problem(format!("{field}.name"), "not set (\"\" for an unnamed port); port ignored");
+            fields.problem(format_args!("{field}.name"), "not set (\"\" for an unnamed port); port ignored");
             return None;
         };
         let name = self.port_name(name, field, fields)?;
@@ -70,9 +79,9 @@ impl Converter {
 
     fn slice_endpoints(
         &mut self,
-        object: &objects::EndpointSlice,
+        object: &objects::EndpointSlice<'_>,
         family: Family,
-        fields: &mut Fields,
+        fields: &mut Fields<'_>,
     ) -> Vec<Endpoint> {
         // Exact capacity, because the list is kept as long as the slice exists.
         let mut endpoints = Vec::with_capacity(object.endpoints.len());
@@ -83,21 +92,21 @@ impl Converter {
 
     fn endpoint(
         &mut self,
-        endpoint: &objects::Endpoint,
+        endpoint: &objects::Endpoint<'_>,
         index: usize,
         family: Family,
-        fields: &mut Fields,
+        fields: &mut Fields<'_>,
     ) -> Option<Endpoint> {
         // Only the first address counts (B6).
-        let Some(text) = endpoint.addresses.first() else {
-            fields.problem(format!("endpoints[{index}].addresses"), "empty; endpoint ignored");
+        let Some(text) = endpoint.addresses.get() else {
+            fields.problem(format_args!("endpoints[{index}].addresses"), "empty; endpoint ignored");
             return None;
         };
         let address = fields.ip(format_args!("endpoints[{index}].addresses[0]"), text)?;
         // All addresses of a slice are of its family (B3).
         if Family::of(address) != family {
-            let text = format!("{text:?} is not an {family} address; ignored");
-            fields.problem(format!("endpoints[{index}].addresses[0]"), text);
+            let text = format!("{:?} is not an {family} address; ignored", &**text);
+            fields.problem(format_args!("endpoints[{index}].addresses[0]"), text);
             return None;
         }
         let node = Some(&*endpoint.node_name).filter(|node| !node.is_empty());
@@ -110,7 +119,7 @@ impl Converter {
     }
 
     /// Topology hints; `None` when there are none (B9).
-    fn hints(&mut self, hints: &objects::Hints) -> Option<Box<Hints>> {
+    fn hints(&mut self, hints: &objects::Hints<'_>) -> Option<Box<Hints>> {
         let (zones, nodes) = (&hints.for_zones, &hints.for_nodes);
         if zones.is_empty() && nodes.is_empty() {
             return None;
@@ -129,7 +138,7 @@ fn trigger(text: Option<&str>) -> TriggerTime {
 }
 
 /// The family of a slice (B3).
-fn slice_family(address_type: &str, fields: &mut Fields) -> Option<Family> {
+fn slice_family(address_type: &str, fields: &mut Fields<'_>) -> Option<Family> {
     match address_type {
         "IPv4" => Some(Family::V4),
         "IPv6" => Some(Family::V6),

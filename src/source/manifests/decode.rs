@@ -2,15 +2,17 @@
 //!
 //! Takes the bytes of a file, gives an [`Object`] with its event for each object of a kind that the proxy reads, one after the other, and
 //! then [`Outcome`] with the problems of the rest. Pure. A document that does not parse marks the file as broken; the other documents
-//! count.
+//! count. Two threads share a long list of JSON, which changes neither what is found nor its order.
 
 use std::borrow::Cow;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_ignored::Path as Ignored;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -19,8 +21,12 @@ use super::document::{Document, documents};
 use super::{ManifestProblem, Severity};
 use crate::model::Event;
 use crate::source::Key;
-use crate::source::convert::{Converted, Converter};
+use crate::source::convert::{Converter, ObjectKind};
 use crate::source::objects::{self, DecodeError};
+
+/// Items of a list that two threads share at once, and how many of them the first reads: that one has what both read checked and sent.
+const BATCH: usize = 2_000;
+const OURS: usize = BATCH * 2 / 5;
 
 /// The namespace of an object that names none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -40,6 +46,14 @@ pub(super) struct Outcome {
     pub(super) problems: Vec<ManifestProblem>,
 }
 
+impl Outcome {
+    /// Adds what was found after it.
+    fn add(&mut self, mut next: Self) {
+        self.broken |= next.broken;
+        self.problems.append(&mut next.problems);
+    }
+}
+
 /// An object of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Object {
@@ -51,20 +65,20 @@ pub(super) struct Object {
     pub(super) event: Event,
 }
 
-/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file.
+/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file. The
+/// second converter is that of a second thread.
 pub(super) fn decode(
     file: &Arc<Path>,
     bytes: &[u8],
-    converter: &mut Converter,
+    [converter, second]: &mut [Converter; 2],
     take: &mut dyn FnMut(Object),
 ) -> Outcome {
-    let (kind, outcome) = (ManifestProblem::NO_KIND, Outcome::default());
-    let mut decoder = Decoder { file, converter, take, document: None, kind, outcome };
+    let mut decoder = Decoder::new(file, converter, take);
     match std::str::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
             if file.extension().is_some_and(|extension| extension == "json") {
-                decoder.json(text);
+                decoder.json(text, second);
             } else {
                 decoder.yaml(text);
             }
@@ -84,7 +98,11 @@ struct Decoder<'a> {
     outcome: Outcome,
 }
 
-impl Decoder<'_> {
+impl<'a> Decoder<'a> {
+    fn new(file: &'a Arc<Path>, converter: &'a mut Converter, take: &'a mut dyn FnMut(Object)) -> Self {
+        Self { file, converter, take, document: None, kind: ManifestProblem::NO_KIND, outcome: Outcome::default() }
+    }
+
     fn problem(&mut self, severity: Severity, text: String) {
         let (file, kind) = (Arc::clone(self.file), Some(self.kind));
         let problem = ManifestProblem { severity, file, document: self.document, text, kind };
@@ -107,26 +125,108 @@ impl Decoder<'_> {
     }
 
     /// JSON values, one after the other. The end of a broken one is not known, so it is the last.
-    fn json(&mut self, text: &str) {
-        for (index, value) in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>().enumerate() {
-            self.document = Some(index + 1);
-            match value {
-                Ok(value) => self.json_document(value),
-                Err(error) => self.error(error.to_string()),
+    fn json(&mut self, text: &str, second: &mut Converter) {
+        let mut rest = text;
+        for number in 1.. {
+            self.document = Some(number);
+            // Most files are one list, and are gone through once to find its items.
+            let mut lists = serde_json::Deserializer::from_str(rest).into_iter::<RawList<'_>>();
+            let (list, end) = (lists.next(), lists.byte_offset());
+            if let Some(Ok(list)) = &list
+                && let Ok(Kind::List(kind)) = kind_of(named(&list.api_version, &list.kind), None)
+            {
+                self.json_items(&list.items, kind.map(ItemKind::kind), second);
+                rest = &rest[end..];
+                continue;
+            }
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
+            match values.next() {
+                None => return,
+                Some(Ok(value)) => self.json_value(value, "", None),
+                Some(Err(_)) => return self.broken_json(text, number),
+            }
+            rest = &rest[values.byte_offset()..];
+        }
+    }
+
+    /// The value of this number does not parse: names where, as seen from the begin of the file.
+    fn broken_json(&mut self, text: &str, number: usize) {
+        let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>().skip(number - 1);
+        if let Some(Err(error)) = values.next() {
+            self.error(error.to_string());
+        }
+    }
+
+    /// Reads a list item by item: as one tree of values it would take many times the memory of the text. Two threads share the items when
+    /// there are many; what the second one reads waits until the first is done with what comes before.
+    fn json_items(&mut self, items: &[&RawValue], kind: Option<Kind>, second: &mut Converter) {
+        for (number, items) in items.chunks(BATCH).enumerate() {
+            let first = number * BATCH;
+            if items.len() < BATCH {
+                self.some_items(items, first, kind);
+                continue;
+            }
+            let (ours, theirs) = items.split_at(OURS);
+            let (file, document) = (self.file, self.document);
+            let of_second = || {
+                let mut found = Vec::new();
+                let mut take = |object| found.push(object);
+                let mut decoder = Decoder { document, ..Decoder::new(file, second, &mut take) };
+                decoder.some_items(theirs, first + OURS, kind);
+                let outcome = decoder.outcome;
+                (found, outcome)
+            };
+            let found = thread::scope(|scope| {
+                let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, of_second);
+                self.some_items(ours, first, kind);
+                other.map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            });
+            match found {
+                Ok((objects, outcome)) => {
+                    objects.into_iter().for_each(&mut *self.take);
+                    self.outcome.add(outcome);
+                }
+                // The system has no other thread.
+                Err(_) => self.some_items(theirs, first + OURS, kind),
             }
         }
     }
 
-    /// Reads a list item by item: as one tree of values it would take many times the memory of the text.
-    fn json_document(&mut self, text: &RawValue) {
-        let Ok(list) = serde_json::from_str::<RawList<'_>>(text.get()) else { return self.json_value(text, "", None) };
-        match kind_of(|field| list.text(field), None) {
-            Ok(Kind::List(kind)) => {
-                for (index, item) in list.items.iter().enumerate() {
-                    self.json_value(item, &format!("items[{index}]"), kind.map(ItemKind::kind));
-                }
+    /// Reads some items of a list, of which the first has this index.
+    fn some_items(&mut self, items: &[&RawValue], first: usize, kind: Option<Kind>) {
+        for (number, item) in items.iter().enumerate() {
+            if !self.plain_item(item, kind) {
+                self.json_value(item, &format!("items[{}]", first + number), kind);
             }
-            _ => self.json_value(text, "", None),
+        }
+    }
+
+    /// Reads an item straight from its text, if it is as it should be. Gives whether it was: what is wrong with others is found out by
+    /// way of a tree of values, which takes several times as long.
+    fn plain_item(&mut self, text: &RawValue, list: Option<Kind>) -> bool {
+        let Ok(head) = serde_json::from_str::<Head<'_>>(text.get()) else { return false };
+        let Ok(Kind::Item(kind)) = kind_of(named(&head.api_version, &head.kind), list) else { return false };
+        self.kind = kind.name();
+        let is_plain = match kind {
+            ItemKind::Service => self.plain::<core::Service, objects::Service>(text),
+            ItemKind::Slice => self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text),
+            // There are few.
+            ItemKind::Node | ItemKind::ServiceCidr => false,
+        };
+        self.kind = ManifestProblem::NO_KIND;
+        is_plain
+    }
+
+    fn plain<Full: DeserializeOwned, T: ObjectKind>(&mut self, text: &RawValue) -> bool {
+        let mut is_known = true;
+        let mut json = serde_json::Deserializer::from_str(text.get());
+        let fits = serde_ignored::deserialize::<_, _, Full>(&mut json, |_| is_known = false).is_ok();
+        match serde_json::from_str::<T::Object<'_>>(text.get()) {
+            Ok(object) if fits && is_known && !T::head(&object).1.namespace.is_empty() => {
+                self.convert::<T>(&object);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -167,12 +267,12 @@ impl Decoder<'_> {
     fn item(&mut self, kind: ItemKind, object: Map<String, Value>, path: &str) {
         self.kind = kind.name();
         match kind {
-            ItemKind::Service => self.typed::<core::Service, _>(with_namespace(object), path, Converter::service),
+            ItemKind::Service => self.typed::<core::Service, objects::Service>(with_namespace(object), path),
             ItemKind::Slice => {
-                self.typed::<discovery::EndpointSlice, _>(with_namespace(object), path, Converter::endpoint_slice);
+                self.typed::<discovery::EndpointSlice, objects::EndpointSlice>(with_namespace(object), path);
             }
-            ItemKind::Node => self.typed::<core::Node, _>(object, path, Converter::node),
-            ItemKind::ServiceCidr => self.typed::<networking::ServiceCIDR, _>(object, path, Converter::service_cidr),
+            ItemKind::Node => self.typed::<core::Node, objects::Node>(object, path),
+            ItemKind::ServiceCidr => self.typed::<networking::ServiceCIDR, objects::ServiceCidr>(object, path),
         }
         self.kind = ManifestProblem::NO_KIND;
     }
@@ -180,19 +280,20 @@ impl Decoder<'_> {
     /// Reads an object of a known kind and gives its event.
     ///
     /// `Full` is the complete type, which shows a user's mistakes; `T` has the fields that the proxy reads.
-    fn typed<Full: DeserializeOwned, T: DeserializeOwned>(
-        &mut self,
-        object: Map<String, Value>,
-        path: &str,
-        convert: fn(&mut Converter, &T) -> Converted,
-    ) {
+    fn typed<Full: DeserializeOwned, T: ObjectKind>(&mut self, object: Map<String, Value>, path: &str) {
         let object = Value::Object(object);
-        let object: Result<T, _> = self.check::<Full>(&object, path).and_then(|()| objects::decode(&object));
+        let object: Result<T::Object<'_>, _> =
+            self.check::<Full>(&object, path).and_then(|()| objects::decode(&object));
         let object = match object {
             Ok(object) => object,
             Err(error) => return self.error(format!("{}{}: {}", dotted(path), error.field, error.reason)),
         };
-        let converted = convert(self.converter, &object);
+        self.convert::<T>(&object);
+    }
+
+    /// Gives the event of an object.
+    fn convert<T: ObjectKind>(&mut self, object: &T::Object<'_>) {
+        let converted = T::convert(object, self.converter);
         for problem in converted.problems {
             self.problem(Severity::Warning, problem.to_string());
         }
@@ -275,13 +376,21 @@ struct RawList<'a> {
     items: Vec<&'a RawValue>,
 }
 
-impl RawList<'_> {
-    fn text(&self, field: &str) -> Option<&str> {
-        match field {
-            "apiVersion" => Some(&self.api_version),
-            "kind" => Some(&self.kind),
-            _ => None,
-        }
+/// What says of which kind an object is.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, default, rename = "apiVersion")]
+    api_version: Cow<'a, str>,
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+}
+
+/// Gives these values for the fields of the same names.
+fn named<'a>(api_version: &'a str, kind: &'a str) -> impl Fn(&str) -> Option<&'a str> {
+    move |field| match field {
+        "apiVersion" => Some(api_version),
+        "kind" => Some(kind),
+        _ => None,
     }
 }
 

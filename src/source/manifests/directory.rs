@@ -71,7 +71,8 @@ impl Scan<'_> {
 #[derive(Debug)]
 pub(super) struct Directory {
     root: Arc<Path>,
-    converter: Converter,
+    /// One for each of the two threads that share a long list.
+    converters: [Converter; 2],
     store: Store,
     /// Each file's metadata when it was read.
     stamps: HashMap<Arc<Path>, Stamp>,
@@ -85,7 +86,7 @@ impl Directory {
     pub(super) fn new(root: &Path, options: ConvertOptions) -> Self {
         Self {
             root: root.into(),
-            converter: Converter::new(options),
+            converters: [(); 2].map(|()| Converter::new(options)),
             store: Store::default(),
             stamps: HashMap::new(),
             unreadable: HashSet::new(),
@@ -165,7 +166,7 @@ impl Directory {
         match read(file) {
             Ok((bytes, stamp)) => {
                 let mut load = self.store.begin(file);
-                let outcome = decode(file, &bytes, &mut self.converter, &mut |object| {
+                let outcome = decode(file, &bytes, &mut self.converters, &mut |object| {
                     self.store.add(&mut load, object).map(News::Event).into_iter().for_each(&mut *scan.take);
                 });
                 give_back(bytes);
@@ -240,7 +241,8 @@ fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
     }
     let mut opened = File::open(file)?;
     let stamp = Some(Stamp::of(&opened.metadata()?)).filter(Stamp::is_settled);
-    let mut bytes = Vec::new();
+    let mut bytes =
+        Vec::with_capacity(usize::try_from(opened.metadata()?.len().min(MAX_FILE_BYTES)).unwrap_or_default());
     // The file may grow while it is read.
     opened.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).is_ok_and(|read| read <= MAX_FILE_BYTES) {

@@ -7,7 +7,7 @@
 //! ties them together. `changes` reports which files changed, `thread` runs it all.
 //!
 //! An event is sent while its file is still being read where that is possible: what is read goes at once to the model, so that a large file takes
-//! the memory of its text and no more.
+//! the memory of its text and of some thousand objects. Two threads share the items of a long list of JSON.
 //!
 //! Invariants: what cannot be read deletes nothing; of an object in two places the one at the smallest path counts; an
 //! event is sent only for an object whose meaning changed.
@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 
-use super::convert::{ConvertOptions, Converter};
+use super::convert::ConvertOptions;
 use crate::model::Event;
 use directory::{End, News};
 
@@ -86,7 +86,7 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
     let (file, mut store, mut events) = (file.into(), store::Store::default(), Vec::new());
     let mut load = store.begin(&file);
     let mut take = |object| events.extend(store.add(&mut load, object));
-    let outcome = decode::decode(&file, bytes, &mut Converter::default(), &mut take);
+    let outcome = decode::decode(&file, bytes, &mut Default::default(), &mut take);
     let changes = store.finish(load, outcome.broken);
     events.extend(changes.events);
     (events, [outcome.problems, changes.duplicates].concat())

@@ -4,15 +4,11 @@
 //!
 //! Invariants: null is the same as absent; of lists and maps only what is used is kept.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny};
 use serde_json::Value;
 
-use super::{AnyTime, Pair, Time, USED};
+use super::{AnyTime, Text, Time};
 
 /// Why an object does not decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +23,7 @@ pub(in crate::source) struct DecodeError {
 ///
 /// # Errors
 /// The first field that does not fit the type.
-pub(in crate::source) fn decode<T: DeserializeOwned>(object: &Value) -> Result<T, DecodeError> {
+pub(in crate::source) fn decode<'de, T: Deserialize<'de>>(object: &'de Value) -> Result<T, DecodeError> {
     // Tracking the field costs more than the decoding, so only an object that fails is decoded again with it.
     T::deserialize(object).map_err(|error| {
         let mut track = serde_path_to_error::Track::new();
@@ -43,72 +39,10 @@ pub(in crate::source) fn nullable<'de, D: Deserializer<'de>, T: Default + Deseri
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// The first text of a list; null is an empty list.
-pub(super) fn first<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    struct First;
-
-    impl<'de> Visitor<'de> for First {
-        type Value = Vec<String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of strings")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(Vec::new())
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let first: Option<String> = list.next_element()?;
-            while list.next_element::<IgnoredAny>()?.is_some() {}
-            Ok(first.into_iter().collect())
-        }
-    }
-
-    deserializer.deserialize_any(First)
-}
-
-/// The labels or annotations that are read; null is the same as none.
-pub(super) fn used_pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
-    struct Used;
-
-    impl<'de> Visitor<'de> for Used {
-        type Value = Vec<Pair>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a map of strings")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(Vec::new())
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut pairs = Vec::new();
-            while let Some(Text(key)) = map.next_key::<Text<'de>>()? {
-                match USED.into_iter().find(|used| **used == *key) {
-                    Some(key) => pairs.extend(
-                        map.next_value::<Option<String>>()?
-                            .map(|value| Pair { key: Bytes::from_static(key.as_bytes()), value: value.into() }),
-                    ),
-                    None => drop(map.next_value::<IgnoredAny>()?),
-                }
-            }
-            Ok(pairs)
-        }
-    }
-
-    deserializer.deserialize_any(Used)
-}
-
-/// Text that is borrowed where the format allows it.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
 impl<'de> Deserialize<'de> for Time {
     /// From RFC 3339.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let time = Text::deserialize(deserializer)?.0.parse().map_err(D::Error::custom)?;
+        let time = Text::deserialize(deserializer)?.parse().map_err(D::Error::custom)?;
         Ok(Self { seconds: Some(jiff::Timestamp::as_second(time)) })
     }
 }

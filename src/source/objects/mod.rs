@@ -1,52 +1,46 @@
 //! Kubernetes objects, reduced to the fields that the proxy reads.
 //!
-//! Takes the API's JSON (any serde format will do) or its protobuf, gives plain values for [`super::convert`]. Words such as policies
-//! stay text: the conversion reports those that it does not know. The numbers of the fields are those of `generated.proto` in
-//! k8s.io/api and k8s.io/apimachinery.
+//! Takes the API's JSON (any serde format will do) or its protobuf, gives values for [`super::convert`]. Words such as policies stay
+//! text: the conversion reports those that it does not know. The numbers behind each type are those of its fields in protobuf, in
+//! `generated.proto` of k8s.io/api and k8s.io/apimachinery.
 //!
-//! `kind` is empty for the items of a list, where the list's own kind counts, and in protobuf, where the envelope has it: its field has
-//! the number 1000, which no object of Kubernetes has.
+//! An object lives as long as the bytes that it was read from, because its texts stay there: what is kept of an object is what the
+//! conversion makes of it. `kind` is empty for the items of a list, where the list's own kind counts, and in protobuf, where the envelope has it.
 //!
-//! Invariants: an unknown field costs no allocation; what may be absent in the API may be absent, null or empty here; whatever
-//! decodes as the full k8s-openapi type decodes here too.
+//! Invariants: neither a text nor an unknown field costs an allocation, but for texts of JSON with escapes; what may be absent in the
+//! API may be absent, null or empty here; whatever decodes as the full k8s-openapi type decodes here too.
 
 mod json;
+mod protobuf;
 #[cfg(test)]
 mod tests;
+mod text;
 
-use bytes::Bytes;
 use serde::Deserialize;
 
 pub(super) use json::{DecodeError, decode, nullable};
-use json::{first, used_pairs};
+pub(super) use protobuf::{Malformed, Message, Value, message};
+pub(super) use text::Text;
+use text::{First, Pairs};
 
 /// What is kept of `metadata`.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Metadata {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
+pub(super) struct Metadata<'a> {
+    #[serde(borrow)]
+    pub(super) name: Text<'a>,
     /// Empty for kinds without namespaces.
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "3")]
-    pub(super) namespace: String,
+    pub(super) namespace: Text<'a>,
     /// Where to resume a watch after this object.
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "6")]
-    pub(super) resource_version: String,
-    #[prost(message, optional, tag = "8")]
+    pub(super) resource_version: Text<'a>,
     pub(super) creation_timestamp: Option<Time>,
     /// There when the object waits for its finalizers to be deleted.
-    #[prost(message, optional, tag = "9")]
     pub(super) deletion_timestamp: Option<AnyTime>,
-    #[serde(deserialize_with = "used_pairs")]
-    #[prost(message, repeated, tag = "11")]
-    pub(super) labels: Vec<Pair>,
-    #[serde(deserialize_with = "used_pairs")]
-    #[prost(message, repeated, tag = "12")]
-    pub(super) annotations: Vec<Pair>,
+    pub(super) labels: Pairs<'a>,
+    pub(super) annotations: Pairs<'a>,
 }
+
+message!(Metadata<'a> { 1 => name, 3 => namespace, 6 => resource_version, 8 => creation_timestamp, 9 => deletion_timestamp, 11 => labels, 12 => annotations });
 
 /// On Services that another proxy handles (A1).
 pub(super) const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -62,355 +56,328 @@ pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigg
 pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
-/// The labels and annotations that are read; of JSON no other is kept.
+/// The labels and annotations that are read; no other is kept.
 const USED: [&str; 7] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, INITIAL_END];
 
-impl Metadata {
+impl Metadata<'_> {
     /// `namespace/name`, or the name alone where there is no namespace.
     pub(super) fn full_name(&self) -> String {
-        if self.namespace.is_empty() { self.name.clone() } else { format!("{}/{}", self.namespace, self.name) }
+        if self.namespace.is_empty() { self.name.to_string() } else { format!("{}/{}", self.namespace, self.name) }
     }
 
     /// The value of a label; must be one of those that are read.
     pub(super) fn label(&self, key: &str) -> Option<&str> {
-        value(&self.labels, key)
+        self.labels.value(key)
     }
 
     /// The value of an annotation; must be one of those that are read.
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
-        value(&self.annotations, key)
+        self.annotations.value(key)
     }
 }
 
-/// A label or an annotation. Its texts stay in the buffer of a protobuf message that they came with, so those that are not used are
-/// not copied.
-#[derive(Clone, prost::Message)]
-pub(super) struct Pair {
-    #[prost(bytes = "bytes", tag = "1")]
-    key: Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    value: Bytes,
-}
-
-fn value<'a>(pairs: &'a [Pair], key: &str) -> Option<&'a str> {
-    // A key that is there twice has its last value, in protobuf as in JSON.
-    let pair = pairs.iter().rfind(|pair| *pair.key == *key.as_bytes())?;
-    std::str::from_utf8(&pair.value).ok()
-}
-
 /// A time, cut to seconds.
-#[derive(Clone, Copy, prost::Message)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Time {
     /// Since 1970.
-    #[prost(int64, optional, tag = "1")]
     pub(super) seconds: Option<i64>,
 }
 
+message!(Time { 1 => seconds });
+
 /// A time of which only the presence counts.
-#[derive(Clone, Copy, prost::Message)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnyTime {}
 
+message!(AnyTime {});
+
 /// A Service.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Service {
+pub struct Service<'a> {
     /// Empty in a list and in protobuf.
+    #[serde(borrow)]
+    pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1000")]
-    pub(super) kind: String,
+    pub(super) metadata: Metadata<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "1")]
-    pub(super) metadata: Metadata,
+    pub(super) spec: ServiceSpec<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "2")]
-    pub(super) spec: ServiceSpec,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "3")]
-    pub(super) status: ServiceStatus,
+    pub(super) status: ServiceStatus<'a>,
 }
+
+message!(Service<'a> { 1 => metadata, 2 => spec, 3 => status });
 
 /// `spec` of a Service.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct ServiceSpec {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, repeated, tag = "1")]
-    pub(super) ports: Vec<ServicePort>,
-    #[serde(rename = "clusterIP", deserialize_with = "nullable")]
-    #[prost(string, tag = "3")]
-    pub(super) cluster_ip: String,
-    #[serde(rename = "type", deserialize_with = "nullable")]
-    #[prost(string, tag = "4")]
-    pub(super) type_: String,
+pub(super) struct ServiceSpec<'a> {
+    #[serde(borrow, deserialize_with = "nullable")]
+    pub(super) ports: Vec<ServicePort<'a>>,
+    #[serde(rename = "clusterIP")]
+    pub(super) cluster_ip: Text<'a>,
+    #[serde(rename = "type")]
+    pub(super) type_: Text<'a>,
     #[serde(rename = "externalIPs", deserialize_with = "nullable")]
-    #[prost(string, repeated, tag = "5")]
-    pub(super) external_ips: Vec<String>,
+    pub(super) external_ips: Vec<Text<'a>>,
+    pub(super) session_affinity: Text<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "7")]
-    pub(super) session_affinity: String,
+    pub(super) load_balancer_source_ranges: Vec<Text<'a>>,
+    pub(super) external_traffic_policy: Text<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(string, repeated, tag = "9")]
-    pub(super) load_balancer_source_ranges: Vec<String>,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "11")]
-    pub(super) external_traffic_policy: String,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(int32, tag = "12")]
     pub(super) health_check_node_port: i32,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "14")]
     pub(super) session_affinity_config: SessionAffinityConfig,
     #[serde(rename = "clusterIPs", deserialize_with = "nullable")]
-    #[prost(string, repeated, tag = "18")]
-    pub(super) cluster_ips: Vec<String>,
+    pub(super) cluster_ips: Vec<Text<'a>>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(string, repeated, tag = "19")]
-    pub(super) ip_families: Vec<String>,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "22")]
-    pub(super) internal_traffic_policy: String,
+    pub(super) ip_families: Vec<Text<'a>>,
+    pub(super) internal_traffic_policy: Text<'a>,
 }
 
+message!(ServiceSpec<'a> { 1 => ports, 3 => cluster_ip, 4 => type_, 5 => external_ips, 7 => session_affinity, 9 => load_balancer_source_ranges, 11 => external_traffic_policy, 12 => health_check_node_port, 14 => session_affinity_config, 18 => cluster_ips, 19 => ip_families, 22 => internal_traffic_policy });
+
 /// One port of a Service.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct ServicePort {
+pub(super) struct ServicePort<'a> {
+    #[serde(borrow)]
+    pub(super) name: Text<'a>,
+    pub(super) protocol: Text<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "2")]
-    pub(super) protocol: String,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(int32, tag = "3")]
     pub(super) port: i32,
     /// 0 for none.
     #[serde(deserialize_with = "nullable")]
-    #[prost(int32, tag = "5")]
     pub(super) node_port: i32,
 }
 
+message!(ServicePort<'a> { 1 => name, 2 => protocol, 3 => port, 5 => node_port });
+
 /// `spec.sessionAffinityConfig`.
-#[derive(Clone, Copy, Deserialize, prost::Message)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SessionAffinityConfig {
     #[serde(rename = "clientIP", deserialize_with = "nullable")]
-    #[prost(message, required, tag = "1")]
     pub(super) client_ip: ClientIpConfig,
 }
 
+message!(SessionAffinityConfig { 1 => client_ip });
+
 /// `spec.sessionAffinityConfig.clientIP`.
-#[derive(Clone, Copy, Deserialize, prost::Message)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ClientIpConfig {
-    #[prost(int32, optional, tag = "1")]
     pub(super) timeout_seconds: Option<i32>,
 }
 
+message!(ClientIpConfig { 1 => timeout_seconds });
+
 /// `status` of a Service.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct ServiceStatus {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "1")]
-    pub(super) load_balancer: LoadBalancerStatus,
+pub(super) struct ServiceStatus<'a> {
+    #[serde(borrow, deserialize_with = "nullable")]
+    pub(super) load_balancer: LoadBalancerStatus<'a>,
 }
+
+message!(ServiceStatus<'a> { 1 => load_balancer });
 
 /// `status.loadBalancer`.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct LoadBalancerStatus {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, repeated, tag = "1")]
-    pub(super) ingress: Vec<Ingress>,
+pub(super) struct LoadBalancerStatus<'a> {
+    #[serde(borrow, deserialize_with = "nullable")]
+    pub(super) ingress: Vec<Ingress<'a>>,
 }
+
+message!(LoadBalancerStatus<'a> { 1 => ingress });
 
 /// One ingress point of the load balancer.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Ingress {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1")]
-    pub(super) ip: String,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "3")]
-    pub(super) ip_mode: String,
+pub(super) struct Ingress<'a> {
+    #[serde(borrow)]
+    pub(super) ip: Text<'a>,
+    pub(super) ip_mode: Text<'a>,
 }
+
+message!(Ingress<'a> { 1 => ip, 3 => ip_mode });
 
 /// An EndpointSlice.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct EndpointSlice {
+pub struct EndpointSlice<'a> {
     /// Empty in a list and in protobuf.
+    #[serde(borrow)]
+    pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1000")]
-    pub(super) kind: String,
+    pub(super) metadata: Metadata<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "1")]
-    pub(super) metadata: Metadata,
+    pub(super) endpoints: Vec<Endpoint<'a>>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, repeated, tag = "2")]
-    pub(super) endpoints: Vec<Endpoint>,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, repeated, tag = "3")]
-    pub(super) ports: Vec<EndpointPort>,
+    pub(super) ports: Vec<EndpointPort<'a>>,
     /// IPv4, IPv6 or FQDN.
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "4")]
-    pub(super) address_type: String,
+    pub(super) address_type: Text<'a>,
 }
 
+impl<'a> EndpointSlice<'a> {
+    /// Reads a slice from protobuf, as it is in the envelope of an event or an object.
+    ///
+    /// # Errors
+    /// The field that is wrong, and why.
+    pub fn from_protobuf(bytes: &'a [u8]) -> Result<Self, String> {
+        Self::read(bytes).map_err(|error| format!("{}: {}", error.field, error.reason))
+    }
+}
+
+message!(EndpointSlice<'a> { 1 => metadata, 2 => endpoints, 3 => ports, 4 => address_type });
+
 /// One port of a slice.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct EndpointPort {
+pub(super) struct EndpointPort<'a> {
     /// Empty for an unnamed port.
-    #[prost(string, optional, tag = "1")]
-    pub(super) name: Option<String>,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "2")]
-    pub(super) protocol: String,
+    #[serde(borrow)]
+    pub(super) name: Option<Text<'a>>,
+    pub(super) protocol: Text<'a>,
     /// 0 for all ports.
     #[serde(deserialize_with = "nullable")]
-    #[prost(int32, tag = "3")]
     pub(super) port: i32,
 }
 
+message!(EndpointPort<'a> { 1 => name, 2 => protocol, 3 => port });
+
 /// One endpoint of a slice.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Endpoint {
-    /// The proxy uses the first (B6); of JSON no other is kept.
-    #[serde(deserialize_with = "first")]
-    #[prost(string, repeated, tag = "1")]
-    pub(super) addresses: Vec<String>,
+pub(super) struct Endpoint<'a> {
+    /// The proxy uses the first (B6); no other is kept.
+    #[serde(borrow)]
+    pub(super) addresses: First<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "2")]
     pub(super) conditions: EndpointConditions,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "6")]
-    pub(super) node_name: String,
-    #[prost(message, optional, boxed, tag = "8")]
-    pub(super) hints: Option<Box<Hints>>,
+    pub(super) node_name: Text<'a>,
+    pub(super) hints: Option<Box<Hints<'a>>>,
 }
 
+message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 8 => hints });
+
 /// Conditions as the object has them; the conversion adds the defaults (B7).
-#[derive(Clone, Copy, Deserialize, prost::Message)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct EndpointConditions {
-    #[prost(bool, optional, tag = "1")]
     pub(super) ready: Option<bool>,
-    #[prost(bool, optional, tag = "2")]
     pub(super) serving: Option<bool>,
-    #[prost(bool, optional, tag = "3")]
     pub(super) terminating: Option<bool>,
 }
 
+message!(EndpointConditions { 1 => ready, 2 => serving, 3 => terminating });
+
 /// Topology hints (B9).
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Hints {
+pub(super) struct Hints<'a> {
+    #[serde(borrow, deserialize_with = "nullable")]
+    pub(super) for_zones: Vec<Hint<'a>>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, repeated, tag = "1")]
-    pub(super) for_zones: Vec<Hint>,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, repeated, tag = "2")]
-    pub(super) for_nodes: Vec<Hint>,
+    pub(super) for_nodes: Vec<Hint<'a>>,
 }
+
+message!(Hints<'a> { 1 => for_zones, 2 => for_nodes });
 
 /// A zone or node of a hint.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Hint {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
+pub(super) struct Hint<'a> {
+    #[serde(borrow)]
+    pub(super) name: Text<'a>,
 }
+
+message!(Hint<'a> { 1 => name });
 
 /// A Node.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Node {
+pub(super) struct Node<'a> {
     /// Empty in a list and in protobuf.
+    #[serde(borrow)]
+    pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1000")]
-    pub(super) kind: String,
+    pub(super) metadata: Metadata<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "1")]
-    pub(super) metadata: Metadata,
+    pub(super) spec: NodeSpec<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "2")]
-    pub(super) spec: NodeSpec,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "3")]
-    pub(super) status: NodeStatus,
+    pub(super) status: NodeStatus<'a>,
 }
+
+message!(Node<'a> { 1 => metadata, 2 => spec, 3 => status });
 
 /// `spec` of a Node.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct NodeSpec {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, repeated, tag = "5")]
-    pub(super) taints: Vec<Taint>,
+pub(super) struct NodeSpec<'a> {
+    #[serde(borrow, deserialize_with = "nullable")]
+    pub(super) taints: Vec<Taint<'a>>,
     /// Ranges of the pods on the node.
     #[serde(rename = "podCIDRs", deserialize_with = "nullable")]
-    #[prost(string, repeated, tag = "7")]
-    pub(super) pod_cidrs: Vec<String>,
+    pub(super) pod_cidrs: Vec<Text<'a>>,
 }
+
+message!(NodeSpec<'a> { 5 => taints, 7 => pod_cidrs });
 
 /// One taint of a Node.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Taint {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
+pub(super) struct Taint<'a> {
+    #[serde(borrow)]
+    pub(super) key: Text<'a>,
 }
+
+message!(Taint<'a> { 1 => key });
 
 /// `status` of a Node.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct NodeStatus {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, repeated, tag = "5")]
-    pub(super) addresses: Vec<NodeAddress>,
+pub(super) struct NodeStatus<'a> {
+    #[serde(borrow, deserialize_with = "nullable")]
+    pub(super) addresses: Vec<NodeAddress<'a>>,
 }
+
+message!(NodeStatus<'a> { 5 => addresses });
 
 /// One address of a Node.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct NodeAddress {
+pub(super) struct NodeAddress<'a> {
     /// InternalIP, ExternalIP, Hostname and others.
-    #[serde(rename = "type", deserialize_with = "nullable")]
-    #[prost(string, tag = "1")]
-    pub(super) type_: String,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "2")]
-    pub(super) address: String,
+    #[serde(borrow, rename = "type")]
+    pub(super) type_: Text<'a>,
+    pub(super) address: Text<'a>,
 }
+
+message!(NodeAddress<'a> { 1 => type_, 2 => address });
 
 /// A ServiceCIDR.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct ServiceCidr {
+pub(super) struct ServiceCidr<'a> {
     /// Empty in a list and in protobuf.
+    #[serde(borrow)]
+    pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(string, tag = "1000")]
-    pub(super) kind: String,
+    pub(super) metadata: Metadata<'a>,
     #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "1")]
-    pub(super) metadata: Metadata,
-    #[serde(deserialize_with = "nullable")]
-    #[prost(message, required, tag = "2")]
-    pub(super) spec: ServiceCidrSpec,
+    pub(super) spec: ServiceCidrSpec<'a>,
 }
 
+message!(ServiceCidr<'a> { 1 => metadata, 2 => spec });
+
 /// `spec` of a ServiceCIDR.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct ServiceCidrSpec {
-    #[serde(deserialize_with = "nullable")]
-    #[prost(string, repeated, tag = "1")]
-    pub(super) cidrs: Vec<String>,
+pub(super) struct ServiceCidrSpec<'a> {
+    #[serde(borrow, deserialize_with = "nullable")]
+    pub(super) cidrs: Vec<Text<'a>>,
 }
+
+message!(ServiceCidrSpec<'a> { 1 => cidrs });

@@ -151,10 +151,15 @@ pub(crate) fn enveloped(object: &Value) -> Vec<u8> {
     text(&mut type_meta, 1, word("apiVersion"));
     text(&mut type_meta, 2, word("kind"));
     bytes(&mut envelope, 1, &type_meta);
-    bytes(&mut envelope, 2, &encoded(message(word("kind")), object));
+    bytes(&mut envelope, 2, &self::object(object));
     text(&mut envelope, 3, "");
     text(&mut envelope, 4, "");
     envelope
+}
+
+/// An object or a list without an envelope.
+pub(crate) fn object(object: &Value) -> Vec<u8> {
+    encoded(message(object["kind"].as_str().unwrap_or_default()), object)
 }
 
 /// A message of a watch, with its length before it.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::sync::{broadcast, watch};
 
@@ -53,6 +54,8 @@ pub(crate) struct State {
     pub(crate) format: Format,
     pub(crate) store: Store,
     pub(crate) streaming: Streaming,
+    /// What streaming lists send of objects, by their versions, where it was encoded before ([`super::ApiServer::encode`]).
+    pub(crate) encoded: Arc<BTreeMap<String, Bytes>>,
     /// How often open watches get a bookmark.
     pub(crate) bookmark_every: Duration,
     /// Faults for requests to come.
@@ -88,6 +91,7 @@ impl Shared {
             format,
             store: Store::default(),
             streaming: Streaming::default(),
+            encoded: Arc::default(),
             bookmark_every: Duration::from_secs(60),
             plans: Vec::new(),
             missing: BTreeSet::new(),

@@ -1,5 +1,6 @@
 //! Watches: the objects of now if they are wanted, then every change, with bookmarks, until their time is over.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -113,13 +114,18 @@ impl Watch {
     }
 
     async fn send_present(&self, shared: &Shared, writer: &mut Writer) -> Result<u64, Over> {
-        let (version, objects) = {
+        let (version, objects, encoded) = {
             let state = shared.lock();
             let version = state.store.version();
-            (version, state.store.at(self.resource, version, &self.selector).unwrap_or_default())
+            let objects = state.store.at(self.resource, version, &self.selector).unwrap_or_default();
+            let encoded = if state.format == self.format { Arc::clone(&state.encoded) } else { Arc::default() };
+            (version, objects, encoded)
         };
         for object in objects {
-            writer.send(&self.format.event("ADDED", &object)).await?;
+            match encoded.get(object["metadata"]["resourceVersion"].as_str().unwrap_or_default()) {
+                Some(event) => writer.send(event).await?,
+                None => writer.send(&self.format.event("ADDED", &object)).await?,
+            }
         }
         if self.tells_end {
             self.bookmark(version, true, writer).await?;

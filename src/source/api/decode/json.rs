@@ -6,17 +6,20 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Decoder, Identity, Kind, Page, ReadObject, Status, UNUSABLE_DELETION, Undecodable, WatchEvent, bookmark};
+use super::{
+    Decoder, Identity, ObjectKind, Page, ReadObject, Status, UNUSABLE_DELETION, Undecodable, WatchEvent, bookmark,
+};
 use crate::source::objects::{self, Metadata};
 
 impl Decoder {
     /// Reads a line of a watch.
-    pub(super) fn json_event<T: Kind>(&mut self, line: &str) -> Result<WatchEvent, String> {
+    pub(super) fn json_event<T: ObjectKind>(&mut self, line: &str) -> Result<WatchEvent, String> {
         // An attempt for another type of event ends early: the server writes the type first.
-        if let Ok(line) = serde_json::from_str::<Line<Applied, T>>(line) {
-            return Ok(WatchEvent::Applied(self.read_json(&line.object)));
+        if let Ok(line) = serde_json::from_str::<Line<Applied, T::Object<'_>>>(line) {
+            return Ok(WatchEvent::Applied(self.read_json::<T>(&line.object)));
         }
         if let Ok(line) = serde_json::from_str::<Line<Deleted, Identified<'_>>>(line) {
             let Identified { kind, metadata } = line.object;
@@ -28,9 +31,9 @@ impl Decoder {
             "ADDED" | "MODIFIED" => Ok(WatchEvent::Applied(self.read_raw::<T>(line.object))),
             "DELETED" => Err(UNUSABLE_DELETION.to_owned()),
             "BOOKMARK" => {
-                let object: Bookmark =
+                let object: Bookmark<'_> =
                     serde_json::from_str(line.object.get()).map_err(|error| format!("bookmark: {error}"))?;
-                bookmark(object.metadata)
+                bookmark(&object.metadata)
             }
             "ERROR" => Ok(WatchEvent::Error(Status::of_body(line.object.get().as_bytes()))),
             other => Err(format!("unknown event type {other:?}")),
@@ -38,10 +41,10 @@ impl Decoder {
     }
 
     /// Reads a page, and gives the kind of the list with it.
-    pub(super) fn json_page<T: Kind>(&mut self, body: &str) -> Result<(String, Page), String> {
-        let (kind, metadata, objects) = if let Ok(list) = serde_json::from_str::<List<T>>(body) {
+    pub(super) fn json_page<T: ObjectKind>(&mut self, body: &str) -> Result<(String, Page), String> {
+        let (kind, metadata, objects) = if let Ok(list) = serde_json::from_str::<List<T::Object<'_>>>(body) {
             let objects = list.items.unwrap_or_default();
-            (list.kind, list.metadata, objects.into_iter().map(|object| self.read_json(&object)).collect())
+            (list.kind, list.metadata, objects.into_iter().map(|object| self.read_json::<T>(&object)).collect())
         } else {
             let list: List<&RawValue> = serde_json::from_str(body).map_err(|error| error.to_string())?;
             let objects = list.items.unwrap_or_default();
@@ -51,25 +54,26 @@ impl Decoder {
         Ok((kind, Page { objects, version, next: next.filter(|token| !token.is_empty()) }))
     }
 
-    fn read_json<T: Kind>(&mut self, object: &T) -> ReadObject {
-        self.read(object.head().0, object)
+    fn read_json<T: ObjectKind>(&mut self, object: &T::Object<'_>) -> ReadObject {
+        self.read::<T>(T::head(object).0, object)
     }
 
-    fn read_raw<T: Kind>(&mut self, object: &RawValue) -> ReadObject {
-        match serde_json::from_str::<T>(object.get()) {
-            Ok(object) => self.read_json(&object),
+    fn read_raw<T: ObjectKind>(&mut self, object: &RawValue) -> ReadObject {
+        match serde_json::from_str::<T::Object<'_>>(object.get()) {
+            Ok(object) => self.read_json::<T>(&object),
             Err(_) => Err(Box::new(self.broken_json::<T>(object))),
         }
     }
 
     /// Finds out which object does not decode, and why.
-    fn broken_json<T: Kind>(&self, object: &RawValue) -> Undecodable {
+    fn broken_json<T: ObjectKind>(&self, object: &RawValue) -> Undecodable {
         let identified = serde_json::from_str::<Identified<'_>>(object.get()).ok();
         let identity = identified.map(|identified| identified.metadata).unwrap_or_default();
-        let (field, reason) = match serde_json::from_str(object.get()).map(|value| objects::decode::<T>(&value)) {
-            Ok(Err(error)) => (error.field, error.reason),
+        let wrong = |value: Value| objects::decode::<T::Object<'_>>(&value).err();
+        let (field, reason) = match serde_json::from_str(object.get()).map(wrong) {
+            Ok(Some(error)) => (error.field, error.reason),
             // The text fails, but not its tree, which has each field once.
-            Ok(Ok(_)) => (".".into(), "a field is there twice".into()),
+            Ok(None) => (".".into(), "a field is there twice".into()),
             Err(error) => (".".into(), error.to_string()),
         };
         self.undecodable(&identity, field, &reason)
@@ -118,10 +122,11 @@ struct ListMetadata {
 struct Identified<'a> {
     #[serde(borrow, default)]
     kind: Option<Cow<'a, str>>,
-    metadata: Identity,
+    metadata: Identity<'a>,
 }
 
 #[derive(Deserialize)]
-struct Bookmark {
-    metadata: Metadata,
+struct Bookmark<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
 }

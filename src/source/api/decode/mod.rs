@@ -9,15 +9,13 @@
 mod json;
 mod protobuf;
 
-use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::frames::FrameBuffer;
 use super::resource::Resource;
 use crate::model::Event;
-use crate::source::convert::{ConvertOptions, Converted, Converter};
-use crate::source::objects::{self, EndpointSlice, Metadata, Node, Service, ServiceCidr};
+use crate::source::convert::{ConvertOptions, Converted, Converter, ObjectKind};
+use crate::source::objects::{self, EndpointSlice, Metadata, Node, Service, ServiceCidr, Text, message};
 use crate::source::{Key, Problem};
 
 /// The media type of JSON.
@@ -130,31 +128,6 @@ impl Status {
     }
 }
 
-/// What the decoder needs to know of the type of a kind.
-trait Kind: DeserializeOwned + prost::Message + Default {
-    /// Its `kind`, which is empty in a list, and its `metadata`.
-    fn head(&self) -> (&str, &Metadata);
-    fn convert(&self, converter: &mut Converter) -> Converted;
-}
-
-macro_rules! kind {
-    ($type:ty, $convert:ident) => {
-        impl Kind for $type {
-            fn head(&self) -> (&str, &Metadata) {
-                (&self.kind, &self.metadata)
-            }
-            fn convert(&self, converter: &mut Converter) -> Converted {
-                converter.$convert(self)
-            }
-        }
-    };
-}
-
-kind!(Node, node);
-kind!(Service, service);
-kind!(EndpointSlice, endpoint_slice);
-kind!(ServiceCidr, service_cidr);
-
 /// Reads the objects of one kind.
 #[derive(Debug)]
 pub(super) struct Decoder {
@@ -180,10 +153,10 @@ impl Decoder {
         }
     }
 
-    fn watch_event_of<T: Kind>(&mut self, format: Format, event: &[u8]) -> Result<WatchEvent, String> {
+    fn watch_event_of<T: ObjectKind>(&mut self, format: Format, event: &[u8]) -> Result<WatchEvent, String> {
         match format {
             Format::Json => self.json_event::<T>(text(event)?),
-            Format::Protobuf => self.protobuf_event::<T>(Bytes::copy_from_slice(event)),
+            Format::Protobuf => self.protobuf_event::<T>(event),
         }
     }
 
@@ -191,7 +164,7 @@ impl Decoder {
     ///
     /// # Errors
     /// What is wrong with it, other than with an object on it.
-    pub(super) fn page(&mut self, format: Format, body: Vec<u8>) -> Result<Page, String> {
+    pub(super) fn page(&mut self, format: Format, body: &[u8]) -> Result<Page, String> {
         match self.resource {
             Resource::Node => self.page_of::<Node>(format, body),
             Resource::Service => self.page_of::<Service>(format, body),
@@ -200,10 +173,10 @@ impl Decoder {
         }
     }
 
-    fn page_of<T: Kind>(&mut self, format: Format, body: Vec<u8>) -> Result<Page, String> {
+    fn page_of<T: ObjectKind>(&mut self, format: Format, body: &[u8]) -> Result<Page, String> {
         let (kind, page) = match format {
-            Format::Json => self.json_page::<T>(text(&body)?)?,
-            Format::Protobuf => self.protobuf_page::<T>(body.into())?,
+            Format::Json => self.json_page::<T>(text(body)?)?,
+            Format::Protobuf => self.protobuf_page::<T>(body)?,
         };
         if kind.strip_suffix("List") != Some(self.resource.name()) || page.version.is_empty() {
             let (wanted, version) = (self.resource.name(), page.version);
@@ -213,22 +186,22 @@ impl Decoder {
     }
 
     /// Converts an object; `kind` is empty for the items of a list.
-    fn read<T: Kind>(&mut self, kind: &str, object: &T) -> ReadObject {
-        let (_, metadata) = object.head();
+    fn read<T: ObjectKind>(&mut self, kind: &str, object: &T::Object<'_>) -> ReadObject {
+        let (_, metadata) = T::head(object);
         if !self.is_of_kind(kind) {
             return Err(Box::new(self.of_other_kind(kind, metadata)));
         }
-        let version = metadata.resource_version.as_str().into();
-        Ok(Object { version, converted: object.convert(&mut self.converter) })
+        let version = (*metadata.resource_version).into();
+        Ok(Object { version, converted: T::convert(object, &mut self.converter) })
     }
 
     /// A deletion; `None` when the object has no name or is of another kind.
-    fn deleted(&self, kind: &str, identity: &Identity) -> Option<WatchEvent> {
+    fn deleted(&self, kind: &str, identity: &Identity<'_>) -> Option<WatchEvent> {
         let key = self.key(identity).filter(|_| self.is_of_kind(kind))?;
         Some(WatchEvent::Deleted(key, identity.version()))
     }
 
-    fn key(&self, identity: &Identity) -> Option<Key> {
+    fn key(&self, identity: &Identity<'_>) -> Option<Key> {
         Some(&identity.name).filter(|name| !name.is_empty()).map(|name| self.resource.key(&identity.namespace, name))
     }
 
@@ -238,7 +211,7 @@ impl Decoder {
     }
 
     /// An object of another kind. It does not touch an object of our kind that has the same name.
-    fn of_other_kind(&self, kind: &str, metadata: &Metadata) -> Undecodable {
+    fn of_other_kind(&self, kind: &str, metadata: &Metadata<'_>) -> Undecodable {
         let text = format!("the server sent a {kind:?}; it is not used");
         Undecodable {
             key: None,
@@ -248,7 +221,7 @@ impl Decoder {
     }
 
     /// An object that does not decode, with the field and the reason.
-    fn undecodable(&self, identity: &Identity, field: String, reason: &str) -> Undecodable {
+    fn undecodable(&self, identity: &Identity<'_>, field: String, reason: &str) -> Undecodable {
         let object = match (&*identity.namespace, &*identity.name) {
             (_, "") => "without a name".into(),
             ("", name) => name.into(),
@@ -264,21 +237,18 @@ impl Decoder {
 }
 
 /// The part of `metadata` that identifies an object, read by itself when the object was deleted, or does not decode.
-#[derive(Clone, Deserialize, prost::Message)]
+#[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Identity {
-    #[serde(deserialize_with = "objects::nullable")]
-    #[prost(string, tag = "1")]
-    name: String,
-    #[serde(deserialize_with = "objects::nullable")]
-    #[prost(string, tag = "3")]
-    namespace: String,
-    #[serde(deserialize_with = "objects::nullable")]
-    #[prost(string, tag = "6")]
-    resource_version: String,
+struct Identity<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    namespace: Text<'a>,
+    resource_version: Text<'a>,
 }
 
-impl Identity {
+message!(Identity<'a> { 1 => name, 3 => namespace, 6 => resource_version });
+
+impl Identity<'_> {
     fn version(&self) -> Option<Box<str>> {
         version(&self.resource_version)
     }
@@ -294,12 +264,12 @@ fn text(bytes: &[u8]) -> Result<&str, String> {
 }
 
 /// A bookmark with this metadata.
-fn bookmark(metadata: Metadata) -> Result<WatchEvent, String> {
+fn bookmark(metadata: &Metadata<'_>) -> Result<WatchEvent, String> {
     if metadata.resource_version.is_empty() {
         return Err("bookmark: no resourceVersion".into());
     }
     let ends_list = metadata.annotation(objects::INITIAL_END) == Some("true");
-    Ok(WatchEvent::Bookmark { version: metadata.resource_version, ends_list })
+    Ok(WatchEvent::Bookmark { version: metadata.resource_version.to_string(), ends_list })
 }
 
 /// Reads the answer to a watch that arrives in chunks of a size, with events of at most `limit` bytes; for fuzzing. `kind` is an index:
@@ -342,7 +312,7 @@ pub fn watch_bytes(kind: usize, bytes: &[u8], chunk: usize, limit: usize) -> (Ve
 pub fn list_bytes(kind: usize, bytes: &[u8]) -> (Vec<Event>, Vec<String>) {
     let (mut events, mut words) = (Vec::new(), Vec::new());
     let (mut decoder, format) = of_index(kind);
-    match decoder.page(format, bytes.to_vec()) {
+    match decoder.page(format, bytes) {
         Ok(page) => {
             page.objects.into_iter().for_each(|object| collect(object, &mut events, &mut words));
             words.push(format!("page of version {:?}, next {:?}", page.version, page.next));

@@ -2,57 +2,62 @@
 //!
 //! Takes bytes, gives what `decode` gives. An object or a list comes in an envelope: four bytes, and a message with its kind and its
 //! bytes (`runtime.Unknown` of k8s.io/apimachinery). A message of a watch has no envelope, but the object in it has one. Each object is
-//! decoded by itself, so that one that is broken loses only itself; no field that is not used is copied.
+//! decoded by itself, so that one that is broken loses only itself; nothing is copied.
 
-use bytes::Bytes;
-use prost::Message as _;
-
-use super::{Decoder, Identity, Kind, Page, ReadObject, Status, UNUSABLE_DELETION, WatchEvent, bookmark};
-use crate::source::objects::Metadata;
+use super::{Decoder, Identity, ObjectKind, Page, ReadObject, Status, UNUSABLE_DELETION, WatchEvent, bookmark};
+use crate::source::objects::{Malformed, Message, Metadata, Text, Value, message};
 
 /// What an envelope begins with.
 const MAGIC: &[u8] = b"k8s\0";
 
 impl Decoder {
     /// Reads a message of a watch.
-    pub(super) fn protobuf_event<T: Kind>(&mut self, message: Bytes) -> Result<WatchEvent, String> {
-        let message = Event::decode(message).map_err(|error| error.to_string())?;
-        let object = open(message.object.raw)?;
+    pub(super) fn protobuf_event<T: ObjectKind>(&mut self, message: &[u8]) -> Result<WatchEvent, String> {
+        let message: Event<'_> = read(message)?;
+        let object = open(message.object.raw.0)?;
+        let (kind, raw) = (&*object.type_meta.kind, object.raw.0);
         match &*message.kind {
-            "ADDED" | "MODIFIED" => Ok(WatchEvent::Applied(self.read_message::<T>(&object.type_meta.kind, object.raw))),
-            "DELETED" => {
-                let identity = identity(object.raw);
-                self.deleted(&object.type_meta.kind, &identity).ok_or_else(|| UNUSABLE_DELETION.to_owned())
+            "ADDED" | "MODIFIED" => Ok(WatchEvent::Applied(self.read_message::<T>(kind, raw))),
+            "DELETED" => self.deleted(kind, &identity(raw)).ok_or_else(|| UNUSABLE_DELETION.to_owned()),
+            "BOOKMARK" => {
+                let object: Object<'_> = read(raw).map_err(|error| format!("bookmark: {error}"))?;
+                bookmark(&object.metadata)
             }
-            "BOOKMARK" => bookmark(Object::decode(object.raw).map_err(|error| format!("bookmark: {error}"))?.metadata),
-            "ERROR" => Ok(WatchEvent::Error(StatusMessage::decode(object.raw).map(Into::into).unwrap_or_default())),
+            "ERROR" => Ok(WatchEvent::Error(StatusMessage::read(raw).map(Into::into).unwrap_or_default())),
             other => Err(format!("unknown event type {other:?}")),
         }
     }
 
     /// Reads a page, and gives the kind of the list with it.
-    pub(super) fn protobuf_page<T: Kind>(&mut self, body: Bytes) -> Result<(String, Page), String> {
+    pub(super) fn protobuf_page<T: ObjectKind>(&mut self, body: &[u8]) -> Result<(String, Page), String> {
         let Envelope { type_meta, raw, .. } = open(body)?;
-        let List { metadata, items } = List::decode(raw).map_err(|error| error.to_string())?;
-        let objects = items.into_iter().map(|object| self.read_message::<T>("", object)).collect();
-        let next = Some(metadata.next).filter(|token| !token.is_empty());
-        Ok((type_meta.kind, Page { objects, version: metadata.resource_version, next }))
+        let List { metadata, items } = read(raw.0)?;
+        let objects = items.into_iter().map(|object| self.read_message::<T>("", object.0)).collect();
+        let next = Some(metadata.next.to_string()).filter(|token| !token.is_empty());
+        Ok((type_meta.kind.to_string(), Page { objects, version: metadata.resource_version.to_string(), next }))
     }
 
-    fn read_message<T: Kind>(&mut self, kind: &str, object: Bytes) -> ReadObject {
-        match T::decode(object.clone()) {
-            Ok(object) => self.read(kind, &object),
-            Err(error) => Err(Box::new(self.undecodable(&identity(object), ".".into(), &error.to_string()))),
+    fn read_message<T: ObjectKind>(&mut self, kind: &str, object: &[u8]) -> ReadObject {
+        match T::Object::read(object) {
+            Ok(object) => self.read::<T>(kind, &object),
+            Err(error) => {
+                let Malformed { field, reason } = *error;
+                let field = if field.is_empty() { ".".to_owned() } else { field };
+                Err(Box::new(self.undecodable(&identity(object), field, &reason)))
+            }
         }
     }
 }
 
+/// A message that is no object.
+fn read<'a, T: Message<'a>>(bytes: &'a [u8]) -> Result<T, String> {
+    T::read(bytes).map_err(|error| format!("{}: {}", error.field, error.reason))
+}
+
 /// Opens an envelope.
-fn open(bytes: Bytes) -> Result<Envelope, String> {
-    let Some(message) = bytes.strip_prefix(MAGIC).map(|message| bytes.slice_ref(message)) else {
-        return Err("no envelope of Kubernetes' protobuf".into());
-    };
-    let envelope = Envelope::decode(message).map_err(|error| error.to_string())?;
+fn open(bytes: &[u8]) -> Result<Envelope<'_>, String> {
+    let Some(message) = bytes.strip_prefix(MAGIC) else { return Err("no envelope of Kubernetes' protobuf".into()) };
+    let envelope: Envelope<'_> = read(message)?;
     match (&*envelope.content_encoding, &*envelope.content_type) {
         ("", "" | super::PROTOBUF) => Ok(envelope),
         (encoding, content) => {
@@ -63,99 +68,116 @@ fn open(bytes: Bytes) -> Result<Envelope, String> {
 
 /// The Status in an envelope.
 pub(super) fn status(body: &[u8]) -> Option<Status> {
-    let message = Envelope::decode(body.strip_prefix(MAGIC)?).ok()?;
-    StatusMessage::decode(message.raw).ok().map(Into::into)
+    let envelope = Envelope::read(body.strip_prefix(MAGIC)?).ok()?;
+    StatusMessage::read(envelope.raw.0).ok().map(Into::into)
 }
 
 /// The identity of an object, as far as it can be read.
-fn identity(object: Bytes) -> Identity {
+fn identity(object: &[u8]) -> Identity<'_> {
     let mut found = IdentifiedObject::default();
     // What was read before an error stays.
-    let _ = found.merge(object);
+    let _ = found.merge(Value::Bytes(object));
     found.metadata
 }
 
-/// `runtime.Unknown`.
-#[derive(Clone, prost::Message)]
-struct Envelope {
-    #[prost(message, required, tag = "1")]
-    type_meta: TypeMeta,
-    #[prost(bytes = "bytes", tag = "2")]
-    raw: Bytes,
-    #[prost(string, tag = "3")]
-    content_encoding: String,
-    #[prost(string, tag = "4")]
-    content_type: String,
+/// Bytes of a message that are decoded by themselves.
+#[derive(Default)]
+struct Raw<'a>(&'a [u8]);
+
+impl<'a> Message<'a> for Raw<'a> {
+    fn merge(&mut self, value: Value<'a>) -> Result<(), Box<Malformed>> {
+        self.0 = value.bytes()?;
+        Ok(())
+    }
 }
+
+/// `runtime.Unknown`.
+#[derive(Default)]
+struct Envelope<'a> {
+    type_meta: TypeMeta<'a>,
+    raw: Raw<'a>,
+    content_encoding: Text<'a>,
+    content_type: Text<'a>,
+}
+
+message!(Envelope<'a> { 1 => type_meta, 2 => raw, 3 => content_encoding, 4 => content_type });
 
 /// `runtime.TypeMeta`.
-#[derive(Clone, prost::Message)]
-struct TypeMeta {
-    #[prost(string, tag = "2")]
-    kind: String,
+#[derive(Default)]
+struct TypeMeta<'a> {
+    kind: Text<'a>,
 }
+
+message!(TypeMeta<'a> { 2 => kind });
 
 /// `meta.v1.WatchEvent`.
-#[derive(Clone, prost::Message)]
-struct Event {
-    #[prost(string, tag = "1")]
-    kind: String,
-    #[prost(message, required, tag = "2")]
-    object: RawExtension,
+#[derive(Default)]
+struct Event<'a> {
+    kind: Text<'a>,
+    object: RawExtension<'a>,
 }
+
+message!(Event<'a> { 1 => kind, 2 => object });
 
 /// `runtime.RawExtension`.
-#[derive(Clone, prost::Message)]
-struct RawExtension {
-    #[prost(bytes = "bytes", tag = "1")]
-    raw: Bytes,
+#[derive(Default)]
+struct RawExtension<'a> {
+    raw: Raw<'a>,
 }
+
+message!(RawExtension<'a> { 1 => raw });
 
 /// A list of any kind, with its objects not decoded yet.
-#[derive(Clone, prost::Message)]
-struct List {
-    #[prost(message, required, tag = "1")]
-    metadata: ListMetadata,
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    items: Vec<Bytes>,
+#[derive(Default)]
+struct List<'a> {
+    metadata: ListMetadata<'a>,
+    items: Vec<Raw<'a>>,
 }
+
+message!(List<'a> { 1 => metadata, 2 => items });
 
 /// `meta.v1.ListMeta`.
-#[derive(Clone, prost::Message)]
-struct ListMetadata {
-    #[prost(string, tag = "2")]
-    resource_version: String,
-    #[prost(string, tag = "3")]
-    next: String,
+#[derive(Default)]
+struct ListMetadata<'a> {
+    resource_version: Text<'a>,
+    next: Text<'a>,
 }
+
+message!(ListMetadata<'a> { 2 => resource_version, 3 => next });
 
 /// An object of any kind, of which only the metadata are read.
-#[derive(Clone, prost::Message)]
-struct Object {
-    #[prost(message, required, tag = "1")]
-    metadata: Metadata,
+#[derive(Default)]
+struct Object<'a> {
+    metadata: Metadata<'a>,
 }
+
+message!(Object<'a> { 1 => metadata });
 
 /// An object of any kind, of which only the identity is read.
-#[derive(Clone, prost::Message)]
-struct IdentifiedObject {
-    #[prost(message, required, tag = "1")]
-    metadata: Identity,
+#[derive(Default)]
+struct IdentifiedObject<'a> {
+    metadata: Identity<'a>,
 }
 
+message!(IdentifiedObject<'a> { 1 => metadata });
+
 /// `meta.v1.Status`.
-#[derive(Clone, prost::Message)]
-struct StatusMessage {
-    #[prost(string, optional, tag = "3")]
-    message: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    reason: Option<String>,
-    #[prost(int32, tag = "6")]
+#[derive(Default)]
+struct StatusMessage<'a> {
+    message: Option<Text<'a>>,
+    reason: Option<Text<'a>>,
     code: i32,
 }
 
-impl From<StatusMessage> for Status {
-    fn from(status: StatusMessage) -> Self {
-        Self { code: u16::try_from(status.code).unwrap_or_default(), reason: status.reason, message: status.message }
+message!(StatusMessage<'a> { 3 => message, 4 => reason, 6 => code });
+
+impl From<StatusMessage<'_>> for Status {
+    fn from(status: StatusMessage<'_>) -> Self {
+        let text = |text: Option<Text<'_>>| text.map(|text| text.to_string());
+        Self {
+            code: u16::try_from(status.code).unwrap_or_default(),
+            reason: text(status.reason),
+            message: text(status.message),
+        }
     }
 }

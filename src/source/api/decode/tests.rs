@@ -39,7 +39,7 @@ fn page(format: Format, list: &Value) -> Result<Page, String> {
         Format::Json => list.to_string().into_bytes(),
         Format::Protobuf => encoder::enveloped(list),
     };
-    decoder(Resource::Service).page(format, bytes)
+    decoder(Resource::Service).page(format, &bytes)
 }
 
 fn read(format: Format, resource: Resource, object: &Value) -> ReadObject {
@@ -221,7 +221,7 @@ fn the_body_of_a_failure_may_be_anything() {
 fn a_broken_object_is_named_with_its_field() {
     for (format, reason) in [
         (Format::Json, "spec.ports[0].port: invalid type: string \"x\", expected i32"),
-        (Format::Protobuf, ".: failed to decode Protobuf message: ServicePort.port: ServiceSpec.ports: Service.spec: "),
+        (Format::Protobuf, "spec.ports[0].port: a number was expected"),
     ] {
         let broken = read(format, Resource::Service, &service("bad", &json!("x"), "5")).unwrap_err();
         assert_eq!(broken.key, Some(Key::Service(ObjectName::new("demo", "bad"))));

@@ -6,7 +6,7 @@ use super::*;
 use crate::model::Node;
 
 fn node(value: Value) -> (Node, Vec<String>) {
-    let converted = Converter::new(ConvertOptions::default()).node(&object(value));
+    let converted = converted::<objects::Node>(&value);
     match converted.event {
         Some(Event::NodeApplied(node)) => (node, texts(&converted.problems)),
         other => panic!("{other:?}"),
@@ -71,7 +71,7 @@ fn pod_cidrs_are_normalised() {
 
 #[test]
 fn a_node_without_a_valid_name_gives_no_event() {
-    let converted = Converter::new(ConvertOptions::default()).node(&object(json!({"metadata": {"name": "Node"}})));
+    let converted = converted::<objects::Node>(&json!({"metadata": {"name": "Node"}}));
     assert_eq!((converted.event, converted.problems.len()), (None, 1));
 }
 
@@ -79,7 +79,7 @@ fn a_node_without_a_valid_name_gives_no_event() {
 fn service_cidrs_are_normalised() {
     // ServiceCIDRs may have padding and host bits (A10, D15).
     let value = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.1/012", "x", "fd00::/108"]}});
-    let converted = Converter::new(ConvertOptions::default()).service_cidr(&object(value));
+    let converted = converted::<objects::ServiceCidr>(&value);
     let expected = vec!["10.96.0.0/12".parse().unwrap(), "fd00::/108".parse().unwrap()];
     assert_eq!(converted.event, Some(Event::ServiceCidrApplied("kubernetes".into(), expected)));
     assert_eq!(texts(&converted.problems), ["ServiceCIDR kubernetes: spec.cidrs[1]: \"x\" is not a CIDR; ignored"]);

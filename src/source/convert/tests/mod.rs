@@ -4,15 +4,15 @@ mod cluster_scoped;
 mod services;
 mod slices;
 
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{ConvertOptions, Converted, Converter};
+use super::{ConvertOptions, Converted, Converter, ObjectKind};
 use crate::model::{EndpointSlice, Event, Service};
+use crate::source::objects::{self, decode};
 
-/// An object from its JSON form.
-fn object<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
+/// What an object of a kind becomes, from its JSON form.
+fn converted<T: ObjectKind>(value: &Value) -> Converted {
+    T::convert(&decode(value).unwrap(), &mut Converter::default())
 }
 
 /// Overwrites the value at a JSON pointer, creating objects on the way.
@@ -44,11 +44,11 @@ fn web_slice() -> Value {
 }
 
 fn convert_service(value: Value) -> Converted {
-    Converter::new(ConvertOptions::default()).service(&object(value))
+    converted::<objects::Service>(&value)
 }
 
 fn convert_slice(value: Value) -> Converted {
-    Converter::new(ConvertOptions::default()).endpoint_slice(&object(value))
+    converted::<objects::EndpointSlice>(&value)
 }
 
 /// A Service that converts, with its problems as text.

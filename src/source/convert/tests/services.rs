@@ -175,7 +175,7 @@ fn external_ips_need_their_gate() {
     let value = with(web(), "/spec/externalIPs", json!(["203.0.113.7", "x"]));
     let value = with(value, "/spec/externalTrafficPolicy", json!("Local"));
     let mut converter = Converter::new(ConvertOptions { allow_external_ips: false });
-    let converted = converter.service(&object(value));
+    let converted = converter.service(&decode(&value).unwrap());
     let Some(Event::ServiceApplied(service)) = converted.event else { panic!("not applied") };
     assert!(service.external_ips.is_empty() && converted.problems.is_empty());
     assert_eq!(service.external_policy, TrafficPolicy::Local);

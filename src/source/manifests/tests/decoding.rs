@@ -138,6 +138,51 @@ fn lists_hold_objects_of_any_or_one_kind() {
 }
 
 #[test]
+fn a_long_list_is_read_in_its_order_whatever_is_wrong_with_some_items() {
+    // Two threads share such a list.
+    const ITEMS: usize = 5_000;
+    let item = |n: usize| {
+        let mut item = serde_json::json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("s{n}"), "namespace": "demo"},
+            "spec": {"clusterIP": "10.96.0.1", "selector": {"app": "x"}, "ports": [{"port": 1, "targetPort": "http"}]},
+        });
+        match n % 1_000 {
+            7 => item["spec"]["ports"][0]["port"] = "x".into(),
+            8 => item["spec"]["nonsense"] = 1.into(),
+            9 => item["spec"]["selector"] = 5.into(),
+            10 => item["metadata"] = serde_json::json!({"name": format!("s{n}")}),
+            11 => item["spec"]["externalIPs"] = serde_json::json!(["x"]),
+            _ => {}
+        }
+        item
+    };
+    let items: Vec<_> = (0..ITEMS).map(item).collect();
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let long = content("a.json", &list.to_string());
+
+    let expected = (0..ITEMS).filter(|n| ![7, 9].contains(&(n % 1_000))).map(|n| {
+        let namespace = if n % 1_000 == 10 { "default" } else { "demo" };
+        format!("+{namespace}/s{n} 10.96.0.1")
+    });
+    assert_eq!(objects(&long), expected.collect::<Vec<_>>());
+    let problems = (0..ITEMS).step_by(1_000).flat_map(|n| {
+        let at = |n: usize, text: &str| format!("a.json, document 1: items[{n}].{text}");
+        let ip = format!(
+            "a.json, document 1: Service demo/s{}: spec.externalIPs[0]: \"x\" is not an IP address; ignored",
+            n + 11
+        );
+        [
+            at(n + 7, "spec.ports[0].port: invalid type: string \"x\", expected i32"),
+            at(n + 8, "spec.nonsense: unknown field; ignored"),
+            at(n + 9, "spec.selector: invalid type: integer `5`, expected a map"),
+            ip,
+        ]
+    });
+    assert_eq!(texts(&long.problems), problems.collect::<Vec<_>>());
+    assert!(long.broken && long.problems.iter().all(|problem| problem.kind == Some("Service")));
+}
+
+#[test]
 fn what_is_no_object_is_an_error() {
     assert_eq!(texts(&content("a.yaml", "- 1\n").problems), ["a.yaml, document 1: not an object"]);
     assert_eq!(texts(&content("a.yaml", "a: 1\n").problems), ["a.yaml, document 1: apiVersion: missing"]);

@@ -12,7 +12,7 @@ use super::ManifestProblem;
 use super::decode::{Object, decode};
 use super::directory::News;
 use crate::model::Event;
-use crate::source::convert::{ConvertOptions, Converter};
+use crate::source::convert::ConvertOptions;
 
 /// A Service in namespace demo.
 fn service(name: &str, cluster_ip: &str) -> String {
@@ -36,8 +36,7 @@ fn content(file: &str, text: &str) -> Content {
 
 fn content_of_bytes(file: &str, bytes: &[u8]) -> Content {
     let (file, mut objects) = (Path::new(file).into(), Vec::new());
-    let mut converter = Converter::new(ConvertOptions::default());
-    let outcome = decode(&file, bytes, &mut converter, &mut |object| objects.push(object));
+    let outcome = decode(&file, bytes, &mut Default::default(), &mut |object| objects.push(object));
     Content { objects, broken: outcome.broken, problems: outcome.problems }
 }
 

@@ -1,0 +1,176 @@
+//! Texts of an object, which stay where they were read from.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::USED;
+use super::protobuf::{Malformed, Message, Value};
+
+/// A text. Null is the same as the empty one. Only a text of JSON that has escapes is a copy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::source) struct Text<'a>(Cow<'a, str>);
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Borrowing;
+
+        impl<'de> Visitor<'de> for Borrowing {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Text::default())
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_any(Borrowing)
+    }
+}
+
+impl<'a> Message<'a> for Text<'a> {
+    fn merge(&mut self, value: Value<'a>) -> Result<(), Box<Malformed>> {
+        let text = std::str::from_utf8(value.bytes()?).map_err(|_| Malformed::new("not UTF-8"))?;
+        self.0 = Cow::Borrowed(text);
+        Ok(())
+    }
+}
+
+/// The first text of a list; null is an empty list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::source) struct First<'a>(Option<Text<'a>>);
+
+impl<'a> First<'a> {
+    /// The text; `None` if the list is empty.
+    pub(in crate::source) fn get(&self) -> Option<&Text<'a>> {
+        self.0.as_ref()
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfList;
+
+        impl<'de> Visitor<'de> for OfList {
+            type Value = First<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of strings")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(First::default())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let first = list.next_element()?;
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(First(first))
+            }
+        }
+
+        deserializer.deserialize_any(OfList)
+    }
+}
+
+impl<'a> Message<'a> for First<'a> {
+    fn merge(&mut self, value: Value<'a>) -> Result<(), Box<Malformed>> {
+        if self.0.is_none() { self.0.insert(Text::default()).merge(value) } else { Ok(()) }
+    }
+}
+
+/// The labels or annotations that are read; null is the same as none.
+#[derive(Clone, Debug, Default)]
+pub(in crate::source) struct Pairs<'a>(Vec<(&'static str, Text<'a>)>);
+
+impl<'a> Pairs<'a> {
+    /// The value of a key. One that is there twice has its last value.
+    pub(super) fn value(&self, key: &str) -> Option<&str> {
+        self.0.iter().rfind(|(known, _)| *known == key).map(|(_, value)| &**value)
+    }
+}
+
+/// The key, if labels or annotations with it are read.
+fn used(key: &[u8]) -> Option<&'static str> {
+    USED.into_iter().find(|used| used.as_bytes() == key)
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Used;
+
+        impl<'de> Visitor<'de> for Used {
+            type Value = Pairs<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of strings")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Pairs::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(key) = map.next_key::<Text<'de>>()? {
+                    match used(key.as_bytes()) {
+                        Some(key) => pairs.extend(map.next_value::<Option<Text<'de>>>()?.map(|value| (key, value))),
+                        None => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+
+        deserializer.deserialize_any(Used)
+    }
+}
+
+impl<'a> Message<'a> for Pairs<'a> {
+    fn merge(&mut self, value: Value<'a>) -> Result<(), Box<Malformed>> {
+        let (mut key, mut text) = (None, None);
+        value.fields(|number, value| {
+            match number {
+                1 => key = used(value.bytes()?),
+                2 => text = Some(value),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        // What is not used need not be text.
+        if let Some(key) = key {
+            let mut value = Text::default();
+            text.map_or(Ok(()), |text| value.merge(text))?;
+            self.0.push((key, value));
+        }
+        Ok(())
+    }
+}
