@@ -33,8 +33,6 @@ use writers::{Made, RATE, write};
 
 /// Services that stay.
 const SERVICES: u32 = 2_000;
-/// Services at most that come and go beside them.
-const TRANSIENT: u32 = 200;
 /// Threads that connect.
 const PROBES: u64 = 2;
 const LOOK: Duration = Duration::from_millis(200);
@@ -197,7 +195,8 @@ impl Director<'_, '_, '_> {
 }
 
 fn print(table: &mut Table, what: &str, time: Duration, seen: &Seen) {
-    let a_second = |changes: u64, time: Duration| format!("{:.0} /s", changes as f64 / time.as_secs_f64());
+    let a_second =
+        |changes: u64, time: Duration| format!("{} /s", u128::from(changes) * 1_000 / time.as_millis().max(1));
     table.text(&format!("{what}: changes in {} s", time.as_secs()), &seen.made.random.to_string(), "");
     let goal = format!("{RATE} /s");
     table.text(

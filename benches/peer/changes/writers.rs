@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::super::control_plane::{client, path_of};
+use super::SERVICES;
 use super::cluster::{App, Change, path};
-use super::{SERVICES, TRANSIENT};
 use crate::support::apiserver::protobuf::enveloped;
 
 /// Connections that changes are sent over.
@@ -74,9 +74,9 @@ struct Writer {
     number: u32,
     client: Client,
     apps: Vec<App>,
-    /// Those that are there of the Services that come and go.
-    transient: Vec<App>,
-    /// How many of these there were ever.
+    /// A Service that comes and goes, while it is there.
+    transient: Option<App>,
+    /// How often it came.
     created: u32,
     random: StdRng,
     /// When the next change is due.
@@ -86,7 +86,7 @@ struct Writer {
 impl Writer {
     fn new(number: u32, client: Client, apps: Vec<App>, seed: u64) -> Self {
         let random = StdRng::seed_from_u64(seed << 32 | u64::from(number));
-        Self { number, client, apps, transient: Vec::new(), created: 0, random, due: Instant::now() }
+        Self { number, client, apps, transient: None, created: 0, random, due: Instant::now() }
     }
 
     /// Makes changes at random until `end`, then updates each Service. Gives the numbers of both.
@@ -116,18 +116,12 @@ impl Writer {
             let app = self.random.random_range(0..self.apps.len());
             return vec![self.apps[app].change(&mut self.random)];
         }
-        let room = (TRANSIENT / WRITERS) as usize;
-        if self.transient.len() < room && (self.transient.is_empty() || self.random.random_bool(0.5)) {
-            let place = SERVICES + self.number * (TRANSIENT / WRITERS) + self.created % (TRANSIENT / WRITERS);
-            let app = App::transient(format!("brief-{}-{}", self.number, self.created), place);
-            self.created += 1;
-            let objects = app.create();
-            self.transient.push(app);
-            objects.into_iter().map(Change::Create).collect()
-        } else {
-            let gone = self.random.random_range(0..self.transient.len());
-            self.transient.swap_remove(gone).delete()
+        if let Some(app) = self.transient.take() {
+            return app.delete();
         }
+        let app = App::transient(format!("brief-{}-{}", self.number, self.created), SERVICES + self.number);
+        self.created += 1;
+        self.transient.insert(app).create().into_iter().map(Change::Create).collect()
     }
 
     /// Waits until a change is due, and has the API server take it.
