@@ -2,7 +2,8 @@
 //!
 //! Everything runs in network namespaces of its own. Times depend on the machine and on what else it does: ratios are taken within
 //! one run. `BENCH_QUICK=1` leaves out what takes minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy against
-//! a real API server, and `BENCH_PATIENT=1` has that go on to 20,000 Services, which takes half an hour.
+//! a real API server, and `BENCH_PATIENT=1` has that go on to 20,000 Services, which takes half an hour. Times are only printed; what may not
+//! be on any machine, such as a connection without an answer, makes the bench fail at its end.
 //! `BENCH_PARTS="phases restart"` runs these parts only.
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ mod source;
 mod table;
 
 use std::env;
+use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -43,17 +45,20 @@ const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// `BENCH_PARTS` names those that run.
 const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process inspect beside";
-/// The part that needs `BENCH_PEER`.
+/// The parts that need `BENCH_PEER`.
 const PEER: &str = "peer";
+const PEER_CHANGES: &str = "peer-changes";
 
-fn main() {
+fn main() -> ExitCode {
     // `cargo test --all-targets` builds this too, and must not run it.
     if !env::args().any(|argument| argument == "--bench") {
-        return;
+        return ExitCode::SUCCESS;
     }
     let quick = env::var_os("BENCH_QUICK").is_some();
     let mut table = Table::new();
-    let all = || if env::var_os("BENCH_PEER").is_some() { format!("{PARTS} {PEER}") } else { PARTS.to_owned() };
+    let all = || {
+        if env::var_os("BENCH_PEER").is_some() { format!("{PARTS} {PEER} {PEER_CHANGES}") } else { PARTS.to_owned() }
+    };
     let parts = env::var("BENCH_PARTS").unwrap_or_else(|_| all());
     for part in parts.split_whitespace() {
         match part {
@@ -79,10 +84,17 @@ fn main() {
             "beside" => inspect::beside(&mut table, LARGE, ENDPOINTS),
             PEER if env::var_os("BENCH_PATIENT").is_some() => peer::rows(&mut table, &[1_000, 5_000, LARGE]),
             PEER => peer::rows(&mut table, &[1_000, 5_000]),
-            other => panic!("there is no part {other}; there are: {PARTS} {PEER}"),
+            PEER_CHANGES => peer::changes::rows(&mut table, changing_time(quick)),
+            other => panic!("there is no part {other}; there are: {PARTS} {PEER} {PEER_CHANGES}"),
         }
     }
-    table.finish();
+    table.finish()
+}
+
+/// How long Services of the part `peer-changes` change.
+fn changing_time(quick: bool) -> Duration {
+    let seconds = env::var("BENCH_SECONDS").map(|text| text.parse().expect("BENCH_SECONDS is a number of seconds"));
+    Duration::from_secs(seconds.unwrap_or(if quick { 30 } else { 300 }))
 }
 
 /// Runs in a namespace that is deleted afterwards, once the kernel has freed the tables of the one before: it does so in a thread of its

@@ -136,8 +136,12 @@ pub(crate) fn until_end(mut child: Child) -> (ExitStatus, String) {
 
 /// A line of a process's status that is a size.
 pub(crate) fn memory(pid: u32, key: &str) -> String {
+    resident(pid, key).map_or_else(|| "unknown".to_owned(), |bytes| format!("{} MB", bytes / 1_000_000))
+}
+
+/// The same in bytes; nothing of a process that has ended.
+pub(crate) fn resident(pid: u32, key: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let kib: Option<u64> =
-        status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse().ok());
-    kib.map_or_else(|| "unknown".to_owned(), |kib| format!("{} MB", kib * 1024 / 1_000_000))
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));
+    line?.parse::<u64>().ok().map(|kib| kib * 1024)
 }

@@ -1,13 +1,18 @@
 //! The table: a row a measurement, printed as it is made, and written as JSON at the end.
 
+use std::process::ExitCode;
 use std::time::Duration;
 use std::{env, fs};
 
 use serde_json::{Value, json};
 
-/// Rows so far.
+/// Failures that are printed.
+const SHOWN: usize = 20;
+
+/// Rows so far, and what was found wrong.
 pub(crate) struct Table {
     rows: Vec<Value>,
+    failures: Vec<String>,
 }
 
 impl Table {
@@ -16,7 +21,7 @@ impl Table {
         let line = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         println!("kernel {}, load {}", line("/proc/sys/kernel/osrelease"), line("/proc/loadavg"));
         println!("{:<70} {:>14} {:>12}", "what", "measured", "goal");
-        Self { rows: Vec::new() }
+        Self { rows: Vec::new(), failures: Vec::new() }
     }
 
     /// A time, with the most that it should be.
@@ -50,13 +55,24 @@ impl Table {
         self.rows.push(json!({ "what": what.trim(), "measured": measured, "goal": goal, "value": value }));
     }
 
-    /// Writes `bench.json` into the target directory.
-    pub(crate) fn finish(self) {
+    /// Something that must not be, whatever the machine: the bench goes on, and fails at the end.
+    pub(crate) fn fail(&mut self, what: &str) {
+        self.failures.push(what.to_owned());
+    }
+
+    /// Writes `bench.json` into the target directory, and prints the first failures.
+    pub(crate) fn finish(self) -> ExitCode {
         let directory = env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
         let path = format!("{directory}/bench.json");
         match fs::write(&path, Value::Array(self.rows).to_string()) {
             Ok(()) => println!("\nwritten to {path}"),
             Err(error) => eprintln!("cannot write {path}: {error}"),
         }
+        self.failures.iter().take(SHOWN).for_each(|failure| eprintln!("{failure}"));
+        if self.failures.is_empty() {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("{} failures", self.failures.len());
+        ExitCode::FAILURE
     }
 }

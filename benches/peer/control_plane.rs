@@ -1,7 +1,8 @@
 //! etcd and kube-apiserver in a network namespace, and a client of theirs.
 //!
-//! Takes a directory with the two programs, gives a server that has a Node `test-node`, and a kubeconfig of the proxy's own rights. The
-//! addresses that the cluster needs are on the namespace's `lo`. Both programs end when the value is dropped.
+//! Takes a directory with the two programs, gives a server that has a Node `test-node` and a namespace `bench`, and a kubeconfig of the
+//! proxy's own rights. The addresses that the cluster needs are on the namespace's `lo`. etcd keeps its data in memory. The server can be
+//! ended and started again, and etcd told to compact. Both programs end when the value is dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,59 +14,67 @@ use hyper::http::{Method, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use rcgen::KeyPair;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::support::netns::Namespace;
+use crate::support::plan::NODE as NODE_NAME;
 
 /// The node's address, which is also the API server's for the cluster.
 pub(super) const NODE: &str = "192.0.2.10";
 const SERVER: &str = "https://127.0.0.1:6443";
+const ETCD: &str = "http://127.0.0.1:2379";
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// How many objects are written at once.
 const WRITERS: usize = 8;
 
 /// A running API server, with the client that administers it.
-pub(super) struct ControlPlane {
-    programs: Vec<Child>,
+pub(super) struct ControlPlane<'a> {
+    node: &'a Namespace,
+    programs: &'a Path,
+    server: Child,
+    etcd: Child,
     directory: TempDir,
+    /// etcd's data, in memory: its disk is not what is measured.
+    _data: TempDir,
     runtime: Runtime,
     client: Client,
 }
 
-impl ControlPlane {
+impl<'a> ControlPlane<'a> {
     /// Starts both programs in `node`, and waits until the server is ready. The calling thread must be in that namespace.
-    pub(super) fn start(node: &Namespace, programs: &Path) -> Self {
+    pub(super) fn start(node: &'a Namespace, programs: &'a Path) -> Self {
         let directory = TempDir::new().expect("a temporary directory can be made");
-        let file = |name: &str, text: &str| {
-            let path = directory.path().join(name);
-            fs::write(&path, text).expect("a file can be written");
-            path
-        };
-        file("proxy.kubeconfig", &kubeconfig("proxy").to_string());
-        let tokens = "admin,admin,1,\"system:masters\"\nproxy,system:kube-proxy,2,\"system:node-proxiers\"\n";
-        let tokens = file("tokens.csv", tokens);
+        let data = TempDir::new_in("/dev/shm").expect("a directory in memory can be made");
         let key = KeyPair::generate().expect("a key can be made");
-        let keys = [("public.pem", key.public_key_pem()), ("private.pem", key.serialize_pem())];
-        let [public, private] = keys.map(|(name, text)| file(name, &text));
-        let start = |mut command: Command, log: &str| {
-            let log = fs::File::create(directory.path().join(log)).expect("a file can be made");
-            let both = log.try_clone().expect("a file can be shared");
-            let started = command.current_dir(directory.path()).stdin(Stdio::null()).stdout(log).stderr(both).spawn();
-            started.expect("`ip` can be run")
-        };
+        let tokens = "admin,admin,1,\"system:masters\"\nproxy,system:kube-proxy,2,\"system:node-proxiers\"\n";
+        for (name, text) in [
+            ("proxy.kubeconfig", kubeconfig("proxy").to_string()),
+            ("tokens.csv", tokens.to_owned()),
+            ("public.pem", key.public_key_pem()),
+            ("private.pem", key.serialize_pem()),
+        ] {
+            fs::write(directory.path().join(name), text).expect("a file can be written");
+        }
         let mut etcd = node.command(programs.join("etcd"));
-        etcd.arg("--data-dir").arg(directory.path().join("etcd"));
-        etcd.args(["--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379"]);
+        etcd.arg("--data-dir").arg(data.path()).arg("--unsafe-no-fsync");
+        etcd.args([format!("--listen-client-urls={ETCD}"), format!("--advertise-client-urls={ETCD}")]);
         etcd.arg("--listen-peer-urls=http://127.0.0.1:2380");
-        let etcd = start(etcd, "etcd.log");
-        let server = start(server_command(node, programs, [&tokens, &public, &private]), "apiserver.log");
+        let etcd = spawn(directory.path(), etcd, "etcd.log");
+        let server = spawn(directory.path(), server_command(node, programs), "apiserver.log");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
         let client = runtime.block_on(client());
-        let plane = Self { programs: vec![server, etcd], directory, runtime, client };
+        let plane = Self { node, programs, server, etcd, directory, _data: data, runtime, client };
         plane.wait_until_ready();
+        plane.create(vec![
+            json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": NODE_NAME } }),
+            json!({ "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": "bench" } }),
+        ]);
+        let address = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": NODE }] } });
+        plane.patch(&format!("/api/v1/nodes/{NODE_NAME}/status"), &address);
         plane
     }
 
@@ -76,7 +85,32 @@ impl ControlPlane {
 
     /// The process id of the API server.
     pub(super) fn server(&self) -> u32 {
-        self.programs[0].id()
+        self.server.id()
+    }
+
+    /// Ends the API server with a signal, has etcd compact meanwhile, and starts the server again. Gives the time from the signal until it
+    /// is ready.
+    pub(super) fn restart_server(&mut self, signal: Signal) -> Duration {
+        let start = Instant::now();
+        let pid = Pid::from_raw(self.server.id().try_into().expect("a process id fits")).expect("it is not 0");
+        kill_process(pid, signal).expect("a child can be signalled");
+        self.server.wait().expect("a child can be waited for");
+        self.compact();
+        let command = server_command(self.node, self.programs);
+        self.server = spawn(self.directory.path(), command, "apiserver.log");
+        self.wait_until_ready();
+        start.elapsed()
+    }
+
+    /// Has etcd forget everything but the latest state.
+    pub(super) fn compact(&self) {
+        self.runtime.block_on(async {
+            let etcd = Client::try_from(Config::new(ETCD.parse().expect("an address"))).expect("a client");
+            let ask = async |path, body| send(&etcd, Method::POST, path, "application/json", &body).await;
+            // A key of its own, so that there is a revision that was not compacted yet.
+            let written = ask("/v3/kv/put", json!({ "key": "YmVuY2g=", "value": "" })).await;
+            ask("/v3/kv/compaction", json!({ "revision": written["header"]["revision"] })).await;
+        });
     }
 
     /// Creates objects, several at once.
@@ -113,33 +147,42 @@ impl ControlPlane {
     }
 }
 
-impl Drop for ControlPlane {
+impl Drop for ControlPlane<'_> {
     fn drop(&mut self) {
-        for program in &mut self.programs {
+        for program in [&mut self.server, &mut self.etcd] {
             // It may have ended on its own; then there is nothing to kill.
             let _ended = program.kill().and_then(|()| program.wait());
         }
     }
 }
 
-fn server_command(node: &Namespace, programs: &Path, [tokens, public, private]: [&Path; 3]) -> Command {
+/// Starts a program in this directory, with a file for what it prints.
+fn spawn(directory: &Path, mut command: Command, log: &str) -> Child {
+    let log = fs::File::options().create(true).append(true).open(directory.join(log)).expect("a file can be made");
+    let both = log.try_clone().expect("a file can be shared");
+    let started = command.current_dir(directory).stdin(Stdio::null()).stdout(log).stderr(both).spawn();
+    started.expect("`ip` can be run")
+}
+
+fn server_command(node: &Namespace, programs: &Path) -> Command {
     let mut command = node.command(programs.join("kube-apiserver"));
     command.args([
-        "--etcd-servers=http://127.0.0.1:2379",
         "--secure-port=6443",
         "--bind-address=127.0.0.1",
         "--cert-dir=certificates",
         "--authorization-mode=RBAC",
+        "--token-auth-file=tokens.csv",
         "--service-account-issuer=https://kubernetes.default.svc",
+        "--service-account-key-file=public.pem",
+        "--service-account-signing-key-file=private.pem",
         "--service-cluster-ip-range=10.96.0.0/12",
         "--disable-admission-plugins=ServiceAccount",
         "--endpoint-reconciler-type=none",
         "--profiling=false",
+        // Else an orderly end waits a minute for the watches.
+        "--shutdown-watch-termination-grace-period=2s",
     ]);
-    let of_file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-    command.arg(format!("--advertise-address={NODE}")).arg(of_file("token-auth-file", tokens));
-    command.arg(of_file("service-account-key-file", public));
-    command.arg(of_file("service-account-signing-key-file", private));
+    command.args([format!("--etcd-servers={ETCD}"), format!("--advertise-address={NODE}")]);
     command
 }
 
@@ -153,22 +196,23 @@ fn kubeconfig(token: &str) -> Value {
     })
 }
 
-async fn client() -> Client {
+/// A client with all rights, for the runtime that it is made in.
+pub(super) async fn client() -> Client {
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig("admin")).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     Client::try_from(config.expect("a configuration")).expect("a client")
 }
 
-/// Sends an object; a refusal ends the benchmark.
-async fn send(client: &Client, method: Method, path: &str, kind: &str, object: &Value) {
+/// Sends an object, and gives the answer; a refusal ends the benchmark.
+async fn send(client: &Client, method: Method, path: &str, kind: &str, object: &Value) -> Value {
     let body = object.to_string().into_bytes();
     let request = Request::builder().method(method).uri(path).header("content-type", kind).body(body);
-    let answer: Result<Value, _> = client.request(request.expect("a request")).await;
-    answer.unwrap_or_else(|error| panic!("{path}: {error}"));
+    let answer = client.request(request.expect("a request")).await;
+    answer.unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// Where an object is created.
-fn path_of(object: &Value) -> String {
+pub(super) fn path_of(object: &Value) -> String {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     match object["kind"].as_str() {
         Some("Namespace") => "/api/v1/namespaces".to_owned(),

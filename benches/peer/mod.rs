@@ -4,12 +4,13 @@
 //! for both alike: connections to a Service, `/proc`, and the bytes that leave the API server's port. Both proxies have the same
 //! configuration, with upstream's defaults for the times between syncs.
 
+pub(crate) mod changes;
 mod control_plane;
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -87,28 +88,15 @@ struct Figures {
 
 /// Measures each proxy at each number of Services.
 pub(crate) fn rows(table: &mut Table, sizes: &[u32]) {
-    let programs = env::var_os("BENCH_PEER").expect("BENCH_PEER names a directory with the programs of Kubernetes");
-    let programs = Path::new(&programs).canonicalize().expect("the directory of BENCH_PEER");
-    for program in ["kube-proxy", "kube-apiserver", "etcd"] {
-        assert!(programs.join(program).is_file(), "BENCH_PEER: there is no {program} in {}", programs.display());
-    }
+    let programs = programs(&["kube-proxy", "kube-apiserver", "etcd"]);
     let version = run(Command::new(programs.join("kube-proxy")).arg("--version"));
     table.text("upstream", version.trim(), "");
-    let node = Namespace::new("bench");
-    let lo = PODS.iter().map(ToString::to_string).chain([NODE.to_owned()]).map(|ip| format!("addr add {ip}/32 dev lo"));
-    node.ip(&lo.chain(["route add default dev lo".to_owned()]).collect::<Vec<_>>());
+    let node = host();
+    node.ip(&PODS.map(|pod| format!("addr add {pod}/32 dev lo")));
     nft::load(&node, ACCOUNT);
-    // A first packet that met no rules is tracked without translation, and so is a later one of the same port until that time is over.
-    node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_syn_sent", "1");
     let _pods = Server::start(&node, &PODS.map(Into::into), &[PORT]);
     node.enter(|| {
         let plane = ControlPlane::start(&node, &programs);
-        plane.create(vec![
-            json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": NODE_NAME } }),
-            json!({ "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": "bench" } }),
-        ]);
-        let address = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": NODE }] } });
-        plane.patch(&format!("/api/v1/nodes/{NODE_NAME}/status"), &address);
         plane.create(probe());
         let mut loaded = 0;
         for &services in sizes {
@@ -119,6 +107,33 @@ pub(crate) fn rows(table: &mut Table, sizes: &[u32]) {
             print(table, services, &all);
         }
     });
+}
+
+/// The directory of `BENCH_PEER`, which has these programs.
+fn programs(names: &[&str]) -> PathBuf {
+    let programs = env::var_os("BENCH_PEER").expect("BENCH_PEER names a directory with the programs of Kubernetes");
+    let programs = Path::new(&programs).canonicalize().expect("the directory of BENCH_PEER");
+    for name in names {
+        assert!(programs.join(name).is_file(), "BENCH_PEER: there is no {name} in {}", programs.display());
+    }
+    programs
+}
+
+/// A namespace with the node's address on `lo`, and a route for cluster IPs.
+fn host() -> Namespace {
+    let node = Namespace::new("bench");
+    node.ip(&[format!("addr add {NODE}/32 dev lo"), "route add default dev lo".to_owned()]);
+    // A first packet that met no rules is tracked without translation, and so is a later one of the same port until that time is over.
+    node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_syn_sent", "1");
+    node
+}
+
+/// Deletes the rules that a proxy left.
+fn delete_rules(node: &Namespace) {
+    for family in ["ip", "ip6"] {
+        // Of one family there may be none.
+        let _there = node.command("nft").args(["delete", "table", family, "kube-proxy"]).output();
+    }
 }
 
 fn print(table: &mut Table, services: u32, all: &[(Who, Figures)]) {
@@ -154,7 +169,7 @@ fn print(table: &mut Table, services: u32, all: &[(Who, Figures)]) {
 /// What a measurement needs.
 struct Peers<'a> {
     node: &'a Namespace,
-    plane: &'a ControlPlane,
+    plane: &'a ControlPlane<'a>,
     programs: &'a Path,
 }
 
@@ -176,10 +191,7 @@ impl Peers<'_> {
         let connections = connections();
         let [peak, later] = ["VmHWM:", "VmRSS:"].map(|key| memory(proxy.pid(), key));
         proxy.stop();
-        for family in ["ip", "ip6"] {
-            // Of one family there may be none.
-            let _there = self.node.command("nft").args(["delete", "table", family, "kube-proxy"]).output();
-        }
+        delete_rules(self.node);
         Figures { start, change: permille(&changes, 500), connections, cpu, server_cpu, sent, peak, later }
     }
 
@@ -240,17 +252,22 @@ fn objects(numbers: Range<u32>) -> Vec<Value> {
     for object in &mut objects {
         let slice = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         for (n, endpoint) in object["endpoints"].as_array_mut().into_iter().flatten().enumerate() {
-            endpoint["zone"] = json!("zone-a");
-            endpoint["targetRef"] = json!({ "kind": "Pod", "namespace": "bench", "name": format!("{slice}-{n:05}"),
-                "uid": format!("00000000-0000-0000-0000-{n:012}") });
+            describe_pod(endpoint, &slice, n);
         }
     }
     objects
 }
 
-/// What answers a connection to the Service.
-fn ask(patience: Duration) -> io::Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(FRONT), patience)?;
+/// Adds what a controller writes to the endpoint with this number of a slice, beside what a proxy reads.
+fn describe_pod(endpoint: &mut Value, slice: &str, number: usize) {
+    endpoint["zone"] = json!("zone-a");
+    endpoint["targetRef"] = json!({ "kind": "Pod", "namespace": "bench", "name": format!("{slice}-{number:05}"),
+        "uid": format!("00000000-0000-0000-0000-{number:012}") });
+}
+
+/// What answers a connection to the front of a Service.
+fn ask(front: (Ipv4Addr, u16), patience: Duration) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(front), patience)?;
     let socket = SockRef::from(&stream);
     // Nothing is left in TIME_WAIT.
     socket.set_linger(Some(Duration::ZERO))?;
@@ -262,7 +279,7 @@ fn ask(patience: Duration) -> io::Result<Answer> {
 
 /// Waits until a pod answers. Gives the time since `begin`.
 fn wait_for(pod: Ipv4Addr, begin: Instant) -> Duration {
-    while !ask(TRY).is_ok_and(|answer| answer.endpoint == pod) {
+    while !ask(FRONT, TRY).is_ok_and(|answer| answer.endpoint == pod) {
         // The proxy and the API server need the processors.
         sleep(BETWEEN);
         assert!(begin.elapsed() < ANSWERED_WITHIN, "{pod} does not answer within {ANSWERED_WITHIN:?}");
@@ -274,7 +291,7 @@ fn wait_for(pod: Ipv4Addr, begin: Instant) -> Duration {
 fn connections() -> Duration {
     let start = Instant::now();
     for _ in 0..CONNECTIONS {
-        ask(PATIENCE).expect("the Service answers");
+        ask(FRONT, PATIENCE).expect("the Service answers");
     }
     start.elapsed()
 }

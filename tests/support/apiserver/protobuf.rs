@@ -47,6 +47,7 @@ const METADATA: Message = &[
     (12, "annotations", Texts),
     (13, "ownerReferences", Of(OWNER)),
     (14, "finalizers", Scalar),
+    (17, "managedFields", Of(&[])),
 ];
 const OWNER: Message = &[
     (1, "kind", Text),

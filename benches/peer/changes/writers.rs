@@ -1,0 +1,165 @@
+//! Writes changes to the API server, at a rate, from several connections.
+//!
+//! Each Service belongs to one writer, which sends its whole objects and waits for each answer. What gets no answer, or a refusal, is sent
+//! again: while the API server is away, a writer waits for it and makes no change.
+
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt as _;
+use hyper::http::{Method, Request, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::super::control_plane::{client, path_of};
+use super::SERVICES;
+use super::cluster::{App, Change, path};
+use crate::support::apiserver::protobuf::enveloped;
+
+/// Connections that changes are sent over.
+const WRITERS: u32 = 200;
+/// Changes a second of all writers.
+pub(super) const RATE: u32 = 1_000;
+/// What could not be made in time is made later, up to so much time's worth of changes.
+const BACKLOG: Duration = Duration::from_millis(200);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// The API server may start anew meanwhile.
+const TAKEN_WITHIN: Duration = Duration::from_secs(150);
+/// Services that a writer updates at a time.
+const ROLLED: usize = 10;
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// What the writers did.
+#[derive(Default)]
+pub(super) struct Made {
+    /// Changes at random.
+    pub(super) random: u64,
+    /// Changes of the rolling update.
+    pub(super) rolling: u64,
+    /// The time of the rolling update.
+    pub(super) rolling_time: Duration,
+}
+
+/// Changes Services at random for a time, and then updates each in turn. The calling thread must be in the API server's namespace.
+pub(super) fn write(apps: Vec<App>, time: Duration, seed: u64) -> Made {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+    runtime.block_on(async {
+        let client = client().await;
+        let end = Instant::now() + time;
+        let mut parts: Vec<Vec<App>> = (0..WRITERS).map(|_| Vec::new()).collect();
+        for (n, app) in apps.into_iter().enumerate() {
+            parts[n % WRITERS as usize].push(app);
+        }
+        let mut writers = JoinSet::new();
+        for (number, apps) in (0..).zip(parts) {
+            writers.spawn(Writer::new(number, client.clone(), apps, seed).run(end));
+        }
+        let mut made = Made::default();
+        while let Some(written) = writers.join_next().await {
+            let (random, rolling) = written.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+            made.random += random;
+            made.rolling += rolling;
+        }
+        Made { rolling_time: end.elapsed(), ..made }
+    })
+}
+
+/// One connection's worth of changes.
+struct Writer {
+    number: u32,
+    client: Client,
+    apps: Vec<App>,
+    /// A Service that comes and goes, while it is there.
+    transient: Option<App>,
+    /// How often it came.
+    created: u32,
+    random: StdRng,
+    /// When the next change is due.
+    due: Instant,
+}
+
+impl Writer {
+    fn new(number: u32, client: Client, apps: Vec<App>, seed: u64) -> Self {
+        let random = StdRng::seed_from_u64(seed << 32 | u64::from(number));
+        Self { number, client, apps, transient: None, created: 0, random, due: Instant::now() }
+    }
+
+    /// Makes changes at random until `end`, then updates each Service. Gives the numbers of both.
+    async fn run(mut self, end: Instant) -> (u64, u64) {
+        let (mut random, mut rolling) = (0, 0);
+        while Instant::now() < end {
+            for change in self.changes() {
+                self.make(change).await;
+                random += 1;
+            }
+        }
+        let mut apps = std::mem::take(&mut self.apps);
+        for some in apps.chunks_mut(ROLLED) {
+            for step in 0..3 {
+                for app in &mut *some {
+                    self.make(app.roll(step)).await;
+                    rolling += 1;
+                }
+            }
+        }
+        (random, rolling)
+    }
+
+    /// The next change; two when a Service comes or goes with its slice.
+    fn changes(&mut self) -> Vec<Change> {
+        if !self.random.random_bool(0.03) {
+            let app = self.random.random_range(0..self.apps.len());
+            return vec![self.apps[app].change(&mut self.random)];
+        }
+        if let Some(app) = self.transient.take() {
+            return app.delete();
+        }
+        let app = App::transient(format!("brief-{}-{}", self.number, self.created), SERVICES + self.number);
+        self.created += 1;
+        self.transient.insert(app).create().into_iter().map(Change::Create).collect()
+    }
+
+    /// Waits until a change is due, and has the API server take it.
+    async fn make(&mut self, change: Change) {
+        sleep(self.due.saturating_duration_since(Instant::now())).await;
+        let interval = Duration::from_secs(1) * WRITERS / RATE;
+        self.due = (self.due + interval).max(Instant::now() - BACKLOG);
+        let (method, path, object) = match change {
+            Change::Create(object) => (Method::POST, path_of(&object), Some(object)),
+            Change::Replace(object) => (Method::PUT, path(&object), Some(object)),
+            Change::Delete(path) => (Method::DELETE, path, None),
+        };
+        let body = object.as_ref().map(enveloped).unwrap_or_default();
+        // An answer that was lost: it is there already, or gone.
+        let already = match method {
+            Method::POST => Some(StatusCode::CONFLICT),
+            Method::DELETE => Some(StatusCode::NOT_FOUND),
+            _ => None,
+        };
+        let (begin, mut tries) = (Instant::now(), 0);
+        loop {
+            let answer = timeout(ANSWERED_WITHIN, exchange(&self.client, &method, &path, &body)).await;
+            tries += 1;
+            match &answer {
+                Ok(Ok(status)) if status.is_success() || tries > 1 && Some(*status) == already => return,
+                _ => assert!(begin.elapsed() < TAKEN_WITHIN, "{method} {path}: {answer:?}, {object:?}"),
+            }
+            sleep(AGAIN_AFTER).await;
+        }
+    }
+}
+
+/// Sends a request, and reads the answer to its end, so that the connection can be used again.
+async fn exchange(client: &Client, method: &Method, path: &str, body: &[u8]) -> Result<StatusCode, String> {
+    let request = Request::builder().method(method).uri(path).header("accept", PROTOBUF);
+    let request = request.header("content-type", PROTOBUF).body(Body::from(body.to_vec())).expect("a request");
+    let answer = client.send(request).await.map_err(|error| error.to_string())?;
+    let status = answer.status();
+    answer.into_body().collect().await.map_err(|error| error.to_string())?;
+    Ok(status)
+}
