@@ -39,6 +39,8 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub(super) struct Made {
     /// Changes at random.
     pub(super) random: u64,
+    /// The time of it that a writer waited for an API server that was away, on average.
+    pub(super) waited: Duration,
     /// Changes of the rolling update.
     pub(super) rolling: u64,
     /// The time of the rolling update.
@@ -61,9 +63,11 @@ pub(super) fn write(apps: Vec<App>, time: Duration, seed: u64) -> Made {
         }
         let mut made = Made::default();
         while let Some(written) = writers.join_next().await {
-            let (random, rolling) = written.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+            let (random, rolling, waited) =
+                written.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
             made.random += random;
             made.rolling += rolling;
+            made.waited += waited / WRITERS;
         }
         Made { rolling_time: end.elapsed(), ..made }
     })
@@ -81,16 +85,19 @@ struct Writer {
     random: StdRng,
     /// When the next change is due.
     due: Instant,
+    /// The time of changes that were not taken at once.
+    waited: Duration,
 }
 
 impl Writer {
     fn new(number: u32, client: Client, apps: Vec<App>, seed: u64) -> Self {
         let random = StdRng::seed_from_u64(seed << 32 | u64::from(number));
-        Self { number, client, apps, transient: None, created: 0, random, due: Instant::now() }
+        Self { number, client, apps, transient: None, created: 0, random, due: Instant::now(), waited: Duration::ZERO }
     }
 
-    /// Makes changes at random until `end`, then updates each Service. Gives the numbers of both.
-    async fn run(mut self, end: Instant) -> (u64, u64) {
+    /// Makes changes at random until `end`, then updates each Service. Gives the numbers of both, and the time that it
+    /// waited for the API server in the first of them.
+    async fn run(mut self, end: Instant) -> (u64, u64, Duration) {
         let (mut random, mut rolling) = (0, 0);
         while Instant::now() < end {
             for change in self.changes() {
@@ -98,7 +105,7 @@ impl Writer {
                 random += 1;
             }
         }
-        let mut apps = std::mem::take(&mut self.apps);
+        let (mut apps, waited) = (std::mem::take(&mut self.apps), self.waited);
         for some in apps.chunks_mut(ROLLED) {
             for step in 0..3 {
                 for app in &mut *some {
@@ -107,7 +114,7 @@ impl Writer {
                 }
             }
         }
-        (random, rolling)
+        (random, rolling, waited)
     }
 
     /// The next change; two when a Service comes or goes with its slice.
@@ -146,11 +153,13 @@ impl Writer {
             let answer = timeout(ANSWERED_WITHIN, exchange(&self.client, &method, &path, &body)).await;
             tries += 1;
             match &answer {
-                Ok(Ok(status)) if status.is_success() || tries > 1 && Some(*status) == already => return,
+                Ok(Ok(status)) if status.is_success() && tries == 1 => return,
+                Ok(Ok(status)) if status.is_success() || tries > 1 && Some(*status) == already => break,
                 _ => assert!(begin.elapsed() < TAKEN_WITHIN, "{method} {path}: {answer:?}, {object:?}"),
             }
             sleep(AGAIN_AFTER).await;
         }
+        self.waited += begin.elapsed();
     }
 }
 
