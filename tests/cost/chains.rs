@@ -14,8 +14,8 @@ use nft::Command;
 const FRONTS: usize = 3 + 1;
 /// The maps of their endpoints: one for addresses, one for node ports.
 const MAPS: usize = 2;
-/// The rules of KUBE-SVC-H: one marks, and for each map one chooses and one serves a packet that meets a change.
-const RULES_THAT_CHOOSE: usize = 1 + 2 * MAPS;
+/// The rules of KUBE-SVC-H: one marks, and one leads to the choice for each map.
+const RULES_THAT_CHOOSE: usize = 1 + MAPS;
 
 /// The number of commands of each kind.
 type Sent = BTreeMap<&'static str, usize>;

@@ -134,9 +134,11 @@ fn the_chains_of_kube_dns_are_those_of_iptables_mode() {
     let marks = "ip saddr != 10.200.0.0/16 ip daddr @cluster-ips jump KUBE-MARK-MASQ";
     let choice =
         |count| format!("dnat ip to ip daddr . meta l4proto . th dport . numgen random mod {count} map @endpoints");
-    assert_eq!(rules(&text, "KUBE-SVC-TCOU7JCQXEZGVUNU"), [marks, &choice(2), &choice(1)]);
+    assert_eq!(rules(&text, "KUBE-SVC-TCOU7JCQXEZGVUNU"), [marks, "goto lb-2"]);
+    assert_eq!(rules(&text, "KUBE-SVC-NPX46M4PTMTKRN6Y"), [marks, "goto lb-1"]);
+    assert_eq!(rules(&text, "lb-2"), [choice(2), choice(1)]);
     // A lone endpoint needs no second try.
-    assert_eq!(rules(&text, "KUBE-SVC-NPX46M4PTMTKRN6Y"), [marks, &choice(1)]);
+    assert_eq!(rules(&text, "lb-1"), [choice(1)]);
     for (slot, endpoint) in [(0, "10.200.192.74"), (1, "10.200.192.75")] {
         let element = format!("10.96.0.10 . udp . 53 . {slot} counter : {endpoint} . 53");
         assert!(text.contains(&element), "{element}");

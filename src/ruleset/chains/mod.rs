@@ -6,16 +6,19 @@
 //!     │                           │   source ranges: KUBE-FW-H ─┐               │
 //!     ▼                           ▼                             ▼               ▼
 //!  KUBE-SVC-H, KUBE-SVL-H  ◄──  KUBE-EXT-H: mark for masquerading, choose by origin
-//!     │ mark for masquerading, the endpoint that is remembered for the client, else numgen random mod N
+//!     │ mark for masquerading, the endpoint that is remembered for the client, else
 //!     ▼
-//!  @endpoints (front . slot : endpoint) ─► dnat, counted for each endpoint
+//!  lb-N ─► numgen random mod N ─► @endpoints (front . slot : endpoint) ─► dnat, counted for each endpoint
 //! ```
 //!
 //! A service port owns its chains. Its endpoints, its session affinity and its schedulers are those of layout `maps` (`endpoints`):
-//! iptables mode has a chain `KUBE-SEP-H` for each endpoint, and here it is one element with the endpoint's counter. The kernel checks every
-//! chain that can be reached whenever a rule or a verdict is added, and finds a map by walking through all of them. Measured
-//! with 5,000 Services of 10 endpoints, chains of endpoints and a map of each service port made one endpoint that changes cost 70 ms, and the first
-//! sync 3 s.
+//! iptables mode has a chain `KUBE-SEP-H` for each endpoint, and here it is one element with the endpoint's counter.
+//!
+//! What was tried with 5,000 Services of 10 endpoints, and what it cost. A chain for each endpoint and a map of verdicts for each service
+//! port: one endpoint 70 ms, the first sync 3 s, because the kernel checks every chain that can be reached whenever a rule or a verdict is
+//! added (`nft_table_validate`), and finds a map by walking through all of them (`nft_set_lookup`). One map, looked up in a rule of each
+//! service port: one endpoint 0.4 ms, the first sync 9 s, because each element that is added is compared with each rule that looks at its
+//! map (`nft_add_set_elem`). So only the few chains `lb-N` look at it.
 
 mod hash;
 mod port;

@@ -10,7 +10,7 @@ use super::program::{FROM_HOST, from_local_pod, masqueraded_in_cluster, rule};
 use super::{chain, hash, set};
 use crate::model::{Destination, FrontKind};
 use crate::ruleset::balancing::Balancing;
-use crate::ruleset::endpoints::{self, Affinity, Balancer, List, Pick, Side, key};
+use crate::ruleset::endpoints::{self, Affinity, Balancer, List, Side, key};
 use crate::ruleset::shared::{Fields, comment, goto, jump, regular};
 use crate::ruleset::{Settings, notes};
 use crate::select::size::PortSize;
@@ -225,22 +225,17 @@ impl Writer<'_> {
             }
         }
         // Only packets to this node port may be looked up as such: another Service may have the number of a packet to an address.
-        rules.extend(node_port.into_iter().flat_map(|number| {
+        rules.extend(node_port.map(|number| {
             let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(number)));
-            self.choices(Side::NodePort, list, Some(is_node_port))
+            self.rule([is_node_port, self.pick(Side::NodePort, list)])
         }));
-        rules.extend(address.then(|| self.choices(Side::Address, list, None)).into_iter().flatten());
+        rules.extend(address.then(|| self.rule([self.pick(Side::Address, list)])));
         rules
     }
 
-    /// The rules that pick an endpoint for a kind of front.
-    fn choices(&self, side: Side, list: List, only: Option<Statement>) -> Vec<Rule> {
-        let balancer = self.balancer(side, list);
-        let choices = match balancer.pick {
-            // They are hundreds of rules, which all service ports share.
-            Pick::Table { .. } => vec![Statement::Verdict(balancer.goto())],
-            Pick::Random(_) | Pick::Hash { .. } => balancer.choices(self.settings.family),
-        };
-        choices.into_iter().map(|choice| self.rule(only.iter().cloned().chain([choice]).collect::<Vec<_>>())).collect()
+    /// The chain that picks an endpoint, which all service ports with as many endpoints share. A rule of its own for each service port
+    /// that looks the endpoint up would make the kernel compare each element with each of these rules (`nft_add_set_elem`).
+    fn pick(&self, side: Side, list: List) -> Statement {
+        Statement::Verdict(self.balancer(side, list).goto())
     }
 }

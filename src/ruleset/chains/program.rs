@@ -31,7 +31,6 @@ pub(in crate::ruleset) fn program(settings: &Settings) -> Program {
         slotted: endpoints::all_maps(settings.endpoint_maps),
         shared: endpoints::shared_sets(),
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
-        // Those of scheduler `maglev`; a service port's own chains have the rules of the others.
         on_demand: match settings.family {
             Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
             Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),

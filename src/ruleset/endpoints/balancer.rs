@@ -1,6 +1,5 @@
 //! The rules that pick one of N endpoints, and the small chains of these rules: one for each kind and number, shared by all fronts that
-//! have that many. With scheduler `maglev` one for each kind, whatever the number: see `maglev`. Layout `chains` writes the rules into
-//! the chains of its service ports, but for those of `maglev`, which are too many.
+//! have that many. With scheduler `maglev` one for each kind, whatever the number: see `maglev`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -80,7 +79,7 @@ impl Balancer {
             let plain = Self { masquerade: false, ..self };
             vec![Rule::new([jump(chain::MARK_MASQ)]), Rule::new([Statement::Verdict(plain.goto())])]
         } else {
-            self.choices(family).into_iter().map(|choice| Rule::new([choice])).collect()
+            self.choices(family)
         };
         let comment =
             if self.masquerade { "Marks for masquerading, then picks".to_owned() } else { self.pick.comment() };
@@ -88,14 +87,15 @@ impl Balancer {
     }
 
     /// What a packet tries, one after the other; each takes the endpoint with a number, if there is one.
-    pub(in crate::ruleset) fn choices(self, family: Family) -> Vec<Statement> {
+    fn choices(self, family: Family) -> Vec<Rule> {
         // Between the two look-ups of one packet the front may lose its highest slot, or get another scheduler. Slot 0 exists as
         // long as the front has any endpoint, so no packet falls through to the reject rules because of a change.
         let first = Field::NumgenRandom(1);
         let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
         let fields = self.side.fields(&Fields::of(family));
         let map = Arc::from(&*self.map());
-        numbers.map(|number| Statement::DnatToMap([&fields[..], &[number]].concat(), Arc::clone(&map))).collect()
+        let choice = |number| Rule::new([Statement::DnatToMap([&fields[..], &[number]].concat(), Arc::clone(&map))]);
+        numbers.map(choice).collect()
     }
 }
 
@@ -198,8 +198,8 @@ mod tests {
         let numbers = |pick| -> Vec<Field> {
             let balancer =
                 Balancer { side: Side::Address, list: List::Cluster, masquerade: false, pick, part: Part(None) };
-            let number = |choice: &Statement| match choice {
-                Statement::DnatToMap(key, map) if &**map == "endpoints" => *key.last().unwrap(),
+            let number = |rule: &Rule| match &rule.statements[..] {
+                [Statement::DnatToMap(key, map)] if &**map == "endpoints" => *key.last().unwrap(),
                 other => panic!("{other:?}"),
             };
             balancer.choices(Family::V4).iter().map(number).collect()
