@@ -357,7 +357,7 @@ fn each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_righ
     }
     left.find_each(&of_the_structure());
     left.restore();
-    // nft 1.0.6 does not take the rules of these chains one by one.
+    // nft 1.0.6 does not take the rules of the first chain one by one, and writes one of the second in other instructions.
     let emptied = match layout {
         Layout::Maps => tampering("flush chain ip kube-proxy lb-4", None, "the chain lb-4 is empty"),
         Layout::Chains => {
