@@ -184,8 +184,11 @@ fn own_objects<Owner: Clone + Eq + Hash + Ord>(
     }
     let is_gone = |content: &&ChainContent| !content.rules.is_empty() && now.chain(&content.chain.name).is_none();
     before.chains().iter().filter(is_gone).for_each(|content| plan.empty_chain(&content.chain.name));
-    now.own_sets().filter(|set| !before.has_own_set(&set.name)).for_each(|set| plan.add_set(Arc::clone(set)));
-    before.own_sets().filter(|set| !now.has_own_set(&set.name)).for_each(|set| plan.remove_set(Arc::clone(set)));
+    now.own_sets().filter(|set| before.learned_map(&set.name).is_none()).for_each(|set| plan.add_set(Arc::clone(set)));
+    before
+        .own_sets()
+        .filter(|set| now.learned_map(&set.name).is_none())
+        .for_each(|set| plan.remove_set(Arc::clone(set)));
 }
 
 /// Takes sets that became too small out of the table: rules that use them go first.

@@ -409,7 +409,7 @@ impl Finder {
     fn stale_clients<Owner: Clone + Eq + Hash + Ord>(&mut self, records: &Records<Owner>, dump: &TableDump) {
         let mut found = BTreeMap::new();
         for (_, map) in records.learned() {
-            if let Some((_, elements)) = dump.sets.get(&map.set.name).filter(|_| map.allowed.is_some()) {
+            if let Some((_, elements)) = dump.sets.get(&map.set.name) {
                 found.insert(&map.set.name, (&map.set, map.not_allowed(elements.clone())));
             }
         }

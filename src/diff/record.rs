@@ -310,11 +310,6 @@ impl Record {
         find(self.learned(), name, |map| &map.set.name)
     }
 
-    /// Whether it has a set or map of its own of this name.
-    pub(super) fn has_own_set(&self, name: &str) -> bool {
-        self.learned_map(name).is_some()
-    }
-
     /// Sets and maps of its own.
     pub(super) fn own_sets(&self) -> impl Iterator<Item = &Arc<Set>> {
         self.learned().iter().map(|map| &map.set)

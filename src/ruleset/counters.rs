@@ -78,8 +78,10 @@ pub fn sets(endpoint_maps: u8) -> Vec<SetName> {
 
 /// Gives counters to the sets that have them.
 pub(super) fn add(counters: Counters, sets: &mut [Set]) {
-    let base = |set: &Set| endpoints::map(&set.name).map_or(SetName::from(set.name.to_string()), SetName::Borrowed);
-    let counts = |set: &Set| SETS.iter().any(|(name, least)| *name == base(set) && *least <= counters);
+    let counts = |set: &Set| {
+        let name = endpoints::map(&set.name).unwrap_or(&set.name);
+        SETS.iter().any(|(known, least)| *known == name && *least <= counters)
+    };
     sets.iter_mut().filter(|set| counts(set)).for_each(|set| set.counter = true);
 }
 

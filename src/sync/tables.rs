@@ -108,7 +108,7 @@ impl FamilyTable {
         });
         let new: BTreeSet<&Arc<str>> = new.collect();
         for (owner, map) in self.records.changed_learned() {
-            if map.allowed.is_some() && !new.contains(&map.set.name) {
+            if !new.contains(&map.set.name) {
                 self.checks.changed(owner, &map.set.name, now);
             }
         }
@@ -137,9 +137,6 @@ impl FamilyTable {
         owner: &Owner,
         map: &LearnedMap,
     ) -> Result<Option<StaleClients>, nft::ReadError> {
-        if map.allowed.is_none() {
-            return Ok(None);
-        }
         let clients = map.not_allowed(kernel.elements(self.name(), &map.set)?);
         let stale =
             StaleClients { table: self.name().clone(), owner: owner.clone(), map: Arc::clone(&map.set), clients };

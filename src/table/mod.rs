@@ -75,14 +75,13 @@ impl Fragment {
     }
 }
 
-/// A dynamic set, or a map that rules fill with values of a list: when a value leaves the list, the elements that hold it are
-/// deleted.
+/// A map that rules fill with values of a list: when a value leaves the list, the elements that hold it are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LearnedMap {
-    /// The set or map.
+    /// The map.
     pub set: Arc<Set>,
-    /// The values that its elements may hold, sorted; `None` when the elements stay as long as the set.
-    pub allowed: Option<Vec<Data>>,
+    /// The values that its elements may hold, sorted.
+    pub allowed: Vec<Data>,
 }
 
 impl LearnedMap {
@@ -90,9 +89,8 @@ impl LearnedMap {
     /// list an element twice while the map grows or shrinks.
     #[must_use]
     pub fn not_allowed(&self, elements: Vec<Element>) -> Vec<Element> {
-        let Some(allowed) = &self.allowed else { return Vec::new() };
         let is_allowed = |element: &Element| match &element.value {
-            Value::Data(value) => allowed.binary_search(value).is_ok(),
+            Value::Data(value) => self.allowed.binary_search(value).is_ok(),
             Value::None | Value::Verdict(_) => false,
         };
         let mut found: Vec<Element> = elements.into_iter().filter(|element| !is_allowed(element)).collect();

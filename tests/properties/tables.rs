@@ -179,7 +179,7 @@ fn learned(owner: u8) -> LearnedMap {
     let flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
     let set = Set::new(&format!("learned-{owner}"), Types::Named(vec![DataType::Ipv4Addr]));
     let set = Set { flags, timeout: Some(Duration::from_secs(60)), size: Some(64), ..set };
-    LearnedMap { set: Arc::new(set), allowed: None }
+    LearnedMap { set: Arc::new(set), allowed: Vec::new() }
 }
 
 fn part(owner: u8) -> impl Strategy<Value = (u8, Fragment)> {

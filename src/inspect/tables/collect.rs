@@ -83,7 +83,7 @@ pub(super) struct Chain {
     pub(super) drops: bool,
     /// The sources that a rule lets go on, to a chain or back.
     pub(super) sources: Vec<IpNet>,
-    /// The sets of clients that it adds to, with their time-out in seconds.
+    /// The maps of clients that it adds to, with their time-out in seconds.
     pub(super) learns: Vec<(Arc<str>, Option<u64>)>,
 }
 
@@ -112,10 +112,7 @@ impl Collected {
     }
 
     fn rule(&mut self, chain: &str, rule: &RuleDump) {
-        if !self.chains.contains_key(chain) {
-            self.chains.insert(chain.into(), Chain::default());
-        }
-        let Some(chain) = self.chains.get_mut(chain) else { return };
+        let chain = self.chains.entry(chain.into()).or_default();
         let source = source(&rule.exprs);
         for expr in &rule.exprs {
             match expr {

@@ -216,20 +216,16 @@ impl Writer<'_> {
         rules.extend(mark.map(|matched| self.rule([matched, vec![jump(chain::MARK_MASQ)]].concat())));
         let remembered = self.affinity.iter().flat_map(|affinity| affinity.remembered(list));
         rules.extend(remembered.map(|statements| self.rule(statements)));
-        let fronts = self.port.fronts.iter().filter(|selection| list.is_used_by(&selection.action));
-        let (mut node_port, mut address) = (None, false);
-        for selection in fronts {
-            match Side::of(&selection.front) {
-                Side::NodePort => node_port = Some(selection.front.port),
-                Side::Address => address = true,
-            }
-        }
+        let front_of = |side| {
+            let of_list = self.port.fronts.iter().filter(|selection| list.is_used_by(&selection.action));
+            of_list.map(|selection| &selection.front).find(|front| Side::of(front) == side)
+        };
         // Only packets to this node port may be looked up as such: another Service may have the number of a packet to an address.
-        rules.extend(node_port.map(|number| {
-            let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(number)));
+        rules.extend(front_of(Side::NodePort).map(|front| {
+            let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(front.port)));
             self.rule([is_node_port, self.pick(Side::NodePort, list)])
         }));
-        rules.extend(address.then(|| self.rule([self.pick(Side::Address, list)])));
+        rules.extend(front_of(Side::Address).map(|_| self.rule([self.pick(Side::Address, list)])));
         rules
     }
 

@@ -187,7 +187,7 @@ impl<'a> Affinity<'a> {
         let endpoints = list.of(self.port).iter().filter(|endpoint| endpoint.port() == port);
         let mut allowed: Vec<Data> = endpoints.map(|endpoint| Data::from(endpoint.ip())).collect();
         allowed.sort();
-        LearnedMap { set: Arc::new(set), allowed: Some(allowed) }
+        LearnedMap { set: Arc::new(set), allowed }
     }
 
     /// Remembers the endpoint of a connection, for the local list only when it is on this node.

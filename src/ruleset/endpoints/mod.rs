@@ -121,8 +121,8 @@ pub(super) struct Part(Option<u8>);
 impl Part {
     /// The part of a service port.
     pub(super) fn of(maps: u8, port: &PortSelection) -> Self {
-        let hash = mix(fnv1a(port.label.as_bytes()) ^ u64::from(port.protocol.number()));
-        Self((maps > 1).then(|| u8::try_from(hash % u64::from(maps)).unwrap_or_default()))
+        let hash = || mix(fnv1a(port.label.as_bytes()) ^ u64::from(port.protocol.number()));
+        Self((maps > 1).then(|| u8::try_from(hash() % u64::from(maps)).unwrap_or_default()))
     }
 
     /// All parts.
