@@ -99,8 +99,9 @@ fuzz: PACKAGES += g++
 fuzz: deps ## Give random bytes to each decoder of bytes from outside, for FUZZ_SECONDS (60) each
 	tests/fuzz/run
 
+# Without the test of the allocator, which AddressSanitizer replaces.
 asan: deps ## The tests of nft, which has the unsafe code, under AddressSanitizer (root, nightly)
-	RUSTFLAGS=-Zsanitizer=address cargo +$(NIGHTLY) test -p nft --target $(HOST) --target-dir target/asan
+	RUSTFLAGS=-Zsanitizer=address cargo +$(NIGHTLY) test -p nft --lib --test kernel --test malformed --test readback --target $(HOST) --target-dir target/asan
 
 miri: deps ## The parts of nft that call no C, under Miri (nightly with the component miri)
 	@cargo +$(NIGHTLY) miri --version || { echo "Miri is not there: rustup component add miri rust-src --toolchain $(NIGHTLY)" >&2; exit 1; }

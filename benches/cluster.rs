@@ -62,7 +62,7 @@ impl Shape {
             ignores_external_ips: false,
             name: name(n),
             created: i64::from(n),
-            cluster_ips: ClusterIps { v4: Some(Ipv4Addr::from(0x0a60_0001 + n)), v6: None },
+            cluster_ips: ClusterIps { v4: Some(cluster_ip(n)), v6: None },
             external_ips: Vec::new(),
             load_balancer_ips: balancer.into_iter().collect(),
             source_ranges: balancer.map(|_| "192.0.2.0/24".parse().expect("a range")).into_iter().collect(),
@@ -90,6 +90,11 @@ pub(crate) fn address(n: u32, i: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0b00_0000 + n * 16 + i)
 }
 
+/// The cluster IP of Service `n`.
+pub(crate) fn cluster_ip(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a60_0001 + n)
+}
+
 /// The slice of Service `n` with these endpoints.
 pub(crate) fn slice(n: u32, addresses: impl Iterator<Item = Ipv4Addr>) -> EndpointSlice {
     let endpoints: Vec<Endpoint> = addresses.map(|address| cluster::endpoint(address.into())).collect();
@@ -108,7 +113,7 @@ pub(crate) fn manifests(services: u32, endpoints: u32) -> Value {
 pub(crate) fn manifests_of(services: Range<u32>, endpoints: u32) -> Value {
     let mut items = Vec::new();
     for n in services {
-        let ip = Ipv4Addr::from(0x0a60_0001 + n).to_string();
+        let ip = cluster_ip(n).to_string();
         let meta = |name: String| json!({ "name": name, "namespace": "bench" });
         items.push(json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta(format!("web-{n}")), "spec": {
             "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"],

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kube_proxy::ruleset::Layout;
 use serde_json::{Value, json};
 
-use crate::cluster::{Shape, address, manifests, manifests_of};
+use crate::cluster::{Shape, address, cluster_ip, manifests, manifests_of};
 use crate::process::{memory, until_end};
 use crate::support::apiserver::{ApiServer, Scheme};
 use crate::support::netns::{Namespace, run_with_input};
@@ -134,7 +134,7 @@ fn syncs(
 fn connection(n: u32, services: u32, endpoints: u32) -> String {
     let (service, endpoint) = (n % services, n / services % endpoints);
     let (client, port) = (Ipv4Addr::from(0xc612_0000 + n / 60_000), 1_024 + n % 60_000);
-    let (front, endpoint) = (Ipv4Addr::from(0x0a60_0001 + service), address(service, endpoint));
+    let (front, endpoint) = (cluster_ip(service), address(service, endpoint));
     format!(
         "-A -t 3600 -u SEEN_REPLY -p tcp --state ESTABLISHED -s {client} -d {front} --sport {port} --dport 80 --dst-nat {endpoint}:8080\n"
     )

@@ -5,7 +5,7 @@
 //! Service of a cluster.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use kube_proxy::ruleset::Layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 
-use crate::cluster::{Shape, address, counting, scheduled};
+use crate::cluster::{Shape, address, cluster_ip, counting, scheduled};
 use crate::measure::Bench;
 use crate::support::world::World;
 use crate::support::{cluster, nft};
@@ -35,6 +35,8 @@ const PORT: u16 = 8080;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rules {
     None,
+    /// One rule that translates, and nothing else: what translation itself costs.
+    One,
     Layout(Layout),
     /// With `nftables.counters: endpoints`.
     Counting(Layout),
@@ -47,6 +49,7 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
     let (direct, direct_trip) = measure(Rules::None, 10, ENDPOINTS);
     table.text("new connections, directly to the pod", &rate(direct), "");
     let mut plans = vec![
+        ("one rule that translates, and nothing else", Rules::One, 1),
         ("layout maps", Rules::Layout(Layout::Maps), 10),
         ("layout maps", Rules::Layout(Layout::Maps), large),
         ("layout chains", Rules::Layout(Layout::Chains), 10),
@@ -112,6 +115,12 @@ impl Path {
         let shape = Shape::plain(services, count);
         match rules {
             Rules::None => {}
+            Rules::One => {
+                let (ip, pod) = (cluster_ip(services - 1), address(services - 1, 0));
+                let rule = format!("ip daddr {ip} tcp dport 80 dnat to {pod}:{PORT}");
+                let chain = format!("chain one {{ type nat hook prerouting priority -100; {rule}; }}");
+                nft::load(&world.node, &format!("table ip one {{ {chain}; }}"));
+            }
             Rules::Layout(layout) => world.node.enter(|| drop(Bench::new(&cluster::config(), layout, shape))),
             Rules::Counting(layout) => {
                 world.node.enter(|| drop(Bench::new(&counting("endpoints"), layout, shape)));
@@ -122,8 +131,8 @@ impl Path {
         }
         let target = match rules {
             Rules::None => (address(services - 1, 0), PORT).into(),
-            Rules::Layout(_) | Rules::Counting(_) | Rules::Scheduled(_) => {
-                (Ipv4Addr::from(0x0a60_0001 + services - 1), 80).into()
+            Rules::One | Rules::Layout(_) | Rules::Counting(_) | Rules::Scheduled(_) => {
+                (cluster_ip(services - 1), 80).into()
             }
         };
         Self { world, services, endpoints: count, target }

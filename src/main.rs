@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use kube_proxy::app::{self, Panicked, ReaderGone};
 
 fn main() -> ExitCode {
+    nft::memory::give_back_large_blocks();
     // The log is flushed when `main` ends, also after a panic.
     let _flush = kube_proxy::logging::FlushOnDrop;
     match app::start(std::env::args_os()) {

@@ -20,6 +20,7 @@
 //! expr                              the kernel's instructions, into which statements are lowered
 //!   │
 //! data · datatype · table · wire    bytes and verdicts · nft's types · families and names · netlink messages
+//! memory                            large blocks back to the system
 //! ```
 //!
 //! A module names only modules in the rows below its own; `tests/project/walls.rs` of the workspace has the exact list.
@@ -29,7 +30,7 @@
 //! form and a wire form, and can be compared with the kernel's list.
 //!
 //! Knows nothing of Kubernetes, async run-times, clocks or retries. This is the only crate of the workspace with `unsafe` code, which
-//! is in `encode` (calls of libnftnl) and `socket` (system calls).
+//! is in `encode` (calls of libnftnl), `socket` (system calls) and `memory` (the allocator).
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at an unexpected value"))]
 
@@ -43,6 +44,7 @@ mod encode;
 pub mod expr;
 mod field;
 mod jhash;
+pub mod memory;
 pub mod monitor;
 mod object;
 pub mod packed;

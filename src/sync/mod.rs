@@ -531,7 +531,7 @@ impl<K: Kernel> Sync<K> {
                 map,
                 elements,
                 "Reading this map back takes long, because the kernel lists it in a time that grows with the square of its size; set \
-                 nftables.endpointMaps (--endpoint-maps) to 16"
+                 nftables.endpointMaps (--endpoint-maps) to 64"
             );
         }
     }

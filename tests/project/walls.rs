@@ -367,7 +367,7 @@ fn only_the_nft_crate_names_the_netlink_crates_and_it_knows_nothing_of_kubernete
 }
 
 #[test]
-fn unsafe_code_is_in_two_places_of_the_nft_crate() {
+fn unsafe_code_is_in_three_places_of_the_nft_crate() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("nft/src");
     let mut places: Vec<String> = sources(&src)
         .iter()
@@ -376,12 +376,13 @@ fn unsafe_code_is_in_two_places_of_the_nft_crate() {
         .collect();
     places.sort();
     places.dedup();
-    assert_eq!(places, ["encode", "socket"]);
+    assert_eq!(places, ["encode", "memory", "socket"]);
 }
 
 /// The modules of the crate `nft`, from the lowest to the highest, each with the modules that it may name. Those are lower, so there is no
 /// circle.
 const NFT: &[(&str, &[&str])] = &[
+    ("memory", &[]),
     ("wire", &[]),
     ("socket", &[]),
     ("table", &[]),

@@ -7,7 +7,8 @@
 use std::borrow::Cow;
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking};
@@ -18,15 +19,17 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::document::{Document, documents};
+use super::shape::{Head, Shapes};
 use super::{ManifestProblem, Severity};
 use crate::model::Event;
 use crate::source::Key;
-use crate::source::convert::{Converter, ObjectKind};
+use crate::source::convert::{ConvertOptions, Converter, ObjectKind};
 use crate::source::objects::{self, DecodeError};
 
-/// Items of a list that two threads share at once, and how many of them the first reads: that one has what both read checked and sent.
-const BATCH: usize = 2_000;
-const OURS: usize = BATCH * 2 / 5;
+/// Items of a list that a thread reads before it takes the next ones.
+const CHUNK: usize = 500;
+/// So many times the objects of [`CHUNK`] items may wait until what comes before them is read.
+const CHUNKS_WAITING: usize = 4;
 
 /// The namespace of an object that names none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -65,15 +68,29 @@ pub(super) struct Object {
     pub(super) event: Event,
 }
 
+/// What a thread keeps from one object to the next.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    converter: Converter,
+    shapes: Shapes,
+}
+
+impl Reader {
+    /// A reader before its first object.
+    pub(super) fn new(options: ConvertOptions) -> Self {
+        Self { converter: Converter::new(options), shapes: Shapes::default() }
+    }
+}
+
 /// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file. The
-/// second converter is that of a second thread.
+/// second reader is that of a second thread.
 pub(super) fn decode(
     file: &Arc<Path>,
     bytes: &[u8],
-    [converter, second]: &mut [Converter; 2],
+    [reader, second]: &mut [Reader; 2],
     take: &mut dyn FnMut(Object),
 ) -> Outcome {
-    let mut decoder = Decoder::new(file, converter, take);
+    let mut decoder = Decoder::new(file, reader, take);
     match std::str::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -90,7 +107,7 @@ pub(super) fn decode(
 
 struct Decoder<'a> {
     file: &'a Arc<Path>,
-    converter: &'a mut Converter,
+    reader: &'a mut Reader,
     take: &'a mut dyn FnMut(Object),
     document: Option<usize>,
     /// The kind of the object that is being read.
@@ -99,8 +116,8 @@ struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    fn new(file: &'a Arc<Path>, converter: &'a mut Converter, take: &'a mut dyn FnMut(Object)) -> Self {
-        Self { file, converter, take, document: None, kind: ManifestProblem::NO_KIND, outcome: Outcome::default() }
+    fn new(file: &'a Arc<Path>, reader: &'a mut Reader, take: &'a mut dyn FnMut(Object)) -> Self {
+        Self { file, reader, take, document: None, kind: ManifestProblem::NO_KIND, outcome: Outcome::default() }
     }
 
     fn problem(&mut self, severity: Severity, text: String) {
@@ -125,7 +142,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// JSON values, one after the other. The end of a broken one is not known, so it is the last.
-    fn json(&mut self, text: &str, second: &mut Converter) {
+    fn json(&mut self, text: &str, second: &mut Reader) {
         let mut rest = text;
         for number in 1.. {
             self.document = Some(number);
@@ -158,38 +175,52 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads a list item by item: as one tree of values it would take many times the memory of the text. Two threads share the items when
-    /// there are many; what the second one reads waits until the first is done with what comes before.
-    fn json_items(&mut self, items: &[&RawValue], kind: Option<Kind>, second: &mut Converter) {
-        for (number, items) in items.chunks(BATCH).enumerate() {
-            let first = number * BATCH;
-            if items.len() < BATCH {
-                self.some_items(items, first, kind);
-                continue;
-            }
-            let (ours, theirs) = items.split_at(OURS);
-            let (file, document) = (self.file, self.document);
-            let of_second = || {
-                let mut found = Vec::new();
-                let mut take = |object| found.push(object);
-                let mut decoder = Decoder { document, ..Decoder::new(file, second, &mut take) };
-                decoder.some_items(theirs, first + OURS, kind);
-                let outcome = decoder.outcome;
-                (found, outcome)
-            };
-            let found = thread::scope(|scope| {
-                let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, of_second);
-                self.some_items(ours, first, kind);
-                other.map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)))
-            });
-            match found {
-                Ok((objects, outcome)) => {
-                    objects.into_iter().for_each(&mut *self.take);
-                    self.outcome.add(outcome);
-                }
-                // The system has no other thread.
-                Err(_) => self.some_items(theirs, first + OURS, kind),
-            }
+    /// there are many: each takes the next ones as soon as it is done with what it had, and this one gives all objects on, in their order.
+    fn json_items(&mut self, items: &[&RawValue], kind: Option<Kind>, second: &mut Reader) {
+        if items.len() <= CHUNK {
+            return self.some_items(items, 0, kind);
         }
+        let (file, document) = (self.file, self.document);
+        let chunks = Mutex::new(items.chunks(CHUNK).enumerate());
+        let next = || chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let read = |reader: &mut Reader, number: usize, items| {
+            let mut objects = Vec::with_capacity(CHUNK);
+            let mut take = |object| objects.push(object);
+            let mut decoder = Decoder { document, ..Decoder::new(file, reader, &mut take) };
+            decoder.some_items(items, number * CHUNK, kind);
+            let outcome = decoder.outcome;
+            (objects, outcome)
+        };
+        let (sender, of_second) = sync_channel(CHUNKS_WAITING);
+        let work_of_second = move || {
+            while let Some((number, items)) = next() {
+                if sender.send(read(second, number, items)).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::scope(|scope| {
+            // Where the system has no other thread, this one reads everything.
+            let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, work_of_second);
+            let mut due = 0;
+            while let Some((number, items)) = next() {
+                let found = read(self.reader, number, items);
+                // What comes before it and was not given on yet is with the second thread, in this order.
+                let before = of_second.iter().take(number - due);
+                before.chain([found]).for_each(|found| self.give(found));
+                due = number + 1;
+            }
+            of_second.iter().for_each(|found| self.give(found));
+            if let Ok(Err(panic)) = other.map(thread::ScopedJoinHandle::join) {
+                resume_unwind(panic);
+            }
+        });
+    }
+
+    /// Gives on what was found in some items.
+    fn give(&mut self, (objects, outcome): (Vec<Object>, Outcome)) {
+        objects.into_iter().for_each(&mut *self.take);
+        self.outcome.add(outcome);
     }
 
     /// Reads some items of a list, of which the first has this index.
@@ -204,12 +235,12 @@ impl<'a> Decoder<'a> {
     /// Reads an item straight from its text, if it is as it should be. Gives whether it was: what is wrong with others is found out by
     /// way of a tree of values, which takes several times as long.
     fn plain_item(&mut self, text: &RawValue, list: Option<Kind>) -> bool {
-        let Ok(head) = serde_json::from_str::<Head<'_>>(text.get()) else { return false };
+        let Some(head) = self.reader.shapes.head(text.get()) else { return false };
         let Ok(Kind::Item(kind)) = kind_of(named(&head.api_version, &head.kind), list) else { return false };
         self.kind = kind.name();
         let is_plain = match kind {
-            ItemKind::Service => self.plain::<core::Service, objects::Service>(text),
-            ItemKind::Slice => self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text),
+            ItemKind::Service => self.plain::<core::Service, objects::Service>(text, &head),
+            ItemKind::Slice => self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text, &head),
             // There are few.
             ItemKind::Node | ItemKind::ServiceCidr => false,
         };
@@ -217,12 +248,18 @@ impl<'a> Decoder<'a> {
         is_plain
     }
 
-    fn plain<Full: DeserializeOwned, T: ObjectKind>(&mut self, text: &RawValue) -> bool {
-        let mut is_known = true;
-        let mut json = serde_json::Deserializer::from_str(text.get());
-        let fits = serde_ignored::deserialize::<_, _, Full>(&mut json, |_| is_known = false).is_ok();
+    fn plain<Full: DeserializeOwned, T: ObjectKind>(&mut self, text: &RawValue, head: &Head<'_>) -> bool {
+        if !self.reader.shapes.is_known(self.kind, head) {
+            let mut has_unknown = false;
+            let mut json = serde_json::Deserializer::from_str(text.get());
+            let full = serde_ignored::deserialize::<_, _, Full>(&mut json, |_| has_unknown = true);
+            if full.is_err() || has_unknown {
+                return false;
+            }
+            self.reader.shapes.note(self.kind, head);
+        }
         match serde_json::from_str::<T::Object<'_>>(text.get()) {
-            Ok(object) if fits && is_known && !T::head(&object).1.namespace.is_empty() => {
+            Ok(object) if !T::head(&object).1.namespace.is_empty() => {
                 self.convert::<T>(&object);
                 true
             }
@@ -293,7 +330,7 @@ impl<'a> Decoder<'a> {
 
     /// Gives the event of an object.
     fn convert<T: ObjectKind>(&mut self, object: &T::Object<'_>) {
-        let converted = T::convert(object, self.converter);
+        let converted = T::convert(object, &mut self.reader.converter);
         for problem in converted.problems {
             self.problem(Severity::Warning, problem.to_string());
         }
@@ -374,15 +411,6 @@ struct RawList<'a> {
     kind: Cow<'a, str>,
     #[serde(borrow)]
     items: Vec<&'a RawValue>,
-}
-
-/// What says of which kind an object is.
-#[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow, default, rename = "apiVersion")]
-    api_version: Cow<'a, str>,
-    #[serde(borrow, default)]
-    kind: Cow<'a, str>,
 }
 
 /// Gives these values for the fields of the same names.

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::ManifestProblem;
-use super::decode::decode;
+use super::decode::{Reader, decode};
 use super::store::{Changes, Store};
 use super::walk::{Visit, walk};
 use crate::logging::once::OncePerKey;
 use crate::model::Event;
-use crate::source::convert::{ConvertOptions, Converter};
+use crate::source::convert::ConvertOptions;
 
 /// The largest file that is read, in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -72,7 +72,7 @@ impl Scan<'_> {
 pub(super) struct Directory {
     root: Arc<Path>,
     /// One for each of the two threads that share a long list.
-    converters: [Converter; 2],
+    readers: [Reader; 2],
     store: Store,
     /// Each file's metadata when it was read.
     stamps: HashMap<Arc<Path>, Stamp>,
@@ -86,7 +86,7 @@ impl Directory {
     pub(super) fn new(root: &Path, options: ConvertOptions) -> Self {
         Self {
             root: root.into(),
-            converters: [(); 2].map(|()| Converter::new(options)),
+            readers: [(); 2].map(|()| Reader::new(options)),
             store: Store::default(),
             stamps: HashMap::new(),
             unreadable: HashSet::new(),
@@ -166,10 +166,10 @@ impl Directory {
         match read(file) {
             Ok((bytes, stamp)) => {
                 let mut load = self.store.begin(file);
-                let outcome = decode(file, &bytes, &mut self.converters, &mut |object| {
+                let outcome = decode(file, &bytes, &mut self.readers, &mut |object| {
                     self.store.add(&mut load, object).map(News::Event).into_iter().for_each(&mut *scan.take);
                 });
-                give_back(bytes);
+                drop(bytes);
                 scan.problems(self.logged.new_messages(Arc::clone(file), outcome.problems));
                 scan.changes(self.store.finish(load, outcome.broken));
                 self.stamps.extend(stamp.map(|stamp| (Arc::clone(file), stamp)));
@@ -224,13 +224,6 @@ impl Stamp {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(self.changed.0).is_ok_and(|changed| now > Duration::from_secs(changed) + UNSETTLED)
     }
-}
-
-/// Gives memory back to the system, by making the buffer small first: when a block of many megabytes is freed as such, glibc takes it
-/// as a sign that others like it follow, and keeps as much free memory as twice its size from then on.
-fn give_back(mut bytes: Vec<u8>) {
-    bytes.clear();
-    bytes.shrink_to(1);
 }
 
 /// A file's content, with its stamp if the next change will change that.

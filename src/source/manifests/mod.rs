@@ -16,6 +16,7 @@ mod changes;
 mod decode;
 mod directory;
 mod document;
+mod shape;
 mod store;
 mod thread;
 mod walk;

@@ -121,12 +121,19 @@ impl Watch {
             let encoded = if state.format == self.format { Arc::clone(&state.encoded) } else { Arc::default() };
             (version, objects, encoded)
         };
+        // Several objects at once: this server should not take the time that a start is measured by.
+        let mut events = Vec::with_capacity(2 * WAVE);
         for object in objects {
             match encoded.get(object["metadata"]["resourceVersion"].as_str().unwrap_or_default()) {
-                Some(event) => writer.send(event).await?,
-                None => writer.send(&self.format.event("ADDED", &object)).await?,
+                Some(event) => events.extend_from_slice(event),
+                None => events.extend_from_slice(&self.format.event("ADDED", &object)),
+            }
+            if events.len() >= WAVE {
+                writer.send(&events).await?;
+                events.clear();
             }
         }
+        writer.send(&events).await?;
         if self.tells_end {
             self.bookmark(version, true, writer).await?;
         }

@@ -3,6 +3,7 @@
 mod decoding;
 mod live;
 mod scanning;
+mod shapes;
 mod storing;
 
 use std::path::Path;
