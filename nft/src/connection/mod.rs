@@ -11,6 +11,9 @@ mod read;
 mod walk;
 
 use std::io;
+use std::panic::resume_unwind;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use crate::batch::Batch;
 use crate::command::Command;
@@ -26,6 +29,11 @@ pub use hooks::HookedChain;
 pub use outline::TableOutline;
 pub use read::TableDump;
 pub use walk::{Item, Walked};
+
+/// Pieces of a dump, of up to 32 KiB each, that one thread receives and decodes: most dumps have no more.
+const SHORT: usize = 8;
+/// Pieces that wait to be decoded at most.
+const WAITING: usize = 8;
 
 /// The size of a committed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -291,21 +299,67 @@ impl Connection {
             return Err(ReadError::Unstable);
         }
         self.socket.send(&request(kind, flag::DUMP, Some(table.family), names))?;
+        for _ in 0..SHORT {
+            if let Some(end) = take(self.receive()?, &mut each) {
+                return end;
+            }
+        }
+        if let Some(end) = self.receive_beside(&mut each) {
+            return end;
+        }
         loop {
-            self.watch.iter_mut().for_each(TableWatch::update);
-            let bytes = self.socket.receive()?;
-            for message in Messages::new(bytes) {
-                // The kernel answers a request that it refuses with an error, any other with objects and the end of the dump.
-                if let Some(errno) = decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
-                    return match errno {
-                        0 => Ok(()),
-                        errno => Err(io::Error::from_raw_os_error(errno).into()),
-                    };
-                }
-                each(message);
+            if let Some(end) = take(self.receive()?, &mut each) {
+                return end;
             }
         }
     }
+
+    /// The next piece of a dump.
+    fn receive(&mut self) -> io::Result<&[u8]> {
+        self.watch.iter_mut().for_each(TableWatch::update);
+        self.socket.receive()
+    }
+
+    /// Receives the rest of a long dump in a thread of its own: the kernel lists the next pieces while this thread decodes the last one. `None`
+    /// if the system has no other thread; then nothing was received.
+    fn receive_beside(&mut self, each: &mut impl FnMut(&[u8])) -> Option<Result<(), ReadError>> {
+        let (sender, pieces) = sync_channel(WAITING);
+        let receive = move || loop {
+            let piece = self.receive().map(<[u8]>::to_vec);
+            let is_last =
+                piece.as_ref().map_or(true, |piece| Messages::new(piece).any(|message| end(message).is_some()));
+            if sender.send(piece).is_err() || is_last {
+                return;
+            }
+        };
+        thread::scope(|scope| {
+            let reader = thread::Builder::new().name("nft-read".into()).spawn_scoped(scope, receive).ok()?;
+            let ended = pieces.iter().find_map(|piece| match piece {
+                Ok(piece) => take(&piece, each),
+                Err(error) => Some(Err(error.into())),
+            });
+            // Without an end the thread panicked.
+            ended.or_else(|| reader.join().map_or_else(|panic| resume_unwind(panic), |()| None))
+        })
+    }
+}
+
+/// Hands over the messages of a piece of a dump. Gives how the dump ended, if it did.
+fn take(piece: &[u8], each: &mut impl FnMut(&[u8])) -> Option<Result<(), ReadError>> {
+    for message in Messages::new(piece) {
+        match end(message) {
+            Some(0) => return Some(Ok(())),
+            Some(errno) => return Some(Err(io::Error::from_raw_os_error(errno).into())),
+            None => each(message),
+        }
+    }
+    None
+}
+
+/// The error number in a message that ends a dump, 0 for none: the kernel answers a request that it refuses with an error, any other
+/// with objects and the end of the dump.
+fn end(message: &[u8]) -> Option<i32> {
+    decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message))
 }
 
 /// What is not there has nothing to list.

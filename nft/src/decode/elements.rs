@@ -14,8 +14,12 @@ pub(super) fn elements(family: Family, attrs: Attrs<'_>) -> Result<Decoded, Deco
     const SET: u16 = 2;
     const ELEMENTS: u16 = 3;
     let object = Object::new("elements", attrs, SET);
-    let list = object.find(ELEMENTS).into_iter().flat_map(|list| list.nested());
-    let elements = list.map(|item| element(&Object { attrs: item.nested(), ..object })).collect::<Result<_, _>>()?;
+    let list = object.find(ELEMENTS).map_or_else(|| Attrs::new(&[]), |list| list.nested());
+    // An element takes several times its bytes in the message: a list that has to grow is moved again and again.
+    let mut elements = Vec::with_capacity(list.count());
+    for item in list {
+        elements.push(element(&Object { attrs: item.nested(), ..object })?);
+    }
     Ok(Decoded::Elements { table: object.table(family, TABLE)?, set: object.name()?, elements })
 }
 
