@@ -31,10 +31,20 @@ const READY_WITHIN: Duration = Duration::from_secs(120);
 /// How many objects are written at once.
 const WRITERS: usize = 8;
 
+/// How often the API server and etcd collect garbage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Garbage {
+    /// As Go does by itself.
+    Collected,
+    /// After four times as much new memory: for a machine whose processors all programs of the bench share.
+    CollectedSeldom,
+}
+
 /// A running API server, with the client that administers it.
 pub(super) struct ControlPlane<'a> {
     node: &'a Namespace,
     programs: &'a Path,
+    garbage: Garbage,
     server: Child,
     etcd: Child,
     directory: TempDir,
@@ -46,7 +56,7 @@ pub(super) struct ControlPlane<'a> {
 
 impl<'a> ControlPlane<'a> {
     /// Starts both programs in `node`, and waits until the server is ready. The calling thread must be in that namespace.
-    pub(super) fn start(node: &'a Namespace, programs: &'a Path) -> Self {
+    pub(super) fn start(node: &'a Namespace, programs: &'a Path, garbage: Garbage) -> Self {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let data = TempDir::new_in("/dev/shm").expect("a directory in memory can be made");
         let key = KeyPair::generate().expect("a key can be made");
@@ -63,11 +73,11 @@ impl<'a> ControlPlane<'a> {
         etcd.arg("--data-dir").arg(data.path()).arg("--unsafe-no-fsync");
         etcd.args([format!("--listen-client-urls={ETCD}"), format!("--advertise-client-urls={ETCD}")]);
         etcd.arg("--listen-peer-urls=http://127.0.0.1:2380");
-        let etcd = spawn(directory.path(), etcd, "etcd.log");
-        let server = spawn(directory.path(), server_command(node, programs), "apiserver.log");
+        let etcd = spawn(directory.path(), garbage, etcd, "etcd.log");
+        let server = spawn(directory.path(), garbage, server_command(node, programs), "apiserver.log");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
         let client = runtime.block_on(client());
-        let plane = Self { node, programs, server, etcd, directory, _data: data, runtime, client };
+        let plane = Self { node, programs, garbage, server, etcd, directory, _data: data, runtime, client };
         plane.wait_until_ready();
         plane.create(vec![
             json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": NODE_NAME } }),
@@ -97,7 +107,7 @@ impl<'a> ControlPlane<'a> {
         self.server.wait().expect("a child can be waited for");
         self.compact();
         let command = server_command(self.node, self.programs);
-        self.server = spawn(self.directory.path(), command, "apiserver.log");
+        self.server = spawn(self.directory.path(), self.garbage, command, "apiserver.log");
         self.wait_until_ready();
         start.elapsed()
     }
@@ -157,7 +167,10 @@ impl Drop for ControlPlane<'_> {
 }
 
 /// Starts a program in this directory, with a file for what it prints.
-fn spawn(directory: &Path, mut command: Command, log: &str) -> Child {
+fn spawn(directory: &Path, garbage: Garbage, mut command: Command, log: &str) -> Child {
+    if garbage == Garbage::CollectedSeldom {
+        command.env("GOGC", "400");
+    }
     let log = fs::File::options().create(true).append(true).open(directory.join(log)).expect("a file can be made");
     let both = log.try_clone().expect("a file can be shared");
     let started = command.current_dir(directory).stdin(Stdio::null()).stdout(log).stderr(both).spawn();

@@ -29,7 +29,7 @@ use crate::support::proxy::{Proxy, binary};
 use crate::support::server::{Answer, Server};
 use crate::table::Table;
 use crate::wait_for_idle;
-use control_plane::{ControlPlane, NODE};
+use control_plane::{ControlPlane, Garbage, NODE};
 
 /// The first cluster IPs are the API server's.
 const FIRST: u32 = 1_000;
@@ -96,7 +96,7 @@ pub(crate) fn rows(table: &mut Table, sizes: &[u32]) {
     nft::load(&node, ACCOUNT);
     let _pods = Server::start(&node, &PODS.map(Into::into), &[PORT]);
     node.enter(|| {
-        let plane = ControlPlane::start(&node, &programs);
+        let plane = ControlPlane::start(&node, &programs, Garbage::Collected);
         plane.create(probe());
         let mut loaded = 0;
         for &services in sizes {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::control_plane::ControlPlane;
+use super::control_plane::{ControlPlane, Garbage};
 use super::{ENDPOINTS, Who, config, delete_rules, host, programs};
 use crate::process::resident;
 use crate::support::netns::Namespace;
@@ -81,7 +81,7 @@ fn one_format(table: &mut Table, node: &Namespace, programs: &Path, format: &str
         let start = || (come_first(), Server::start(node, &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)], &PORTS)).1;
         scope.spawn(start).join().expect("the pods' ports are free")
     });
-    let mut plane = ControlPlane::start(node, programs);
+    let mut plane = ControlPlane::start(node, programs, Garbage::CollectedSeldom);
     let endpoints = u8::try_from(ENDPOINTS).expect("a few");
     let apps: Vec<App> = (0..SERVICES).map(|number| App::lasting(number, endpoints)).collect();
     plane.create(apps.iter().flat_map(App::create).collect());
