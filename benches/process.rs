@@ -49,8 +49,12 @@ fn from_api(table: &mut Table, services: u32, endpoints: u32, format: Format, go
     if let Value::Array(items) = manifests(services, endpoints)["items"].take() {
         server.apply(&items);
     }
-    server.encode();
     let mut proxy = Proxy::with_api(&node, &configured(goals), &server.kubeconfig(&json!({})));
+    // A first start, after which the server has its lists ready.
+    server.keep_lists();
+    proxy.launch();
+    proxy.stop();
+    delete_rules(&node);
     let what = format!("{services} x {endpoints}, API server, {format:?}");
     measure(table, &mut proxy, &what, goals);
     table.text("  bytes that went through the loopback interface", &node.enter(loopback_bytes), "");
@@ -106,7 +110,6 @@ fn loopback_bytes() -> String {
     format!("{} MB", bytes / 1_000_000)
 }
 
-/// Compares the rules that a proxy has left with what they should be.
 /// A command that looks at the node, without a place for what it prints.
 fn command(table: &mut Table, node: &Namespace, proxy: &Proxy<'_>, arguments: &[&str], what: &str) {
     let start = Instant::now();
@@ -119,6 +122,14 @@ fn command(table: &mut Table, node: &Namespace, proxy: &Proxy<'_>, arguments: &[
     assert!(status.success(), "{status}");
     table.time(&format!("kube-proxy {}, {what}", arguments[0]), start.elapsed(), "2 s");
     table.text("  peak resident memory", &peak, "");
+}
+
+/// Deletes what a proxy has left.
+pub(crate) fn delete_rules(node: &Namespace) {
+    for family in ["ip", "ip6"] {
+        // Of one family there may be none.
+        let _there = node.command("nft").args(["delete", "table", family, "kube-proxy"]).output();
+    }
 }
 
 /// Waits for the end of a child. Gives its status and its peak memory.

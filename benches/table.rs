@@ -35,14 +35,13 @@ impl Table {
 
     /// How many times as long one took as the other.
     pub(crate) fn ratio(&mut self, what: &str, one: Duration, other: Duration, goal: &str) {
-        let ratio = one.as_secs_f64() / other.as_secs_f64();
-        let goal = if goal.is_empty() { String::new() } else { format!("{goal} x") };
-        self.row(what, &format!("{ratio:.2} x"), &goal, json!(ratio));
+        self.number(what, one.as_secs_f64() / other.as_secs_f64(), goal);
     }
 
     /// A ratio that was computed elsewhere.
     pub(crate) fn number(&mut self, what: &str, ratio: f64, goal: &str) {
-        self.row(what, &format!("{ratio:.2} x"), &format!("{goal} x"), json!(ratio));
+        let goal = if goal.is_empty() { String::new() } else { format!("{goal} x") };
+        self.row(what, &format!("{ratio:.2} x"), &goal, json!(ratio));
     }
 
     /// Anything else.

@@ -36,7 +36,7 @@ const WRITERS: usize = 8;
 pub(super) enum Garbage {
     /// As Go does by itself.
     Collected,
-    /// After four times as much new memory: for a machine whose processors all programs of the bench share.
+    /// When each has 4 GiB: for a machine whose processors all programs of the bench share.
     CollectedSeldom,
 }
 
@@ -169,7 +169,7 @@ impl Drop for ControlPlane<'_> {
 /// Starts a program in this directory, with a file for what it prints.
 fn spawn(directory: &Path, garbage: Garbage, mut command: Command, log: &str) -> Child {
     if garbage == Garbage::CollectedSeldom {
-        command.env("GOGC", "400");
+        command.envs([("GOGC", "off"), ("GOMEMLIMIT", "4GiB")]);
     }
     let log = fs::File::options().create(true).append(true).open(directory.join(log)).expect("a file can be made");
     let both = log.try_clone().expect("a file can be shared");

@@ -21,7 +21,7 @@ use socket2::SockRef;
 
 use crate::cluster::manifests_of;
 use crate::measure::{cpu_time_with_children, permille};
-use crate::process::memory;
+use crate::process::{delete_rules, memory};
 use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 use crate::support::plan::NODE as NODE_NAME;
@@ -126,14 +126,6 @@ fn host() -> Namespace {
     // A first packet that met no rules is tracked without translation, and so is a later one of the same port until that time is over.
     node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_syn_sent", "1");
     node
-}
-
-/// Deletes the rules that a proxy left.
-fn delete_rules(node: &Namespace) {
-    for family in ["ip", "ip6"] {
-        // Of one family there may be none.
-        let _there = node.command("nft").args(["delete", "table", family, "kube-proxy"]).output();
-    }
 }
 
 fn print(table: &mut Table, services: u32, all: &[(Who, Figures)]) {

@@ -5,9 +5,9 @@
 //! like it follow, and keeps all blocks up to that size from then on, up to 32 MiB (`M_MMAP_THRESHOLD` in mallopt(3)). With 100,000 Services
 //! the process had 20 to 65 MB of such memory after its start, depending on the sizes of maps.
 
-/// Blocks from this size on, in bytes, are given back when they are freed.
+/// Blocks from this size on, in bytes, are given back when they are freed: the limit that glibc begins with.
 #[cfg(target_env = "gnu")]
-const LARGE: libc::c_int = 1 << 20;
+const LARGE: libc::c_int = 128 << 10;
 
 /// Has the allocator give large blocks back to the system when they are freed, whatever was freed before. Changes nothing when the
 /// process has several threads already, or with another C library than glibc.
@@ -17,7 +17,5 @@ pub fn give_back_large_blocks() {
         // SAFETY: `mallopt` takes two integers by value and keeps no pointer. It must not run while another thread allocates or frees:
         // this is the only thread. A value that it does not accept changes nothing.
         unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
-        // SAFETY: as above. Free memory at the end of a heap goes back from the same size on, times two as glibc itself has it.
-        unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * LARGE) };
     }
 }

@@ -20,8 +20,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::control_plane::{ControlPlane, Garbage};
-use super::{ENDPOINTS, Who, config, delete_rules, host, programs};
-use crate::process::resident;
+use super::{ENDPOINTS, Who, config, host, programs};
+use crate::process::{delete_rules, resident};
 use crate::support::netns::Namespace;
 use crate::support::nft::{list_ruleset, normalised, without_unused_chains};
 use crate::support::proxy::{Proxy, binary};

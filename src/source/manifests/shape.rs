@@ -1,11 +1,12 @@
 //! The shape of a JSON object: which fields it has, and of which types their values are.
 //!
 //! Whether an object fits the complete type of its kind, and has no field that the type does not have, depends on its shape alone. Objects
-//! of a long list mostly have one of a few shapes, so that only the first of each shape is read as the complete type: that takes three
-//! times as long as everything else that is done with an object.
+//! of a long list mostly have one of a few shapes, so that only the first of each shape is read as the complete type: for all of them that
+//! took a third of the processor time of a list.
 //!
-//! Takes the text of an object, gives a hash of its shape, and what the text says of its kind. Pure. Invariants: objects with other fields, or
-//! with other types of values in one of them, have other shapes; a text that is no time is of another type in a field for times. The hash is seeded at random, so that no one can write two shapes with one hash on purpose.
+//! Takes the text of an object, gives a hash of its shape, and what the text says of its kind. Pure. Invariants: objects with other fields,
+//! or with other types of values in one of them, have other shapes; a text that is no time is of another type in a field for times. The
+//! hash is seeded at random, so that no one can write two shapes with one hash on purpose.
 
 use std::borrow::Cow;
 use std::fmt;

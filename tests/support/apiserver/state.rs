@@ -12,6 +12,7 @@ use super::Format;
 use super::fault::{Command, Planned};
 use super::query::Query;
 use super::resource::Resource;
+use super::selector::Selector;
 use super::store::Store;
 
 /// Orders that may wait for a slow watch.
@@ -54,8 +55,8 @@ pub(crate) struct State {
     pub(crate) format: Format,
     pub(crate) store: Store,
     pub(crate) streaming: Streaming,
-    /// What streaming lists send of objects, by their versions, where it was encoded before ([`super::ApiServer::encode`]).
-    pub(crate) encoded: Arc<BTreeMap<String, Bytes>>,
+    /// What streaming lists sent, where it is kept ([`super::ApiServer::keep_lists`]).
+    pub(crate) lists: Option<Vec<List>>,
     /// How often open watches get a bookmark.
     pub(crate) bookmark_every: Duration,
     /// Faults for requests to come.
@@ -72,6 +73,15 @@ pub(crate) struct State {
     /// Events that were created.
     pub(crate) events: Vec<Value>,
     open: BTreeMap<Resource, usize>,
+}
+
+/// What a streaming list sent.
+pub(crate) struct List {
+    pub(crate) version: u64,
+    pub(crate) resource: Resource,
+    pub(crate) selector: Selector,
+    pub(crate) format: Format,
+    pub(crate) events: Bytes,
 }
 
 /// Orders to open watches.
@@ -91,7 +101,7 @@ impl Shared {
             format,
             store: Store::default(),
             streaming: Streaming::default(),
-            encoded: Arc::default(),
+            lists: None,
             bookmark_every: Duration::from_secs(60),
             plans: Vec::new(),
             missing: BTreeSet::new(),

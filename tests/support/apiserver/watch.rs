@@ -1,8 +1,8 @@
 //! Watches: the objects of now if they are wanted, then every change, with bookmarks, until their time is over.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Bytes;
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, interval_at, sleep_until};
@@ -13,7 +13,7 @@ use super::list::{number, selector};
 use super::query::Query;
 use super::resource::Resource;
 use super::selector::Selector;
-use super::state::{Open, Orders, Shared, Streaming};
+use super::state::{List, Open, Orders, Shared, Streaming};
 use super::status::Refusal;
 use super::store::{Notice, Store, TooOld};
 use super::writer::{Over, Writer};
@@ -114,30 +114,35 @@ impl Watch {
     }
 
     async fn send_present(&self, shared: &Shared, writer: &mut Writer) -> Result<u64, Over> {
-        let (version, objects, encoded) = {
-            let state = shared.lock();
-            let version = state.store.version();
-            let objects = state.store.at(self.resource, version, &self.selector).unwrap_or_default();
-            let encoded = if state.format == self.format { Arc::clone(&state.encoded) } else { Arc::default() };
-            (version, objects, encoded)
-        };
-        // Several objects at once: this server should not take the time that a start is measured by.
-        let mut events = Vec::with_capacity(2 * WAVE);
-        for object in objects {
-            match encoded.get(object["metadata"]["resourceVersion"].as_str().unwrap_or_default()) {
-                Some(event) => events.extend_from_slice(event),
-                None => events.extend_from_slice(&self.format.event("ADDED", &object)),
-            }
-            if events.len() >= WAVE {
-                writer.send(&events).await?;
-                events.clear();
-            }
-        }
+        let (version, events) = self.present(shared);
         writer.send(&events).await?;
         if self.tells_end {
             self.bookmark(version, true, writer).await?;
         }
         Ok(version)
+    }
+
+    /// The objects of now as events, and their version.
+    fn present(&self, shared: &Shared) -> (u64, Bytes) {
+        let (version, objects) = {
+            let state = shared.lock();
+            let version = state.store.version();
+            let is_this = |list: &&List| {
+                (list.version, list.resource, &list.selector, list.format)
+                    == (version, self.resource, &self.selector, self.format)
+            };
+            if let Some(list) = state.lists.iter().flatten().find(is_this) {
+                return (version, list.events.clone());
+            }
+            (version, state.store.at(self.resource, version, &self.selector).unwrap_or_default())
+        };
+        let events: Vec<u8> = objects.iter().flat_map(|object| self.format.event("ADDED", object)).collect();
+        let events = Bytes::from(events);
+        if let Some(lists) = &mut shared.lock().lists {
+            let (resource, selector, format) = (self.resource, self.selector.clone(), self.format);
+            lists.push(List { version, resource, selector, format, events: events.clone() });
+        }
+        (version, events)
     }
 
     /// Sends what changed after a version. Gives the version up to which everything was sent.
