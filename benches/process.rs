@@ -56,8 +56,10 @@ fn from_api(table: &mut Table, services: u32, endpoints: u32, format: Format, go
     proxy.stop();
     delete_rules(&node);
     let what = format!("{services} x {endpoints}, API server, {format:?}");
+    let before = node.enter(loopback_bytes);
     measure(table, &mut proxy, &what, goals);
-    table.text("  bytes that went through the loopback interface", &node.enter(loopback_bytes), "");
+    let bytes = node.enter(loopback_bytes) - before;
+    table.text("  bytes that went through the loopback interface", &format!("{} MB", bytes / 1_000_000), "");
     command(table, &node, &proxy, &["services"], &what);
     command(table, &node, &proxy, &["verify"], &what);
     // The first process has ended.
@@ -103,11 +105,10 @@ fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str, goals: &Goals) 
 }
 
 /// What has gone through this namespace's loopback interface, in both directions.
-fn loopback_bytes() -> String {
+fn loopback_bytes() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/dev").expect("/proc is there");
     let line = text.lines().find_map(|line| line.trim().strip_prefix("lo:")).unwrap_or_default();
-    let bytes: u64 = line.split_whitespace().next().and_then(|field| field.parse().ok()).unwrap_or_default();
-    format!("{} MB", bytes / 1_000_000)
+    line.split_whitespace().next().and_then(|field| field.parse().ok()).unwrap_or_default()
 }
 
 /// A command that looks at the node, without a place for what it prints.
