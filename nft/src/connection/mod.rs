@@ -299,15 +299,14 @@ impl Connection {
             return Err(ReadError::Unstable);
         }
         self.socket.send(&request(kind, flag::DUMP, Some(table.family), names))?;
-        for _ in 0..SHORT {
-            if let Some(end) = take(self.receive()?, &mut each) {
+        let mut received = 0;
+        loop {
+            if received == SHORT
+                && let Some(end) = self.receive_beside(&mut each)
+            {
                 return end;
             }
-        }
-        if let Some(end) = self.receive_beside(&mut each) {
-            return end;
-        }
-        loop {
+            received += 1;
             if let Some(end) = take(self.receive()?, &mut each) {
                 return end;
             }
@@ -333,6 +332,8 @@ impl Connection {
             }
         };
         thread::scope(|scope| {
+            // Dropped when `each` panics: otherwise the scope would wait for a thread that waits for room.
+            let pieces = pieces;
             let reader = thread::Builder::new().name("nft-read".into()).spawn_scoped(scope, receive).ok()?;
             let ended = pieces.iter().find_map(|piece| match piece {
                 Ok(piece) => take(&piece, each),

@@ -2,9 +2,13 @@
 //! which is the largest number of pages that a datagram may have.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::panic::catch_unwind;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
-use nft::{Batch, Command, Data, DataType, Element, Family, Set, Table, TableName, Types, Value, ValueType};
+use nft::{Batch, Command, Data, DataType, Element, Family, Item, Set, Table, TableName, Types, Value, ValueType};
 
 use crate::support::{commit, connect, in_namespace, read_set, refused, sorted};
 
@@ -61,6 +65,22 @@ fn one_wrong_element_undoes_the_whole_transaction() {
         let refusals = refused(&commands);
         assert_eq!(refusals[0].command, Some(commands.len() - 1), "{refusals:?}");
         assert_eq!(connect().read_table(&table()).expect("readable"), None, "nothing of it stays");
+    });
+}
+
+#[test]
+fn a_panic_while_a_long_list_is_read_ends_the_thread_that_receives_it_too() {
+    in_namespace(|| {
+        commit(&fill());
+        let (ended, end) = channel();
+        thread::spawn(move || {
+            let count = |elements: &mut u32, item: Item<'_>| {
+                *elements += u32::from(matches!(item, Item::Element { .. }));
+                assert!(*elements < ELEMENTS / 3, "this element cannot be taken");
+            };
+            ended.send(catch_unwind(|| connect().walk_table(&table(), count).map(drop)).is_err())
+        });
+        assert_eq!(end.recv_timeout(Duration::from_secs(60)), Ok(true));
     });
 }
 

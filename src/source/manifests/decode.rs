@@ -200,6 +200,8 @@ impl<'a> Decoder<'a> {
             }
         };
         thread::scope(|scope| {
+            // Dropped when this thread panics: otherwise the scope would wait for a thread that waits for room.
+            let of_second = of_second;
             // Where the system has no other thread, this one reads everything.
             let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, work_of_second);
             let mut due = 0;

@@ -169,7 +169,6 @@ impl Directory {
                 let outcome = decode(file, &bytes, &mut self.readers, &mut |object| {
                     self.store.add(&mut load, object).map(News::Event).into_iter().for_each(&mut *scan.take);
                 });
-                drop(bytes);
                 scan.problems(self.logged.new_messages(Arc::clone(file), outcome.problems));
                 scan.changes(self.store.finish(load, outcome.broken));
                 self.stamps.extend(stamp.map(|stamp| (Arc::clone(file), stamp)));

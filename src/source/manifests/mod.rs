@@ -3,8 +3,8 @@
 //! Takes every `.yaml`, `.yml` and `.json` file below the directory; gives [`Event`]s in the order of the files, then
 //! [`Event::InitialListDone`], then changes as they happen, and a [`ManifestProblem`] for everything that cannot be used.
 //!
-//! `walk` finds the files, `document` cuts them, `decode` reads their objects, `store` compares these with the former ones; `directory`
-//! ties them together. `changes` reports which files changed, `thread` runs it all.
+//! `walk` finds the files, `document` cuts them, `decode` reads their objects, `shape` tells which of these are alike, `store` compares
+//! them with the former ones; `directory` ties everything together. `changes` reports which files changed, `thread` runs it all.
 //!
 //! An event is sent while its file is still being read where that is possible: what is read goes at once to the model, so that a large file takes
 //! the memory of its text and of some thousand objects. Two threads share the items of a long list of JSON.

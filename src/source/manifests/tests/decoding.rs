@@ -1,5 +1,10 @@
 //! Tests of the decoding of manifest files.
 
+use std::panic::catch_unwind;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
 use super::*;
 
 fn objects(content: &Content) -> Vec<String> {
@@ -180,6 +185,26 @@ fn a_long_list_is_read_in_its_order_whatever_is_wrong_with_some_items() {
     });
     assert_eq!(texts(&long.problems), problems.collect::<Vec<_>>());
     assert!(long.broken && long.problems.iter().all(|problem| problem.kind == Some("Service")));
+}
+
+#[test]
+fn a_panic_while_two_threads_read_a_list_ends_both() {
+    let items: Vec<_> = (0..20_000)
+        .map(|n| {
+            serde_json::json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": format!("s{n}"), "namespace": "demo"}, "spec": {"ports": [{"port": 1}]}})
+        })
+        .collect();
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+    let (ended, end) = channel();
+    thread::spawn(move || {
+        let read = || {
+            let mut take = |_| panic!("this object cannot be taken");
+            decode(&Path::new("a.json").into(), list.as_bytes(), &mut Default::default(), &mut take);
+        };
+        ended.send(catch_unwind(read).is_err())
+    });
+    assert_eq!(end.recv_timeout(Duration::from_secs(60)), Ok(true));
 }
 
 #[test]
