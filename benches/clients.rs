@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube_proxy::ruleset::Layout;
 use nft::{Command, Connection, Data, Element, Value};
+use rules::ruleset::Layout;
 
 use crate::cluster::{Shape, address};
 use crate::measure::permille;

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
-use kube_proxy::config::Config;
-use kube_proxy::model::{
+use component::config::Config;
+use rules::model::{
     ClusterIps, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort, SlicePort,
     TrafficPolicy, TriggerTime,
 };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kube_proxy::ruleset::Layout;
+use rules::ruleset::Layout;
 use serde_json::{Value, json};
 
 use crate::cluster::{Shape, address, cluster_ip, manifests, manifests_of};
@@ -134,9 +134,9 @@ fn syncs(
 fn connection(n: u32, services: u32, endpoints: u32) -> String {
     let (service, endpoint) = (n % services, n / services % endpoints);
     let (client, port) = (Ipv4Addr::from(0xc612_0000 + n / 60_000), 1_024 + n % 60_000);
-    let (front, endpoint) = (cluster_ip(service), address(service, endpoint));
+    let (frontend, endpoint) = (cluster_ip(service), address(service, endpoint));
     format!(
-        "-A -t 3600 -u SEEN_REPLY -p tcp --state ESTABLISHED -s {client} -d {front} --sport {port} --dport 80 --dst-nat {endpoint}:8080\n"
+        "-A -t 3600 -u SEEN_REPLY -p tcp --state ESTABLISHED -s {client} -d {frontend} --sport {port} --dport 80 --dst-nat {endpoint}:8080\n"
     )
 }
 

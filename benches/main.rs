@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use kube_proxy::ruleset::Layout;
+use rules::ruleset::Layout;
 
 use cluster::Shape;
 use measure::{Bench, permille};
@@ -44,7 +44,7 @@ const HUGE: u32 = 100_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// `BENCH_PARTS` names those that run.
-const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process inspect beside";
+const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process listener inspect beside";
 /// The parts that need `BENCH_PEER`.
 const PEER: &str = "peer";
 const PEER_CHANGES: &str = "peer-changes";
@@ -80,6 +80,7 @@ fn main() -> ExitCode {
                     process::rows(&mut table, HUGE, ENDPOINTS, &process::HUGE);
                 }
             }
+            "listener" => process::beside_a_listener(&mut table, LARGE, ENDPOINTS),
             "inspect" => inspect::rows(&mut table, LARGE, ENDPOINTS),
             "beside" => inspect::beside(&mut table, LARGE, ENDPOINTS),
             PEER if env::var_os("BENCH_PATIENT").is_some() => peer::rows(&mut table, &[1_000, 5_000, LARGE]),
@@ -174,16 +175,22 @@ fn growth(table: &mut Table, quick: bool) {
 fn layouts(table: &mut Table) {
     for services in [1_000, 5_000] {
         let shape = Shape::plain(services, ENDPOINTS);
-        let [maps, chains] = [Layout::Maps, Layout::Chains].map(|layout| {
+        let [maps, chains, service_chains] = Layout::ALL.map(|layout| {
             fresh(|| {
                 let mut bench = plain(layout, shape);
                 (bench.full, permille(&bench.replacements(shape, CHANGES / 8), 500))
             })
         });
-        table.time(&format!("layout chains: first sync, {services} x {ENDPOINTS}"), chains.0, "");
-        table.ratio("  against layout maps", chains.0, maps.0, "");
-        table.time(&format!("layout chains: one endpoint replaced, {services} Services, median"), chains.1, "");
-        table.ratio("  against layout maps", chains.1, maps.1, "");
+        let large = |goal| if services == 5_000 { goal } else { "" };
+        for (form, found, goals) in [
+            ("layout chains", chains, ["2.0 s", "50 ms"].map(large)),
+            ("layout chains without chains of endpoints", service_chains, ["", "5 ms"].map(large)),
+        ] {
+            table.time(&format!("{form}: first sync, {services} x {ENDPOINTS}"), found.0, goals[0]);
+            table.ratio("  against layout maps", found.0, maps.0, "");
+            table.time(&format!("{form}: one endpoint replaced, {services} Services, median"), found.1, goals[1]);
+            table.ratio("  against layout maps", found.1, maps.1, "");
+        }
     }
 }
 

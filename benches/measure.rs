@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use kube_proxy::config::Config;
-use kube_proxy::kernel::Netfilter;
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::Layout;
+use component::config::Config;
 use kube_proxy::sync::{Engine, Report};
+use node::kernel::Netfilter;
+use rules::model::{Event, Family};
+use rules::ruleset::Layout;
 
 use crate::cluster::{Shape, address, slice};
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, process, thread};
 
-use kube_proxy::config::Config;
-use kube_proxy::ruleset::Layout;
+use component::config::Config;
 use nft::{Element, Value};
+use rules::ruleset::Layout;
 
 use crate::cluster::{Shape, counting};
 use crate::fresh;

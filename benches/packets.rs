@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kube_proxy::ruleset::Layout;
+use rules::ruleset::Layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -59,6 +59,8 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
     ];
     if !quick {
         plans.push(("layout chains", Rules::Layout(Layout::Chains), large / 4, "1.1"));
+        let service_chains = Rules::Layout(Layout::ServiceChains);
+        plans.push(("layout chains without chains of endpoints", service_chains, large / 4, "1.1"));
     }
     for (what, rules, services, goal) in plans {
         let [least, with] = compare(&one, &Path::new(rules, services, ENDPOINTS));

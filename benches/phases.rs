@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use kube_proxy::diff::{Collect, Records};
-use kube_proxy::model::{Event, ObjectName, State};
-use kube_proxy::ruleset::{Balancing, Layout, NodeFacts, NodePorts, Settings};
-use kube_proxy::select::select;
 use nft::{Batch, Command, Connection};
+use rules::diff::{Collect, Records};
+use rules::model::{Event, ObjectName, State};
+use rules::ruleset::{Balancing, Layout, NodeFacts, NodePorts, Settings};
+use rules::select::select;
 
 use crate::cluster::Shape;
 use crate::table::Table;
@@ -71,7 +71,7 @@ fn timed<T>(time: &mut Duration, work: impl FnOnce() -> T) -> T {
 
 fn settings() -> Settings {
     Settings {
-        family: kube_proxy::model::Family::V4,
+        family: rules::model::Family::V4,
         masquerade_mark: 0x4000,
         masquerade_all: false,
         local_traffic: None,
@@ -79,8 +79,8 @@ fn settings() -> Settings {
         drop_invalid: false,
         endpoint_maps: 1,
         balancing: Balancing::default(),
-        localhost: kube_proxy::ruleset::Localhost::Ignored,
-        counters: kube_proxy::ruleset::Counters::Off,
+        localhost: rules::ruleset::Localhost::Ignored,
+        counters: rules::ruleset::Counters::Off,
         owned: false,
     }
 }
@@ -91,10 +91,12 @@ fn run(shape: Shape) -> Phases {
     let events: Vec<Event> = shape.events();
     let mut state = State::new("node");
     let dirty = timed(&mut phases.model, || {
-        events.into_iter().for_each(|event| state.apply(event));
+        events.into_iter().for_each(|event| {
+            state.apply(event);
+        });
         state.take_dirty()
     });
-    let mut records: Records<Option<ObjectName>> = Records::new(layout.program(&settings));
+    let mut records: Records<Option<ObjectName>> = Records::new(layout.static_rules(&settings));
     records.put(None, layout.node(&settings, &NodeFacts::default()));
     for service in dirty.services {
         let Some(selection) = timed(&mut phases.select, || select(&state, &service)) else { continue };

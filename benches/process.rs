@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::{Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,6 +15,9 @@ use crate::support::objects;
 use crate::support::proxy::{Proxy, binary, config};
 use crate::table::Table;
 use crate::wait_for_idle;
+
+/// Starts with and without a listener.
+const TURNS: usize = 3;
 
 /// Services in each manifest file.
 const PER_FILE: u32 = 20_000;
@@ -102,6 +106,60 @@ fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str, goals: &Goals) 
     std::thread::sleep(Duration::from_secs(2));
     table.text("  resident memory afterwards", &memory(proxy.pid(), "VmRSS:"), goals.later);
     proxy.stop();
+}
+
+/// Starts from manifests with and without a program that listens to notifications of nf_tables in another namespace, in turns: the best
+/// time of each, and the most kernel memory. Other listeners on the machine spoil the former.
+pub(crate) fn beside_a_listener(table: &mut Table, services: u32, endpoints: u32) {
+    let elsewhere = Namespace::new("elsewhere");
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        alone.push(start_once(services, endpoints));
+        let mut listener =
+            elsewhere.command("nft").arg("monitor").stdout(Stdio::null()).spawn().expect("nft is installed");
+        std::thread::sleep(Duration::from_millis(300));
+        beside.push(start_once(services, endpoints));
+        listener.kill().and_then(|()| listener.wait()).expect("it runs until it is killed");
+    }
+    let best = |starts: &[(Duration, u64)]| starts.iter().map(|start| start.0).min().unwrap_or_default();
+    let most = |starts: &[(Duration, u64)]| starts.iter().map(|start| start.1).max().unwrap_or_default();
+    let what = format!("{services} x {endpoints}, a listener in another namespace");
+    table.time(&format!("process start to programmed, {what}"), best(&beside), "");
+    table.ratio("  against a start without one", best(&beside), best(&alone), "1.5");
+    let more = most(&beside).saturating_sub(most(&alone)) / 1_000_000;
+    table.text("  kernel memory more than without one", &format!("{more} MB"), "300 MB");
+}
+
+/// The time of a start, and how much the kernel's memory grew meanwhile at most, in bytes.
+fn start_once(services: u32, endpoints: u32) -> (Duration, u64) {
+    let node = Namespace::new("bench");
+    let mut proxy = Proxy::prepare(&node, &configured(&LARGE), &[objects::node(), objects::service_cidr()]);
+    let file = proxy.directory().join("manifests").join("all.json");
+    fs::write(file, manifests(services, endpoints).to_string()).expect("a file can be written");
+    wait_for_idle();
+    let (before, ended) = (kernel_memory(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let most = scope.spawn(|| {
+            let mut most = before;
+            while !ended.load(Ordering::Relaxed) {
+                most = most.max(kernel_memory());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            most - before
+        });
+        let start = Instant::now();
+        proxy.launch();
+        let took = start.elapsed();
+        ended.store(true, Ordering::Relaxed);
+        (took, most.join().expect("it only reads"))
+    })
+}
+
+/// The memory of the kernel's objects that it cannot give back, in bytes.
+fn kernel_memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").expect("/proc is there");
+    let line = text.lines().find_map(|line| line.strip_prefix("SUnreclaim:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() * 1024
 }
 
 /// What has gone through this namespace's loopback interface, in both directions.

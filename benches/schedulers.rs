@@ -1,6 +1,6 @@
 //! What the schedulers cost: elements, the first sync, a change, and new connections.
 
-use kube_proxy::ruleset::Layout;
+use rules::ruleset::Layout;
 
 use crate::cluster::{Shape, scheduled};
 use crate::fresh;

@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use kube_proxy::model::State;
-use kube_proxy::source::ConvertOptions;
-use kube_proxy::source::convert::Converter;
-use kube_proxy::source::objects::{EndpointSlice, Service};
+use cluster::source::ConvertOptions;
+use cluster::source::convert::Converter;
+use cluster::source::objects::{EndpointSlice, Service};
+use rules::model::State;
 use serde::Deserialize;
 use serde_json::Value;
 

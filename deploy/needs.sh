@@ -42,7 +42,9 @@ need_source() { # PROGRAM
 	depmod | modprobe) echo "Debian package kmod" ;;
 	readelf | strip | strings) echo "Debian package binutils" ;;
 	xz) echo "Debian package xz-utils" ;;
-	ip) echo "Debian package iproute2" ;;
+	ip | ss) echo "Debian package iproute2" ;;
+	setpriv | unshare) echo "Debian package util-linux" ;;
+	script) echo "Debian package bsdutils" ;;
 	nft) echo "Debian package nftables" ;;
 	aarch64-linux-gnu-gcc | qemu-aarch64-static) echo "deploy/build-root has it" ;;
 	apt-get | apt-cache) echo "Debian package apt" ;;

@@ -10,13 +10,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use cluster::source::api::ClientOptions;
 use hyper::http::{Method, Request};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use rcgen::KeyPair;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
@@ -211,9 +211,11 @@ fn kubeconfig(token: &str) -> Value {
 
 /// A client with all rights, for the runtime that it is made in.
 pub(super) async fn client() -> Client {
-    let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig("admin")).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    Client::try_from(config.expect("a configuration")).expect("a client")
+    let file = NamedTempFile::new().expect("a temporary file can be made");
+    fs::write(file.path(), kubeconfig("admin").to_string()).expect("a temporary file can be written");
+    let options = ClientOptions { kubeconfig: Some(file.path().to_owned()), ..ClientOptions::default() };
+    let (client, _) = cluster::source::api::client(&options).await.expect("a client");
+    client
 }
 
 /// Sends an object, and gives the answer; a refusal ends the benchmark.

@@ -20,7 +20,8 @@
 //! expr                              the kernel's instructions, into which statements are lowered
 //!   │
 //! data · datatype · table · wire    bytes and verdicts · nft's types · families and names · netlink messages
-//! memory                            large blocks back to the system
+//! xtables                           tables of iptables-legacy as blocks of bytes
+//! memory · signals                  large blocks back to the system, and none left · what a parent blocked
 //! ```
 //!
 //! A module names only modules in the rows below its own; `tests/project/walls.rs` of the workspace has the exact list.
@@ -30,7 +31,8 @@
 //! form and a wire form, and can be compared with the kernel's list.
 //!
 //! Knows nothing of Kubernetes, async run-times, clocks or retries. This is the only crate of the workspace with `unsafe` code, which
-//! is in `encode` (calls of libnftnl), `socket` (system calls) and `memory` (the allocator).
+//! is in `encode` (calls of libnftnl), `socket` (system calls), `memory` (the allocator), `signals` and
+//! `xtables` (socket options).
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at an unexpected value"))]
 
@@ -49,12 +51,14 @@ pub mod monitor;
 mod object;
 pub mod packed;
 mod raise;
+pub mod signals;
 pub mod socket;
 pub mod statement;
 mod table;
 mod text;
 mod userdata;
 pub mod wire;
+pub mod xtables;
 
 pub use batch::{Batch, EncodeError};
 pub use command::Command;

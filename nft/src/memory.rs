@@ -1,9 +1,16 @@
-//! What the C library's allocator does with large blocks: the bytes of a transaction, what was read of a table, tables that grow. They are
+//! The allocator: when the system has no more memory, and what it does with large blocks.
+//!
+//! Large blocks are the bytes of a transaction, what was read of a table, tables that grow. They are
 //! needed for moments, and the process should not keep their memory.
 //!
 //! glibc gives a block of 128 KiB or more back to the system as soon as it is freed. But it takes each that is freed as a sign that more
 //! like it follow, and keeps all blocks up to that size from then on, up to 32 MiB (`M_MMAP_THRESHOLD` in mallopt(3)). With 100,000 Services
 //! the process had 20 to 65 MB of such memory after its start, depending on the sizes of maps.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{panic, process, thread};
 
 /// Blocks from this size on, in bytes, are given back when they are freed: the limit that glibc begins with.
 #[cfg(target_env = "gnu")]
@@ -17,5 +24,69 @@ pub fn give_back_large_blocks() {
         // SAFETY: `mallopt` takes two integers by value and keeps no pointer. It must not run while another thread allocates or frees:
         // this is the only thread. A value that it does not accept changes nothing.
         unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+    }
+}
+
+/// How long a thread waits for another one that reports. The report may wait for a slow reader, but not as long.
+const REPORTING: Duration = Duration::from_secs(2);
+
+/// The system's allocator. When the system gives no memory, it calls a function that reports so, and aborts the process.
+///
+/// Rust's own report is a bare line on standard error, which no program can change with stable Rust. The price: a request whose caller
+/// could go on without the memory (`try_reserve`) ends the process too. In this program, only reading a whole file makes such requests.
+///
+/// The function gets the bytes that were asked for. It must not need memory itself: if it does, or panics, the process ends without a report.
+pub struct Reporting(pub fn(usize));
+
+impl Reporting {
+    /// A block that the system gave for this many bytes.
+    #[inline]
+    fn given(&self, block: *mut u8, bytes: usize) -> *mut u8 {
+        if block.is_null() {
+            self.exhausted(bytes);
+        }
+        block
+    }
+
+    #[cold]
+    fn exhausted(&self, bytes: usize) -> ! {
+        static REPORTS: AtomicBool = AtomicBool::new(false);
+        if REPORTS.swap(true, Ordering::Relaxed) {
+            // Another thread reports, or the report needs memory.
+            thread::sleep(REPORTING);
+        } else {
+            // A panic must not leave an allocator.
+            let _ = panic::catch_unwind(|| (self.0)(bytes));
+        }
+        process::abort()
+    }
+}
+
+// SAFETY: each call goes to the system's allocator unchanged, and its blocks go to the caller unchanged, so the contract is kept as it
+// keeps it. Nothing unwinds: `exhausted` catches panics and does not return.
+unsafe impl GlobalAlloc for Reporting {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the rules of `GlobalAlloc::alloc`, which are the same.
+        self.given(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the rules of `GlobalAlloc::alloc_zeroed`, which are the same.
+        self.given(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: the block came from this allocator, so from the system's, with this layout; the caller keeps the other rules of
+        // `GlobalAlloc::realloc`.
+        self.given(unsafe { System.realloc(block, layout, bytes) }, bytes)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the block came from this allocator, so from the system's, with this layout.
+        unsafe { System.dealloc(block, layout) }
     }
 }

@@ -1,14 +1,14 @@
 //! Transactions of other programs, and the tables that they change.
 //!
-//! Takes the kernel's notifications, gives [`Writes`]. While any socket subscribes to them, the kernel makes a notification for every
-//! object of a transaction, which makes a transaction of many elements several times slower. So a caller pauses the monitor before it
-//! sends one. The monitor does not see the transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
+//! Takes the kernel's notifications, gives [`Writes`]. While any socket subscribes to them, in whatever network namespace of the machine,
+//! the kernel makes a notification for every object of a transaction, which makes each transaction of many elements several times
+//! slower. So a caller keeps a monitor only for as long as it needs it, and pauses it before it sends such a transaction. The
+//! monitor does not see the transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
 //!
 //! Invariant: memory is bounded by the number of tables and the `most` transactions that a caller asks for, whatever is written.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::OwnedFd;
 
 use crate::decode::{Messages, Notice, is_about, notice};
 use crate::socket::{Bus, Socket};
@@ -77,14 +77,6 @@ impl Monitor {
     /// The error that the kernel answers.
     pub fn resume(&self) -> io::Result<()> {
         self.socket.join(GROUP)
-    }
-
-    /// Another handle of the socket, with which the caller can wait until there are notifications. Only the monitor may read them.
-    ///
-    /// # Errors
-    /// When the process has too many files open.
-    pub fn waiter(&self) -> io::Result<OwnedFd> {
-        self.socket.duplicate()
     }
 
     /// The transactions since the last call, without waiting. Transactions beyond the first `most` count as lost.

@@ -208,18 +208,19 @@ mod tests {
     use crate::expr::FibAddress;
 
     fn statements() -> Vec<Statement> {
-        let front = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport];
-        let slot = front.iter().copied().chain([Field::NumgenRandom(3)]).collect();
+        let frontend = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport];
+        let slot = frontend.iter().copied().chain([Field::NumgenRandom(3)]).collect();
         let of_client = Field::Jhash { hashed: Hashed::IpSource, modulus: 3, seed: 7, offset: 0 };
         let hashed =
-            [&front[..], &[Field::Jhash { hashed: Hashed::IpSourceAndPort, modulus: 5, seed: 9, offset: 8 }]].concat();
+            [&frontend[..], &[Field::Jhash { hashed: Hashed::IpSourceAndPort, modulus: 5, seed: 9, offset: 8 }]]
+                .concat();
         let network = IpAddr::from([10, 0, 0, 0]);
         vec![
             Statement::Match(vec![Field::IpSaddr], Operand::NotInPrefix(network, 8)),
             Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(6_u8))),
             Statement::Match(vec![Field::ThDport], Operand::IsNot(Data::from(80_u16))),
             Statement::Match(vec![Field::IifName], Operand::StartsNotWith("cali".into())),
-            Statement::Match(front.clone(), Operand::InSet("restricted".into())),
+            Statement::Match(frontend.clone(), Operand::InSet("restricted".into())),
             Statement::Match(vec![Field::IpDaddr], Operand::NotInSet("others".into())),
             Statement::FibLocal(FibAddress::Source),
             Statement::FibLocal(FibAddress::Destination),
@@ -230,7 +231,7 @@ mod tests {
             Statement::MarkBits { mask: 0x4000, set: false },
             Statement::SetMarkBits(0x4000),
             Statement::ClearMarkBits(0x4000),
-            Statement::Vmap(front, "services".into()),
+            Statement::Vmap(frontend, "services".into()),
             Statement::DnatToMap(slot, "endpoints".into()),
             Statement::DnatToMap(hashed, "endpoints".into()),
             Statement::Vmap(vec![of_client], "choice".into()),

@@ -15,6 +15,8 @@ pub enum Bus {
     Netfilter,
     /// Addresses, links and routes.
     Route,
+    /// Parts of the kernel that have names in the place of numbers, such as IPVS.
+    Generic,
 }
 
 /// `NETLINK_CAP_ACK`: acknowledgements quote only the header of the request.
@@ -48,6 +50,7 @@ impl Socket {
         let inner = mnl::Socket::open(match bus {
             Bus::Netfilter => mnl::Bus::Netfilter,
             Bus::Route => mnl::Bus::Route,
+            Bus::Generic => mnl::Bus::Generic,
         })?;
         close_on_exec(&inner)?;
         inner.bind(0, 0)?;

@@ -1,12 +1,12 @@
-//! The names that commands take and print: Services, their ports, and fronts.
+//! The names that commands take and print: Services, their ports, and frontends.
 //!
 //! | written | means |
 //! |---|---|
 //! | `shop/web` | all ports of a Service |
 //! | `shop/web:http` | one port of it |
-//! | `10.96.0.10`, `fd00::10` | all fronts with this address |
-//! | `10.96.0.10:53`, `[fd00::10]:53` | the fronts with this address and port |
-//! | `10.96.0.10:53/udp` | one front |
+//! | `10.96.0.10`, `fd00::10` | all frontends with this address |
+//! | `10.96.0.10:53`, `[fd00::10]:53` | the frontends with this address and port |
+//! | `10.96.0.10:53/udp` | one frontend |
 //! | `*:30080`, `*:30080/tcp` | a node port |
 //!
 //! Pure. Invariant: what is printed is read back to the same value.
@@ -15,17 +15,17 @@ use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use crate::model::Protocol;
+use rules::model::Protocol;
 
 /// A name of [the table above](self), as the user gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// A Service, or one port of it.
     Service(ServiceName),
-    /// Fronts with this address.
+    /// Frontends with this address.
     Address(IpAddr),
-    /// A front.
-    Front(FrontName),
+    /// A frontend.
+    Frontend(FrontendName),
 }
 
 /// NAMESPACE/NAME, or NAMESPACE/NAME:PORT; or a name alone, which no Service has.
@@ -60,7 +60,7 @@ impl Display for ServiceName {
 
 /// IP:PORT[/PROTO], or `*:PORT[/PROTO]` for a node port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FrontName {
+pub(crate) struct FrontendName {
     /// `None` for a node port.
     pub(crate) address: Option<IpAddr>,
     /// The port, not 0.
@@ -69,7 +69,7 @@ pub(crate) struct FrontName {
     pub(crate) protocol: Option<Protocol>,
 }
 
-impl Display for FrontName {
+impl Display for FrontendName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
             Some(IpAddr::V4(ip)) => write!(f, "{ip}:{}", self.port)?,
@@ -91,15 +91,15 @@ const EXPECTED: NameError = NameError(
 const PORT: NameError = NameError("expected a port from 1 to 65535");
 const PROTOCOL: NameError = NameError("expected tcp, udp or sctp behind the slash");
 
-impl FromStr for FrontName {
+impl FromStr for FrontendName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        let (front, protocol) = match text.split_once('/') {
-            Some((front, protocol)) => (front, Some(protocol_of(protocol)?)),
+        let (frontend, protocol) = match text.split_once('/') {
+            Some((frontend, protocol)) => (frontend, Some(protocol_of(protocol)?)),
             None => (text, None),
         };
-        let (address, port) = front.rsplit_once(':').ok_or(EXPECTED)?;
+        let (address, port) = frontend.rsplit_once(':').ok_or(EXPECTED)?;
         let address = match address {
             "" | "*" => None,
             bracketed if bracketed.starts_with('[') => {
@@ -120,9 +120,9 @@ impl FromStr for Wanted {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
         }
-        // A front has its colon before the slash, a Service has none or one behind it.
-        let is_front = text.split('/').next().is_some_and(|head| head.contains(':'));
-        if is_front { text.parse().map(Self::Front) } else { text.parse().map(Self::Service) }
+        // A frontend has its colon before the slash, a Service has none or one behind it.
+        let is_frontend = text.split('/').next().is_some_and(|head| head.contains(':'));
+        if is_frontend { text.parse().map(Self::Frontend) } else { text.parse().map(Self::Service) }
     }
 }
 
@@ -140,7 +140,7 @@ impl FromStr for ServiceName {
             let is_name = port.is_none() && is_label(service) && service.contains(|c: char| c.is_ascii_alphabetic());
             return is_name.then(|| Self { service: service.to_owned(), port: None }).ok_or(EXPECTED);
         };
-        // A port that looks like a number is a front without brackets or with a wrong address.
+        // A port that looks like a number is a frontend without brackets or with a wrong address.
         let port_fits = port.is_none_or(|port| is_label(port) && port.contains(|c: char| c.is_ascii_alphabetic()));
         let fits = is_label(namespace) && is_label(name) && port_fits;
         fits.then(|| Self { service: service.to_owned(), port: port.map(str::to_owned) }).ok_or(EXPECTED)
@@ -152,7 +152,7 @@ impl Display for Wanted {
         match self {
             Self::Service(name) => name.fmt(f),
             Self::Address(ip) => ip.fmt(f),
-            Self::Front(front) => front.fmt(f),
+            Self::Frontend(frontend) => frontend.fmt(f),
         }
     }
 }
@@ -215,7 +215,7 @@ fn likeness(wrong: &str, known: &str) -> f64 {
 mod tests {
     use super::*;
 
-    fn front(text: &str) -> FrontName {
+    fn frontend(text: &str) -> FrontendName {
         text.parse().unwrap()
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let kinds = |text: &str| match text.parse().unwrap() {
             Wanted::Service(name) => format!("{} {:?}", name.service, name.port),
             Wanted::Address(ip) => format!("address {ip}"),
-            Wanted::Front(front) => format!("front {front}"),
+            Wanted::Frontend(frontend) => format!("front {frontend}"),
         };
         assert_eq!(kinds("shop/web"), "shop/web None");
         assert_eq!(kinds("shop/web:http"), "shop/web Some(\"http\")");
@@ -289,6 +289,6 @@ mod tests {
 
     #[test]
     fn a_node_port_has_no_address() {
-        assert_eq!(front("*:30080/tcp"), FrontName { address: None, port: 30080, protocol: Some(Protocol::Tcp) });
+        assert_eq!(frontend("*:30080/tcp"), FrontendName { address: None, port: 30080, protocol: Some(Protocol::Tcp) });
     }
 }

@@ -1,6 +1,6 @@
 //! What commands print: aligned tables for people, JSON and YAML for programs.
 //!
-//! Takes [`Table`]s and values that serialize, gives text. Colour only on a terminal, and not when `NO_COLOR` is set (no-color.org) or the
+//! Takes `Table`s and values that serialize, gives text. Colour only on a terminal, and not when `NO_COLOR` is set (no-color.org) or the
 //! terminal is `dumb`. Nothing is cut, whether to a terminal or to a pipe. Text that comes from the kernel or the API is escaped, so
 //! that no name can move the cursor of a terminal.
 
@@ -11,7 +11,7 @@ use anstyle::{AnsiColor, Effects, Style};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::logging;
+use component::logging;
 
 /// The reader of the output has closed it before its end.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ impl ReaderGone {
 ///
 /// # Errors
 /// [`ReaderGone`], or the error as it was.
-pub(crate) fn check_reader(outcome: io::Result<()>) -> Result<()> {
+pub fn check_reader(outcome: io::Result<()>) -> Result<()> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ReaderGone.into()),
         other => other.context("cannot write to standard output"),
@@ -36,7 +36,7 @@ pub(crate) fn check_reader(outcome: io::Result<()>) -> Result<()> {
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// For people.
     #[default]
     Table,
@@ -50,21 +50,21 @@ pub(crate) enum Format {
 
 /// The option `-o`; flattened into the arguments of a command.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub(crate) struct FormatArgs {
+pub struct FormatArgs {
     /// The form of the output
     #[arg(short = 'o', long = "output", value_enum, default_value_t, value_name = "FORMAT")]
-    pub(crate) format: Format,
+    pub format: Format,
 }
 
 /// Where a command prints.
-pub(crate) struct Output<'a> {
+pub struct Output<'a> {
     writer: Box<dyn Write + 'a>,
     colour: bool,
 }
 
 impl Output<'static> {
     /// Standard output.
-    pub(crate) fn to_stdout() -> Self {
+    pub fn to_stdout() -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let is_terminal = io::stdout().is_terminal();
@@ -83,12 +83,12 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// [`ReaderGone`], or why the output cannot be written.
-    pub(crate) fn text(&mut self, text: impl Display) -> Result<()> {
+    pub fn text(&mut self, text: impl Display) -> Result<()> {
         check_reader(write!(self.writer, "{text}"))
     }
 
     /// A text in a style, if there is colour.
-    pub(crate) fn styled<T: Display>(&self, tone: Tone, text: T) -> Styled<T> {
+    pub fn styled<T: Display>(&self, tone: Tone, text: T) -> Styled<T> {
         Styled { style: if self.colour { tone.style() } else { Style::new() }, text }
     }
 
@@ -128,7 +128,7 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// As [`Self::text`].
-    pub(crate) fn value<T: Serialize>(&mut self, format: Format, value: &T) -> Result<()> {
+    pub fn value<T: Serialize>(&mut self, format: Format, value: &T) -> Result<()> {
         if format == Format::Yaml {
             let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
             return self.text(serde_saphyr::to_string_with_options(value, options)?);
@@ -141,7 +141,7 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// As [`Self::text`].
-    pub(crate) fn flush(&mut self) -> Result<()> {
+    pub fn flush(&mut self) -> Result<()> {
         check_reader(self.writer.flush())
     }
 }
@@ -151,7 +151,7 @@ const GAP: usize = 2;
 
 /// What a text says, by which it has a colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Tone {
+pub enum Tone {
     /// Nothing special.
     #[default]
     Plain,
@@ -182,7 +182,7 @@ impl Tone {
 
 /// A text with the escape sequences of its style around it, if it has one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Styled<T> {
+pub struct Styled<T> {
     style: Style,
     text: T,
 }

@@ -1,8 +1,8 @@
 //! The terminal as a screen: lines out, keys in, and the terminal as it was before whatever ends the process.
 //!
-//! [`Screen::enter`] changes the terminal and starts a second process, the guard, which knows the modes from before. An end in order, an
-//! error and a panic restore the terminal in [`Drop`]; after that a byte tells the guard to go. SIGTERM, SIGINT and SIGHUP come as
-//! [`Input::Signal`]. When the process ends in any other way, as by SIGKILL, the kernel closes its end of the guard's pipe, and
+//! `Screen::enter` changes the terminal and starts a second process, the guard, which knows the modes from before. An end in order, an
+//! error and a panic restore the terminal in `Drop`; after that a byte tells the guard to go. SIGTERM, SIGINT and SIGHUP come as
+//! `Input::Signal`. When the process ends in any other way, as by SIGKILL, the kernel closes its end of the guard's pipe, and
 //! the guard restores the terminal. The guard is this program once more, under the name `terminal-guard`, in a session of its own:
 //! so neither the keys of the terminal nor a signal to this program's name end it, and it may change the terminal from the background.
 
@@ -24,7 +24,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::output::Tone;
 
 /// The hidden command that is the guard.
-pub(crate) const GUARD: &str = "terminal-guard";
+pub const GUARD: &str = "terminal-guard";
 
 /// How often a waiting screen looks whether a signal came.
 const SLICE: Duration = Duration::from_millis(100);
@@ -284,7 +284,7 @@ impl Guard {
 ///
 /// # Errors
 /// When the terminal cannot be changed.
-pub(crate) fn guard() -> Result<()> {
+pub fn guard() -> Result<()> {
     let _ = rustix::thread::set_name(c"terminal-guard");
     // Fails only where this process leads a group, which a child does not.
     let _ = rustix::process::setsid();

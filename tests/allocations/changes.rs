@@ -6,27 +6,32 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use crate::support::cluster::{address, config, endpoint, endpoints, node, served, slice};
 use crate::{count, turn};
-use kube_proxy::conntrack::Flow;
-use kube_proxy::kernel::{ForeignWrites, Kernel};
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset;
 use kube_proxy::sync::{Engine, Report};
 use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
+use node::kernel::{ForeignWrites, Kernel};
+use rules::conntrack::Flow;
+use rules::model::{Event, Family};
+use rules::ruleset;
 
 /// The sizes of cluster that must make no difference.
 const SIZES: [u16; 2] = [10, 2000];
 /// Endpoints of each Service in a family.
 const ENDPOINTS: u16 = 3;
-/// Allocations for one endpoint of a Service with four fronts; 142 when this was written.
+/// Allocations for one endpoint of a Service with four frontends; 142 when this was written.
 const MOST_CALLS: usize = 170;
 /// Changes that are counted; the one in the middle stands for all, so that the rare growth of a hash table does not count.
 const CHANGES: u16 = 9;
 
 /// A kernel that encodes what it is given, and holds nothing.
-struct Encoding;
+#[derive(Default)]
+pub(crate) struct Encoding {
+    /// The node's addresses.
+    pub(crate) addresses: Vec<IpAddr>,
+}
 
 impl Kernel for Encoding {
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
@@ -42,7 +47,7 @@ impl Kernel for Encoding {
         Ok(Vec::new())
     }
 
-    fn foreign_writes(&mut self, _: &[TableName]) -> Result<ForeignWrites, ReadError> {
+    fn foreign_writes(&mut self, _: &[TableName], _: Instant) -> Result<ForeignWrites, ReadError> {
         Ok(ForeignWrites::None)
     }
 
@@ -55,7 +60,7 @@ impl Kernel for Encoding {
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
-        Ok(Vec::new())
+        Ok(self.addresses.clone())
     }
 }
 
@@ -79,7 +84,7 @@ fn change(proxy: &mut Proxy, events: impl IntoIterator<Item = Event>) -> Report 
 
 /// An engine that has synced a cluster with this many Services.
 fn programmed(services: u16) -> Proxy {
-    let mut proxy = Engine::new(config(), ruleset::Layout::Maps, &Family::BOTH, Encoding);
+    let mut proxy = Engine::new(config(), ruleset::Layout::Maps, &Family::BOTH, Encoding::default());
     let objects = (0..services).flat_map(|n| served(n, ENDPOINTS));
     change(&mut proxy, [node(Some("a"))].into_iter().chain(objects).chain([Event::InitialListDone]));
     proxy

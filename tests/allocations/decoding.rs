@@ -4,10 +4,10 @@
 
 use std::fmt::Write as _;
 
-use kube_proxy::model::{Event, State};
-use kube_proxy::source::ConvertOptions;
-use kube_proxy::source::convert::Converter;
-use kube_proxy::source::objects::EndpointSlice;
+use cluster::source::ConvertOptions;
+use cluster::source::convert::Converter;
+use cluster::source::objects::EndpointSlice;
+use rules::model::{Event, State};
 use serde_json::Value;
 
 use crate::support::apiserver::protobuf::object;
@@ -87,7 +87,9 @@ fn assert_few_bytes<'a, T>(encoded: &'a [T], decode: impl Fn(&'a T) -> EndpointS
     // Two names, a list of ports and one of endpoints; the names of nodes and ports are shared.
     assert!((4..=10).contains(&converting), "{converting} allocations to convert a slice of {ENDPOINTS} endpoints");
     let mut state = State::new("node-0.example.internal");
-    events.into_iter().for_each(|event| state.apply(event));
+    events.into_iter().for_each(|event| {
+        state.apply(event);
+    });
     state.apply(Event::InitialListDone);
     drop(state.take_dirty());
     // The decoded objects are dropped by now; what is left is the converter's names and the model.

@@ -1,4 +1,5 @@
-//! What the library asks of the allocator: for one changed endpoint, for an endpoint that is decoded and kept, and for the ring of changes.
+//! What the library asks of the allocator: for one changed endpoint, for an endpoint that is decoded and kept, for the ring of changes,
+//! for a table that another program wrote into, and for very many objects that share a key.
 //!
 //! A binary of its own, because it counts every allocation of the process; its tests take turns, so that none counts another's.
 
@@ -11,7 +12,9 @@ mod support;
 
 mod changes;
 mod decoding;
+mod reading;
 mod ring;
+mod shared;
 
 /// What the allocator has been asked for.
 #[derive(Clone, Copy)]

@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use crate::{count, turn};
-use kube_proxy::changes::{
-    Action, Change, Changes, Endpoints, MAX_BYTES, MAX_ENTRIES, Outcome, Trigger, TriggerKind, What,
-};
-use kube_proxy::model::ObjectName;
+use inspect::history::{Action, Change, Endpoints, Outcome, Trigger, TriggerKind, What};
+use kube_proxy::changes::{Changes, MAX_BYTES, MAX_ENTRIES};
+use rules::model::ObjectName;
 
 const CHANGES: u32 = 100_000;
 /// What the allocator adds to the bytes that are counted, at most: the ring's own table, which grows by doubling.
@@ -25,8 +24,8 @@ fn change(n: u32, endpoints: u32) -> What {
         result: Outcome::Committed,
         error: None,
         fields: Vec::new(),
-        fronts: Vec::new(),
-        more_fronts: 0,
+        frontends: Vec::new(),
+        more_frontends: 0,
         endpoints: Endpoints::default(),
     };
     for endpoint in 0..endpoints {

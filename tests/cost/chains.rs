@@ -5,17 +5,15 @@ use std::collections::BTreeMap;
 use crate::support::cluster::{address, endpoint, endpoints, name, served, service, slice};
 use crate::support::ledger::{Cluster, ENDPOINTS};
 use crate::support::plan::NODE;
-use kube_proxy::model::{Endpoint, Event, Family, Service};
-use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Report;
 use nft::Command;
+use rules::model::{Endpoint, Event, Family, Service};
+use rules::ruleset::Layout;
 
-/// Fronts of a Service in a family: its cluster IP, two external ones, and its node port.
-const FRONTS: usize = 3 + 1;
-/// The maps of their endpoints: one for addresses, one for node ports.
-const MAPS: usize = 2;
-/// The rules of KUBE-SVC-H: one marks, and one leads to the choice for each map.
-const RULES_THAT_CHOOSE: usize = 1 + MAPS;
+/// Frontends of a Service in a family: its cluster IP, two external ones, and its node port.
+const FRONTENDS: usize = 3 + 1;
+/// The maps with the first endpoint of each frontend: one for addresses, one for node ports.
+const FALLBACK_MAPS: usize = 2;
 
 /// The number of commands of each kind.
 type Sent = BTreeMap<&'static str, usize>;
@@ -83,32 +81,45 @@ fn nothing_new_costs_nothing() {
 }
 
 #[test]
-fn a_replaced_endpoint_costs_one_element_of_each_front() {
-    // Whichever it is: no chain has its name. Nothing that the kernel would check again is written (F8).
+fn a_replaced_endpoint_costs_its_chain_and_one_element() {
+    // The chain of the endpoint that is gone is emptied, and deleted later (F8).
     each_size(|cluster| {
-        let mut first = endpoints(0, Family::V4, ENDPOINTS);
-        first[0] = endpoint(address(Family::V4, 245, 2));
-        for list in [one_replaced(), first] {
-            let (report, commands) = cluster.change([v4_slice(0, list.clone())]);
-            let changed = if list == one_replaced() { 1 } else { 2 };
-            assert_eq!(sent(&commands), Sent::from([("delete elements", MAPS), ("add elements", MAPS)]));
-            assert_eq!(elements(&commands), 2 * FRONTS * changed);
-            assert!(!report.full, "only what was touched is compared");
-            assert!(!cluster.engine.has_emptied_chains());
-        }
+        let (report, commands) = cluster.change([v4_slice(0, one_replaced())]);
+        let once = ["add chain", "add rule", "flush chain", "delete elements", "add elements"];
+        assert_eq!(sent(&commands), Sent::from(once.map(|kind| (kind, 1))));
+        assert_eq!(elements(&commands), 2);
+        assert!(!report.full, "only what was touched is compared");
+        assert_collected(cluster, 1);
     });
 }
 
 #[test]
-fn another_endpoint_costs_one_element_of_each_front_and_the_rules_that_choose() {
+fn a_replaced_first_endpoint_costs_one_element_of_each_frontend_too() {
+    // The first endpoint of each frontend serves a packet that meets a change.
+    each_size(|cluster| {
+        let mut list = endpoints(0, Family::V4, ENDPOINTS);
+        list[0] = endpoint(address(Family::V4, 245, 1));
+        let (_, commands) = cluster.change([v4_slice(0, list)]);
+        let once = ["add chain", "add rule", "flush chain"].map(|kind| (kind, 1));
+        let of_sets = ["delete elements", "add elements"].map(|kind| (kind, 1 + FALLBACK_MAPS));
+        assert_eq!(sent(&commands), Sent::from_iter(once.into_iter().chain(of_sets)));
+        assert_eq!(elements(&commands), 2 * (1 + FRONTENDS));
+    });
+}
+
+#[test]
+fn another_endpoint_costs_its_chain_one_element_and_the_rules_that_choose() {
+    // The chain of an endpoint that is gone again is emptied, and deleted later (F8).
     each_size(|cluster| {
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
-        let rules = [("flush chain", 1), ("add rule", RULES_THAT_CHOOSE)];
-        assert_eq!(sent(&commands), Sent::from_iter(rules.into_iter().chain([("add elements", MAPS)])));
-        assert_eq!(elements(&commands), FRONTS);
+        // One rule of the new endpoint, and two of the service port: they mark and choose.
+        let expected = [("add chain", 1), ("flush chain", 1), ("add rule", 1 + 2), ("add elements", 1)];
+        assert_eq!(sent(&commands), Sent::from(expected));
+        assert_eq!(elements(&commands), 1);
         let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
-        assert_eq!(sent(&commands), Sent::from_iter(rules.into_iter().chain([("delete elements", MAPS)])));
-        assert!(!cluster.engine.has_emptied_chains());
+        let expected = [("flush chain", 1 + 1), ("add rule", 2), ("delete elements", 1)];
+        assert_eq!(sent(&commands), Sent::from(expected));
+        assert_collected(cluster, 1);
     });
 }
 
@@ -117,29 +128,35 @@ fn a_service_costs_its_own_chains() {
     // The chains of a deleted Service are emptied, and deleted later (F8).
     each_size(|cluster| {
         let (_, commands) = cluster.change(served(2047, ENDPOINTS));
-        // KUBE-SVC-H, and KUBE-EXT-H with two rules; a family.
-        let (chains, rules) = (2 * 2, 2 * (RULES_THAT_CHOOSE + 2));
-        // In each family elements of the two maps of fronts, of the cluster IPs, and of the maps of endpoints.
-        let of_elements = 2 * (2 + 1 + MAPS);
-        let expected = [("add chain", chains), ("add rule", rules), ("add elements", of_elements)];
+        // KUBE-SVC-H with two rules, KUBE-EXT-H with two, and one with one rule for each endpoint; a family.
+        let chains = 2 * (2 + usize::from(ENDPOINTS));
+        let rules = 2 * (2 + 2 + usize::from(ENDPOINTS));
+        // In each family elements of the map of addresses, that of node ports, the cluster IPs, the map of verdicts, and the two fallbacks.
+        let of_elements = 2 * (4 + FALLBACK_MAPS);
+        let expected = [("add set", 2), ("add chain", chains), ("add rule", rules), ("add elements", of_elements)];
         assert_eq!(sent(&commands), Sent::from(expected));
-        assert_eq!(elements(&commands), 2 * (FRONTS + 1 + FRONTS * usize::from(ENDPOINTS)));
+        assert_eq!(elements(&commands), 2 * (2 * FRONTENDS + 1 + usize::from(ENDPOINTS)));
         let (_, commands) = cluster.change([Event::ServiceDeleted(name(2047))]);
-        assert_eq!(sent(&commands), Sent::from([("flush chain", chains), ("delete elements", of_elements)]));
+        let expected = [("flush chain", chains), ("delete elements", of_elements - 2), ("delete set", 2)];
+        assert_eq!(sent(&commands), Sent::from(expected));
         assert_collected(cluster, chains);
     });
 }
 
 #[test]
-fn affinity_costs_a_map_whatever_the_number_of_endpoints() {
-    // A service port has one map of clients, from which those of an endpoint that is gone are deleted (E1, E6).
+fn affinity_costs_a_set_an_endpoint() {
+    // Each endpoint has its own set of clients, which is deleted with it (E1, E6).
     each_size(|cluster| {
         let mut sticky = service(0);
         sticky.affinity_seconds = Some(300);
         let (_, commands) = cluster.change([Event::ServiceApplied(sticky)]);
-        assert_eq!(sent(&commands).get("add set"), Some(&2), "one a family");
+        assert_eq!(sent(&commands).get("add set"), Some(&(2 * usize::from(ENDPOINTS))));
         let (_, commands) = cluster.change([v4_slice(0, one_replaced())]);
-        assert_eq!(sent(&commands), Sent::from([("delete elements", MAPS), ("add elements", MAPS)]));
+        let counts = sent(&commands);
+        assert_eq!((counts.get("add set"), counts.get("delete set")), (Some(&1), Some(&1)), "{counts:?}");
+        let reads = cluster.kernel.log.borrow().reads;
+        cluster.sync(true);
+        assert_eq!(cluster.kernel.log.borrow().reads, reads, "no set of clients is read");
     });
 }
 
@@ -147,10 +164,10 @@ fn affinity_costs_a_map_whatever_the_number_of_endpoints() {
 fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
     // A chain that waits for its deletion keeps its name, and may be used again (F8).
     each_size(|cluster| {
-        cluster.change([Event::ServiceDeleted(name(0))]);
-        let (_, commands) = cluster.change([Event::ServiceApplied(service(0))]);
+        cluster.change([v4_slice(0, one_replaced())]);
+        let (_, commands) = cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS))]);
         assert_eq!(sent(&commands).get("add chain"), None, "{commands:?}");
-        assert!(!cluster.engine.has_emptied_chains());
+        assert_collected(cluster, 1);
     });
 }
 
@@ -158,20 +175,19 @@ fn a_chain_that_is_wanted_again_before_it_was_deleted_is_filled_again() {
 fn when_syncs_never_pause_chains_are_deleted_after_two_notes_of_a_second() {
     // Chains are deleted a second after they were emptied, at the earliest (F8).
     each_size(|cluster| {
-        let chains = 2 * 2;
         cluster.engine.second_passed();
-        cluster.change([Event::ServiceDeleted(name(0))]);
+        cluster.change([v4_slice(0, one_replaced())]);
         assert_eq!(cluster.change([]).1, [], "a second has not passed");
         cluster.engine.second_passed();
-        let (_, commands) = cluster.change([Event::ServiceDeleted(name(2))]);
-        assert_eq!(sent(&commands).get("delete chain"), Some(&chains), "{commands:?}");
-        // The chains that this emptied were filled and emptied again since, so the next note of a second is too early.
-        cluster.change([Event::ServiceApplied(service(2))]);
-        cluster.change([Event::ServiceDeleted(name(2))]);
+        let (_, commands) = cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
+        assert_eq!(sent(&commands).get("delete chain"), Some(&1), "{commands:?}");
+        // The chain that this emptied was filled and emptied again since, so the next note of a second is too early.
+        cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS))]);
+        cluster.change([v4_slice(2, endpoints(2, Family::V4, ENDPOINTS - 1))]);
         cluster.engine.second_passed();
         assert_eq!(cluster.change([]).1, []);
         cluster.engine.second_passed();
-        assert_eq!(sent(&cluster.change([]).1), Sent::from([("delete chain", chains)]));
+        assert_eq!(sent(&cluster.change([]).1), Sent::from([("delete chain", 1)]));
     });
 }
 
@@ -190,12 +206,12 @@ fn bytes_and_messages_of_a_change_do_not_depend_on_the_size_of_the_cluster() {
     });
     assert_eq!(costs[0], costs[1]);
     let (_, replaced) = costs[0][0];
-    assert_eq!(replaced.messages, 2 * MAPS);
+    assert_eq!(replaced.messages, 5);
     assert!(replaced.bytes < 2048, "{replaced:?}");
 }
 
 #[test]
-fn the_number_of_local_endpoints_costs_no_verdict_of_a_front() {
+fn the_number_of_local_endpoints_costs_no_verdict_of_a_frontend() {
     // The number of local endpoints is an element of a map that no rule uses, because the kernel checks a map of verdicts again at each
     // change (K2).
     each_size(|cluster| {
@@ -229,13 +245,13 @@ fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
         };
         let before = size(cluster);
         cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] + (FRONTS - 1));
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] + 1);
         cluster.change([Event::ServiceDeleted(name(0))]);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] - (FRONTS - 1) * usize::from(ENDPOINTS));
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
         // After reading back the numbers of elements are the same.
         cluster.engine.compare_everything();
         cluster.sync(false);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] - (FRONTS - 1) * usize::from(ENDPOINTS));
+        assert_eq!(size(cluster)["KUBE-SVC"], before["KUBE-SVC"] - usize::from(ENDPOINTS));
         names.push(before.into_keys().collect::<Vec<_>>());
     });
     assert_eq!(names[0], names[1]);

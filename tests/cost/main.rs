@@ -9,3 +9,4 @@ mod support;
 
 mod chains;
 mod maps;
+mod service_chains;

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::cluster::{address, config, endpoint, endpoints, name, node, served, service, slice};
 use crate::support::kernel::Recorder;
-use kube_proxy::changes::{Action, Change, Changes, Entry, Outcome, SyncRun, TriggerKind, What};
+use inspect::history::{Action, Change, Entry, Outcome, SyncRun, TriggerKind, What};
+use kube_proxy::changes::Changes;
 use kube_proxy::health;
 use kube_proxy::metrics::Metrics;
-use kube_proxy::model::{Endpoint, Event, Family, Hints};
-use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, Schedule, Sync};
+use rules::model::{Endpoint, Event, Family, Hints};
+use rules::ruleset::Layout;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -84,7 +85,7 @@ fn grown(n: u16) -> Event {
 
 #[test]
 fn many_services_are_told_by_their_number() {
-    for layout in [Layout::Maps, Layout::Chains] {
+    for layout in Layout::ALL {
         let all = (0..300).map(grown).collect();
         let [first, many, one] =
             &told(layout, vec![start(300), all, vec![grown(300), Event::ServiceDeleted(name(7))]])[..]
@@ -110,7 +111,7 @@ fn many_services_are_told_by_their_number() {
         let [gone] = services(one)[..] else { panic!("{one:?}") };
         assert_eq!((&gone.service, gone.action, gone.trigger.kind), (&name(7), Action::Removed, TriggerKind::Service));
         assert_eq!((gone.endpoints.before, gone.endpoints.after, gone.endpoints.removed.len()), (7, 0, 7));
-        assert_eq!(gone.fronts.len(), 8, "four kinds in two families");
+        assert_eq!(gone.frontends.len(), 8, "four kinds in two families");
     }
 }
 
@@ -135,7 +136,7 @@ fn what_no_event_of_its_own_explains_has_the_larger_cause() {
 
     let got = services(freed).into_iter().find(|change| change.service == name(1)).expect("it got the front");
     assert_eq!((got.trigger.kind, &got.trigger.object, got.latency), (TriggerKind::Claim, &None, None));
-    assert_eq!(got.fronts.iter().filter(|front| front.before.is_none()).count(), 1);
+    assert_eq!(got.frontends.iter().filter(|frontend| frontend.before.is_none()).count(), 1);
 
     let [moved] = services(moved)[..] else { panic!("{moved:?}") };
     assert_eq!((&moved.service, moved.trigger.kind), (&name(3), TriggerKind::Node));

@@ -6,26 +6,30 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 use std::{env, io};
 
+use crate::log::logged;
 use crate::support::cluster::{address, config, endpoint, name, node, served, service, slice};
 use crate::support::faulty::{EINVAL, Fault, Faulty};
 use crate::support::figures::Figures;
 use crate::support::kernel::Recorder;
-use kube_proxy::changes::{Action, Change, Changes, Entry, Outcome, What};
+use inspect::history::{Action, Change, Entry, Outcome, TriggerKind, What};
+use kube_proxy::changes::Changes;
 use kube_proxy::health;
-use kube_proxy::kernel::Kernel;
 use kube_proxy::metrics::Metrics;
-use kube_proxy::model::{Event, Family, Service};
-use kube_proxy::ruleset::{Layout, notes};
 use kube_proxy::sync::{Engine, RefusedService, Report, Schedule, Sync, SyncError};
 use nft::{Data, Element, TableDump, TableName, Value};
+use node::kernel::{ForeignWrites, Kernel};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
+use rules::conntrack::Flow;
+use rules::model::{Event, Family, Protocol, Service};
+use rules::ruleset::{Layout, notes};
+use tracing::Level;
 
 const EPERM: i32 = 1;
 const ENOMEM: i32 = 12;
@@ -306,10 +310,10 @@ fn what_a_refused_service_had_before_stays() {
 }
 
 #[test]
-fn a_front_that_a_refused_service_gave_up_goes_to_the_service_that_claims_it_now() {
+fn a_frontend_that_a_refused_service_gave_up_goes_to_the_service_that_claims_it_now() {
     let external: IpAddr = "198.51.100.99".parse().expect("an address");
-    let claims = |n: u16, front: bool| {
-        let external_ips = if front { vec![external] } else { Vec::new() };
+    let claims = |n: u16, frontend: bool| {
+        let external_ips = if frontend { vec![external] } else { Vec::new() };
         Event::ServiceApplied(Service { external_ips, ..service(n) })
     };
     let mut cluster = Cluster::synced(10);
@@ -377,6 +381,48 @@ fn what_is_too_large_only_together_is_sent_in_parts() {
 }
 
 #[test]
+fn udp_flows_that_cannot_be_listed_are_listed_again_without_any_change() {
+    // A listing that fails is repeated with the same Services and frontends (J8, J10).
+    let kernel = Faulty::new(Recorder::default());
+    let mut engine = Engine::new(config(), Layout::Maps, &Family::BOTH, kernel.clone());
+    let mut dns = service(1);
+    dns.ports[0].protocol = Protocol::Udp;
+    let mut endpoints = slice(1, Family::V4, vec![endpoint(address(Family::V4, 1, 1))]);
+    endpoints.ports[0].protocol = Protocol::Udp;
+    let start =
+        [node(None), Event::ServiceApplied(dns.clone()), Event::SliceApplied(endpoints), Event::InitialListDone];
+    for event in start {
+        engine.apply(event);
+    }
+    engine.sync(false).expect("nothing is wrong yet");
+    let to = |ip: IpAddr| Flow {
+        client: address(Family::V4, 7, 7),
+        original_destination: SocketAddr::new(ip, 80),
+        reply_source: SocketAddr::new(address(Family::V4, 1, 1), 8080),
+        handle: Vec::new(),
+    };
+    // One more flow is no business of the Service.
+    let flows = [dns.external_ips[0], dns.load_balancer_ips[0], address(Family::V4, 200, 1)].map(to);
+    let left = flows[2].clone();
+    kernel.orders.borrow_mut().flows = flows.into();
+    // Both families fail twice.
+    kernel.orders.borrow_mut().flow_errors = [ENOMEM; 4].into();
+    let before = kernel.orders.borrow().flow_lists;
+    let (reporter, _health) = health::new(Duration::from_secs(60));
+    let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(60));
+    let sync = Sync::new(engine, schedule, Metrics::new(), reporter, Box::new(|_| Ok(())));
+    let (sender, source) = channel();
+    let end = thread::spawn(move || {
+        sender.send(Event::ServiceDeleted(dns.name)).expect("the loop runs");
+        thread::sleep(Duration::from_millis(1500));
+    });
+    sync.run(&source).expect("the loop ends with its source");
+    end.join().expect("no panic");
+    let orders = kernel.orders.borrow();
+    assert_eq!((orders.flow_lists - before, &orders.flows), (6, &vec![left]), "lists, and the flows that are left");
+}
+
+#[test]
 fn several_refused_services_are_found() {
     let mut cluster = Cluster::synced(64);
     cluster.kernel.orders.borrow_mut().poison = Some(is_bad);
@@ -406,20 +452,6 @@ fn a_kernel_that_takes_nothing_says_nothing_about_services() {
         cluster.kernel.orders.borrow_mut().commits.clear();
         cluster.sync().expect("it takes all");
         cluster.assert_converged(&[]);
-    }
-}
-
-/// A log that the test reads.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("no writer panicked").write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -482,10 +514,7 @@ fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_report
         drop::<std::sync::mpsc::Sender<Event>>(sender);
         (first.service, reports.try_iter().count(), details)
     });
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    tracing::subscriber::with_default(subscriber, || sync.run(&source).expect("the loop ends with its source"));
+    let log = logged(Level::INFO, || sync.run(&source).expect("the loop ends with its source"));
     let (refused, reported_again, details) = end.join().expect("no panic");
     assert_eq!((refused, reported_again), (name(2), 0));
     for body in details {
@@ -502,8 +531,100 @@ fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_report
     };
     assert_eq!((&left_out.service, left_out.action), (&name(2), Action::Kept));
     assert!(left_out.error.as_ref().is_some_and(|error| error.contains("element of endpoints")), "{left_out:?}");
-    let log = String::from_utf8(log.0.lock().expect("no writer panicked").clone()).expect("text");
     let naming = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     assert_eq!(naming("left out until it changes"), 1, "{log}");
     assert!(naming("shop/web-2") >= 1 && naming("element of endpoints") >= 2, "{log}");
+}
+
+/// Runs the loop over these lists of events, each of which is one sync, until the ring says that the last one is in the kernel.
+fn run_with_faults(cluster: Cluster, steps: Vec<Vec<Event>>, faults: Vec<Fault>) -> (Metrics, Vec<Arc<Entry>>, String) {
+    let Cluster { kernel, engine, events, .. } = cluster;
+    let _known = events;
+    kernel.orders.borrow_mut().commits.extend([Fault::Fine].into_iter().chain(faults));
+    let (metrics, (reporter, _health)) = (Metrics::new(), health::new(Duration::from_secs(60)));
+    let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
+    let changes = Changes::new(SystemTime::now());
+    let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(()))).telling(changes.clone());
+    let (sender, source) = channel();
+    let end = thread::spawn(move || {
+        for step in steps {
+            // Longer than a retry, so that each is a sync of its own.
+            thread::sleep(Duration::from_millis(500));
+            step.into_iter().for_each(|event| sender.send(event).expect("the loop runs"));
+        }
+        thread::sleep(Duration::from_millis(1_500));
+    });
+    let log = logged(Level::DEBUG, || sync.run(&source).expect("the loop ends with its source"));
+    end.join().expect("no panic");
+    (metrics, changes.snapshot(0).entries, log)
+}
+
+fn metric(metrics: &Metrics, line: &str) -> bool {
+    metrics.text().lines().any(|other| other == line)
+}
+
+#[test]
+fn a_retry_after_a_failed_sync_is_no_repair() {
+    // A kernel without memory is not blamed on another program: not in the metric, the log, or the changes (G5, G10).
+    let many = (0..5_000).map(|n| endpoint(address(Family::V4, 200, n))).collect();
+    let change = vec![Event::SliceApplied(slice(1, Family::V4, many))];
+    let (metrics, entries, log) =
+        run_with_faults(Cluster::new(3), vec![change], vec![Fault::RefuseAll(ENOMEM), Fault::RefuseAll(ENOMEM)]);
+    let repairs: Vec<_> = entries.iter().filter(|entry| matches!(entry.what, What::Repair(_))).collect();
+    let runs: Vec<TriggerKind> = entries
+        .iter()
+        .filter_map(|entry| match &entry.what {
+            What::Sync(run) => Some(run.trigger.kind),
+            _ => None,
+        })
+        .collect();
+    println!("syncs: {runs:?}; repairs: {repairs:?}");
+    println!("{}", metrics.text().lines().filter(|line| line.contains("repairs_total ")).collect::<String>());
+    assert_eq!(log.matches("Sync failed").count(), 2, "{log}");
+    assert_eq!(runs, [TriggerKind::Start, TriggerKind::Slice, TriggerKind::Retry], "{entries:?}");
+    assert!(repairs.is_empty(), "{repairs:?}");
+    assert!(metric(&metrics, "kubeproxy_nft_repairs_total 0"), "{}", metrics.text());
+    assert!(!log.contains("nother program"), "{log}");
+}
+
+/// Another program deletes an element of the first table; the engine notices that.
+fn tamper(cluster: &mut Cluster) {
+    let name = TableName::new(nft::Family::Ip, "kube-proxy");
+    let mut dump = cluster.tables()[0].clone().expect("a table");
+    let (_, elements) = dump.sets.get_mut("services").expect("the map of fronts");
+    elements.remove(0);
+    assert_eq!(dump.table.name, name);
+    let mut log = cluster.kernel.inner.log.borrow_mut();
+    log.put(dump);
+    log.foreign = ForeignWrites::Unknown;
+    drop(log);
+    assert!(cluster.engine.foreign_writes().is_some());
+}
+
+#[test]
+fn a_repair_counts_once_also_after_a_failure_and_beside_a_change_of_the_cluster() {
+    // What another program changed is told from what failed and from what the cluster changed (G10).
+    let repaired = |cluster: &mut Cluster| cluster.sync().expect("nothing is wrong").repaired;
+    let mut cluster = Cluster::synced(3);
+    tamper(&mut cluster);
+    cluster.kernel.orders.borrow_mut().commits.push_back(Fault::RefuseAll(ENOMEM));
+    cluster.sync().expect_err("the fault came");
+    assert!(repaired(&mut cluster), "the new try puts it right");
+    assert!(!repaired(&mut cluster));
+
+    tamper(&mut cluster);
+    cluster.move_endpoints(1, 7);
+    assert!(repaired(&mut cluster), "it is not hidden by a change");
+
+    cluster.kernel.inner.log.borrow_mut().foreign = ForeignWrites::Unknown;
+    assert!(cluster.engine.foreign_writes().is_some());
+    cluster.move_endpoints(1, 8);
+    assert!(!repaired(&mut cluster), "the other program changed nothing");
+
+    cluster.move_endpoints(2, 9);
+    cluster.kernel.orders.borrow_mut().commits.push_back(Fault::LoseAck);
+    cluster.sync().expect_err("the fault came");
+    cluster.engine.compare_everything();
+    assert!(!repaired(&mut cluster), "what was carried out without an answer is no work of another program");
+    cluster.assert_converged(&[]);
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::support::netns::{Namespace, run, run_with_input};
-use kube_proxy::conntrack::Flow;
-use kube_proxy::conntrack::traffic::{Connection, Phase};
-use kube_proxy::kernel::{self, Kernel as _, Netfilter};
-use kube_proxy::model::Family;
+use node::kernel::connections::{Connection, Phase};
+use node::kernel::{self, Kernel as _, Netfilter};
+use rules::conntrack::Flow;
+use rules::model::Family;
 
 /// A line of `conntrack --load-file`: a flow from client port `port` to a service, answered by an endpoint.
 fn line(protocol: &str, v6: bool, client: u32, port: u32) -> String {

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use crate::support::cluster::{address, config, endpoints, node, service, slice};
 use crate::support::faulty::Faulty;
 use crate::support::kernel::{Expiry, Recorder};
-use kube_proxy::kernel::Kernel;
-use kube_proxy::model::{Event, Family, Protocol};
-use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, Report};
 use nft::decode::DecodeError;
 use nft::{Command, Data, Element, Set, TableName, Value};
+use node::kernel::Kernel;
+use rules::model::{Event, Family, Protocol};
+use rules::ruleset::Layout;
 
 const ENOENT: i32 = 2;
 const EBUSY: i32 = 16;
@@ -295,5 +295,30 @@ fn flows_are_looked_through_again_when_a_client_is_expelled_late() {
             (1, 2),
             "the client is expelled, and its flows are looked for"
         );
+    });
+}
+
+#[test]
+fn a_map_of_clients_that_cannot_be_read_stops_no_service_and_is_read_again() {
+    // Its stale clients are forgotten once it can be read; all else is programmed meanwhile (E6).
+    with_each_kernel(|is_old| {
+        let mut dns = Dns::new(is_old);
+        dns.remember(0..10, 2);
+        let unreadable = |dns: &Dns, map: Option<&Arc<str>>| dns.kernel.orders.borrow_mut().unreadable = map.cloned();
+        unreadable(&dns, Some(&Arc::clone(&dns.map.name)));
+        let report = dns.take_away();
+        assert!(report.committed.is_some(), "the endpoint is out of the rules");
+        dns.engine.apply(Event::ServiceApplied(service(1)));
+        dns.engine.sync(false).expect("another Service is programmed");
+        let looked = Instant::now() + Duration::from_secs(1);
+        assert_eq!(dns.engine.check_clients(looked), None, "it still cannot be read");
+        let next = dns.engine.next_client_check().expect("it is tried again");
+        assert!(next > looked && next <= looked + Duration::from_secs(1), "not at once, and soon");
+
+        // A comparison reads every map, and is not stopped either.
+        dns.engine.compare_everything();
+        dns.engine.sync(false).expect("the tables can be read");
+        unreadable(&dns, None);
+        dns.assert_forgotten(&format!("old: {is_old}"));
     });
 }

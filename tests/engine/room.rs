@@ -3,14 +3,14 @@
 use crate::support::cluster::{address, config, endpoint, name, node, served, service_cidr, slice};
 use crate::support::netns::{Namespace, run};
 use crate::support::nft::{list_ruleset, load, normalised};
-use kube_proxy::kernel::Netfilter;
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, Report};
+use node::kernel::Netfilter;
+use rules::model::{Event, Family};
+use rules::ruleset::Layout;
 
 type Proxy = Engine<Netfilter>;
 
-/// Services with three addresses each: their fronts fill a map of 768.
+/// Services with three addresses each: their frontends fill a map of 768.
 const FULL: u16 = 256;
 /// Two more Services need a larger one.
 const MORE: u16 = 258;
@@ -81,7 +81,7 @@ fn a_map_that_is_full_is_made_anew_in_layout_chains_too() {
 
 #[test]
 fn a_map_that_the_chains_of_all_services_look_at_is_made_anew_too() {
-    grows(Layout::Chains, "endpoints");
+    grows(Layout::ServiceChains, "endpoints");
 }
 
 #[test]

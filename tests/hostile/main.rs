@@ -8,6 +8,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod busy;
+mod listeners;
 mod localhost;
 mod neighbours;
 mod strangers;

@@ -224,7 +224,7 @@ fn born(mut service: Value, time: &str) -> Value {
 }
 
 #[test]
-fn of_two_services_with_one_front_the_older_gets_it_and_the_other_once_it_is_deleted() {
+fn of_two_services_with_one_frontend_the_older_gets_it_and_the_other_once_it_is_deleted() {
     let world = World::new();
     let mut proxy = start(&world);
     let younger = born(plain("a-younger", 20).json(), "2026-02-01T00:00:00Z");

@@ -1,5 +1,5 @@
 //! A Service that would take too many elements is left out alone: what it costs the others, in time and memory, from manifests and
-//! from an API server, in both layouts; and what an operator sees of it.
+//! from an API server, in each layout; and what an operator sees of it.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use std::time::Duration;
 use crate::support::apiserver::{ApiServer, Scheme, wait_for};
 use crate::support::cluster;
 use crate::support::kernel::Recorder;
+use crate::support::layout as support;
 use crate::support::netns::Namespace;
 use crate::support::nft::list_ruleset;
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::probe::Proto;
-use crate::support::proxy::{Proxy, config};
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::Layout;
+use crate::support::proxy::{Proxy, config_in};
 use kube_proxy::sync::Engine;
+use rules::model::{Event, Family};
+use rules::ruleset::Layout;
 use serde_json::{Value, json};
 
 /// How much of a processor's time such a Service may cost the others; more in a build without optimisation.
@@ -59,12 +60,6 @@ fn millions() -> Vec<Value> {
     [(1, 3000), (2, 1000), (3, 1000), (4, 1000)].iter().flat_map(|(n, ports)| tenant(*n, *ports, 1000, false)).collect()
 }
 
-fn config_of(layout: &str) -> Value {
-    let mut config = config();
-    config["nftables"]["rulesetLayout"] = json!(layout);
-    config
-}
-
 /// What a proxy takes from its start to its first rules, and to program a change of an honest Service that comes with changes of the
 /// tenants' slices. Time of the processor: what else runs on the machine is no matter.
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +70,10 @@ struct Cost {
     memory: u64,
 }
 
-fn cost(layout: &str, tenants: &[Value]) -> Cost {
+fn cost(layout: support::Layout, tenants: &[Value]) -> Cost {
     let namespace = Namespace::new("budget");
     let objects = [honest(), tenants.to_vec()].concat();
-    let mut proxy = Proxy::start(&namespace, &config_of(layout), &objects);
+    let mut proxy = Proxy::start(&namespace, &config_in(layout), &objects);
     let start = proxy.processor_time();
     let listing = list_ruleset(&namespace);
     assert!(listing.contains("\"shop/web-20:http\""), "{listing}");
@@ -97,31 +92,31 @@ fn cost(layout: &str, tenants: &[Value]) -> Cost {
 }
 
 /// The others are programmed within a second of what it takes without the tenants.
-fn assert_cheap(layout: &str, tenants: &[Value]) {
+fn assert_cheap(layout: support::Layout, tenants: &[Value]) {
     let [without, with] = [&[][..], tenants].map(|tenants| cost(layout, tenants));
-    println!("layout {layout}: without {without:?}, with {with:?}");
+    println!("layout {layout:?}: without {without:?}, with {with:?}");
     assert!(with.memory < MOST_MEMORY, "{with:?}");
-    assert!(with.start < without.start + MOST_DELAY, "layout {layout}: {with:?}, {without:?} without");
-    assert!(with.change < without.change + MOST_DELAY, "layout {layout}: {with:?}, {without:?} without");
+    assert!(with.start < without.start + MOST_DELAY, "layout {layout:?}: {with:?}, {without:?} without");
+    assert!(with.change < without.change + MOST_DELAY, "layout {layout:?}: {with:?}, {without:?} without");
 }
 
 #[test]
 fn services_of_millions_of_elements_delay_no_other_service() {
-    for layout in ["maps", "chains"] {
+    for layout in support::Layout::ALL {
         assert_cheap(layout, &millions());
     }
 }
 
 #[test]
 fn a_service_of_15_000_ports_delays_no_other_service() {
-    for layout in ["maps", "chains"] {
+    for layout in support::Layout::ALL {
         assert_cheap(layout, &tenant(1, 15_000, 1, false));
     }
 }
 
 #[test]
 fn session_affinity_of_15_000_ports_delays_no_other_service() {
-    for layout in ["maps", "chains"] {
+    for layout in support::Layout::ALL {
         assert_cheap(layout, &tenant(1, 15_000, 1, true));
     }
 }
@@ -131,7 +126,8 @@ fn an_operator_sees_which_service_is_left_out_and_why() {
     // A Service over the limit is in the log, the metrics and the health pages (A18).
     let namespace = Namespace::new("budget");
     let objects = [honest(), tenant(1, 6, 100, false).to_vec(), tenant(2, 12, 100, false).to_vec()].concat();
-    let mut proxy = Proxy::start_with(&["--service-elements-limit=1000"], &namespace, &config_of("maps"), &objects);
+    let mut proxy =
+        Proxy::start_with(&["--service-elements-limit=1000"], &namespace, &config_in(support::Layout::Maps), &objects);
     proxy.wait_until_quiet();
     let served = |address| list_ruleset(&namespace).contains(&format!("{address} . tcp . 6 "));
     let [first, second] = ["10.96.200.1", "10.96.200.2"];
@@ -161,15 +157,15 @@ fn an_operator_sees_which_service_is_left_out_and_why() {
 #[test]
 fn from_an_api_server_others_are_programmed_and_the_service_has_an_event() {
     // A Service over the limit stops no other and has an event (A18).
-    ["maps", "chains"].into_iter().for_each(from_an_api_server);
+    support::Layout::ALL.into_iter().for_each(from_an_api_server);
 }
 
-fn from_an_api_server(layout: &str) {
+fn from_an_api_server(layout: support::Layout) {
     let namespace = Namespace::new("budget");
     let server = namespace.enter(|| ApiServer::start(Scheme::Http));
     server.apply(&honest());
     server.apply(&millions());
-    let mut proxy = Proxy::with_api(&namespace, &config_of(layout), &server.kubeconfig(&json!({})));
+    let mut proxy = Proxy::with_api(&namespace, &config_in(layout), &server.kubeconfig(&json!({})));
     proxy.launch();
     server.wait_for_watches();
     let event = wait_for("the Event", || {
@@ -178,8 +174,13 @@ fn from_an_api_server(layout: &str) {
     });
     assert_eq!((&event["reason"], &event["type"]), (&json!("ServiceNotProgrammed"), &json!("Warning")));
     let note = event["note"].as_str().expect("a note");
-    // 3,000 ports with 1,000 endpoints each; a port is one element more, and 40 for its chains in layout `chains`.
-    let size = if layout == "maps" { "3003000" } else { "3123000" };
+    // 3,000 ports with 1,000 endpoints each; a port is one element more, and 40 for its chains; with chains of endpoints 100 for its maps
+    // of verdicts, and 10 for the chain of each endpoint.
+    let size = match layout {
+        support::Layout::Maps => "3003000",
+        support::Layout::Chains => "33423000",
+        support::Layout::ServiceChains => "3123000",
+    };
     assert!(note.contains(size) && note.contains("nftables.serviceElementsLimit"), "{note}");
     // Each of its changes comes before one of an honest Service.
     for round in 0..3_u16 {
@@ -190,7 +191,7 @@ fn from_an_api_server(layout: &str) {
         let label = format!("\"shop/{name}:http\"");
         wait_for("a later Service", || list_ruleset(&namespace).contains(&label).then_some(()));
     }
-    println!("layout {layout}, from an API server: peak of memory {} MiB", proxy.peak_memory());
+    println!("layout {layout:?}, from an API server: peak of memory {} MiB", proxy.peak_memory());
     assert!(proxy.peak_memory() < MOST_MEMORY, "{} MiB", proxy.peak_memory());
     drop(proxy);
     drop(server);
@@ -218,7 +219,7 @@ fn large() -> Event {
 // A Service over the limit has no rules, and what it had goes (A18).
 #[test]
 fn the_rules_are_those_of_a_cluster_without_the_service() {
-    for layout in [Layout::Maps, Layout::Chains] {
+    for layout in Layout::ALL {
         let (mut engine, kernel) = self::engine(layout, 5000);
         engine.sync(false).expect("nothing is wrong");
         assert_eq!(engine.oversized().len(), 0);
@@ -245,7 +246,7 @@ fn the_rules_are_those_of_a_cluster_without_the_service() {
 }
 
 #[test]
-fn a_service_of_too_many_fronts_keeps_none_from_others() {
+fn a_service_of_too_many_frontends_keeps_none_from_others() {
     let (mut engine, kernel) = self::engine(Layout::Maps, 5000);
     let mut greedy = cluster::service(1);
     // Older than Service 2, with its external IPs.

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
-const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/kubeadm.yaml");
+const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/component/config/testdata/kubeadm.yaml");
 
 fn proxy(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kube-proxy")).args(args).output().unwrap()

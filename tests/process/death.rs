@@ -17,8 +17,8 @@ use crate::support::plan::Family;
 use crate::support::probe::Proto;
 use crate::support::proxy::{Proxy, config};
 use crate::support::world::World;
-use kube_proxy::kernel::{Kernel, Netfilter};
 use nft::{TableName, Value as NftValue};
+use node::kernel::{Kernel, Netfilter};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

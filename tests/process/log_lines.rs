@@ -11,15 +11,16 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use component::config::{LogFormat, LoggingConfig};
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
-use kube_proxy::config::{LogFormat, LoggingConfig};
 use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::api::cluster::{Cluster, PORTS, served};
 use crate::support::apiserver::{Format, wait_for};
 use crate::support::nft;
+use crate::support::notifications;
 use crate::support::objects::{slices, type_of};
 use crate::support::proxy::{Proxy, config};
 
@@ -67,6 +68,7 @@ fn run(logging: &Value) -> Run {
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
 
+    notifications::have_writers_named(&cluster.node);
     nft::load(&cluster.node, "flush chain ip kube-proxy nat-prerouting");
     says("Another program changed our rules");
 
@@ -279,10 +281,10 @@ fn a_panic_is_a_record_of_json() {
 #[test]
 #[ignore = "run by panic_in, as a process of its own"]
 fn child_that_panics() {
-    let _ending = kube_proxy::logging::FlushOnDrop;
+    let _ending = component::logging::FlushOnDrop;
     let is_json = std::env::var("FORMAT_OF_THE_LOG").unwrap() == "json";
     let format = if is_json { LogFormat::Json } else { LogFormat::Text };
-    kube_proxy::logging::init(&LoggingConfig { format, ..LoggingConfig::default() });
+    component::logging::init(&LoggingConfig { format, ..LoggingConfig::default() });
     let worker = thread::Builder::new().name("worker".to_owned()).spawn(|| panic!("first line\nsecond line")).unwrap();
     worker.join().unwrap_err();
 }
@@ -345,7 +347,7 @@ fn vmodule_is_about_source_files() {
         // All lines are written then.
         assert!(proxy.stop().success());
         let log = proxy.log();
-        ["SyncProxyRules complete", "Running nftables command", "Synced the node"].map(|text| log.contains(text))
+        ["SyncProxyRules complete", "Running nftables command", "Synced\" sync="].map(|text| log.contains(text))
     };
     assert_eq!(shows("nothing"), [false; 3]);
     assert_eq!(shows("sync"), [true, false, false]);

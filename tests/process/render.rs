@@ -8,6 +8,7 @@ use std::io::{self, PipeWriter};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::layout::Layout;
 use crate::support::netns::{Namespace, run};
 use crate::support::objects::{node, service, slices};
 use crate::support::plan::Family;
@@ -193,6 +194,61 @@ fn strict_makes_an_error_of_whatever_is_not_used_as_it_was_written() {
     assert!(stderr(&found).contains("unknown field shiny"), "{found:?}");
 }
 
+/// A Service `NAMESPACE/NAME` with these ports (name, protocol, port of the endpoints) and endpoints at these addresses.
+fn published(name: &str, ports: &[(&str, &str, u16)], n: u8, endpoints: &[&str]) -> [Value; 2] {
+    let of_slice =
+        |(name, protocol, port): &(&str, &str, u16)| json!({ "name": name, "port": port, "protocol": protocol });
+    let of_slice: Vec<Value> = ports.iter().map(of_slice).collect();
+    let (namespace, name) = name.split_once('/').expect("a namespace");
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "namespace": namespace, "name": name },
+        "spec": { "clusterIP": format!("10.96.9.{n}"), "clusterIPs": [format!("10.96.9.{n}")], "ipFamilies": ["IPv4"],
+            "ports": of_slice },
+    });
+    let endpoints: Vec<Value> =
+        endpoints.iter().map(|ip| json!({ "addresses": [ip], "conditions": { "ready": true } })).collect();
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "endpoints": endpoints,
+        "metadata": { "namespace": namespace, "name": format!("{name}-1"), "labels": { "kubernetes.io/service-name": name } },
+        "ports": of_slice,
+    });
+    [service, slice]
+}
+
+// Chains have the names that dumps of iptables mode, as users published them, show for the same objects (F5).
+#[test]
+fn layout_chains_has_the_names_that_published_dumps_of_iptables_mode_have() {
+    let dns = [("dns", "UDP", 53), ("dns-tcp", "TCP", 53), ("metrics", "TCP", 9153)];
+    let objects = [
+        published("kube-system/kube-dns", &dns, 1, &["10.200.192.74", "10.200.192.75"]),
+        published("default/kubernetes", &[("https", "TCP", 6443)], 2, &["10.240.0.10"]),
+        published("default/nginx", &[("80-80", "TCP", 80)], 3, &["10.42.0.199", "10.42.0.200"]),
+        published("drds/mysql-read", &[("mysql", "TCP", 3306)], 4, &["10.1.2.3"]),
+        published("demo/netutil-2", &[("tcp-8081", "TCP", 8081)], 5, &["10.1.2.4"]),
+    ];
+    let manifests = directory(&[&[node()][..], &objects.concat()].concat());
+    let found = outcome(render(&manifests).arg("--ruleset-layout=chains"));
+    let text = stdout(&found);
+    for (chain, object) in [
+        ("KUBE-SVC-TCOU7JCQXEZGVUNU", "kube-system/kube-dns:dns"),
+        ("KUBE-SEP-X2ADUEUQITSVT76E", "kube-system/kube-dns:dns -> 10.200.192.74:53"),
+        ("KUBE-SEP-YKQ3S3HS332IQ2RP", "kube-system/kube-dns:dns -> 10.200.192.75:53"),
+        ("KUBE-SVC-ERIFXISQEP7F7OF4", "kube-system/kube-dns:dns-tcp"),
+        ("KUBE-SVC-JD5MR3NA4I4DYORP", "kube-system/kube-dns:metrics"),
+        ("KUBE-SVC-NPX46M4PTMTKRN6Y", "default/kubernetes:https"),
+        ("KUBE-SEP-HFMBYHW5FO36NATD", "default/kubernetes:https -> 10.240.0.10:6443"),
+        ("KUBE-SVC-OVTWZ4GROBJZO4C5", "default/nginx:80-80"),
+        ("KUBE-SEP-ZGUCVTBPJNCW75NN", "default/nginx:80-80 -> 10.42.0.199:80"),
+        ("KUBE-SEP-UIOQG3KKGTPDCR56", "default/nginx:80-80 -> 10.42.0.200:80"),
+        ("KUBE-SVC-RVEVH2XMONK6VC5O", "drds/mysql-read:mysql"),
+        ("KUBE-SVC-QUZXUNUIPD3MZETI", "demo/netutil-2:tcp-8081"),
+    ] {
+        let expected = format!("\tchain {chain} {{\n\t\tcomment \"{object}\"\n");
+        assert!(text.contains(&expected), "{chain} of {object}: {text}");
+    }
+    assert!(text.contains("numgen random mod 2 vmap @KUBE-SVC-OVTWZ4GROBJZO4C5"), "{text}");
+}
+
 #[test]
 fn diff_tells_what_other_manifests_change_by_service_and_as_commands() {
     let before = directory(&cluster());
@@ -202,15 +258,14 @@ fn diff_tells_what_other_manifests_change_by_service_and_as_commands() {
     let mut objects = vec![node(), service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json()];
     objects.extend(slices("shop", "web", &[0, 3], &[("http", Proto::Tcp, 8080)]));
     let after = directory(&objects);
-    for layout in ["maps", "chains"] {
-        let layout = format!("--ruleset-layout={layout}");
-        let found = diff(&after, &[&layout]);
+    for [layout, chains] in Layout::ALL.map(Layout::flags) {
+        let found = diff(&after, &[&layout, &chains]);
         assert_eq!((found.status.code(), stderr(&found)), (Some(1), ""), "{found:?}");
         let text = stdout(&found);
         assert!(text.contains("shop/web:http gets the endpoint 10.244.2.11:8080"), "{text}");
         assert!(text.contains("shop/web:http loses the front node port 30080/tcp"), "{text}");
         assert!(text.contains("\n    delete element ip kube-proxy"), "{text}");
-        let json = diff(&after, &[&layout, "-o", "json"]);
+        let json = diff(&after, &[&layout, &chains, "-o", "json"]);
         let document: Value = serde_json::from_str(stdout(&json)).expect("JSON");
         assert_eq!((json.status.code(), &document["equal"]), (Some(1), &json!(false)));
         for difference in document["differences"].as_array().expect("a list") {

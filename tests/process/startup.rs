@@ -118,17 +118,22 @@ fn a_setting_that_cannot_be_made_ends_init_only() {
 
 #[test]
 fn the_machines_limit_is_left_alone_in_a_container_that_plays_a_node() {
-    // The limit of flows is not written where it may not be (N1, N2).
+    // The limit of flows is not written where it may not be, and one that is larger than configured is right (N1, N2).
     let node = Namespace::new("init");
     let before = sysctl(&node, "nf_conntrack_max");
-    let mut config = config();
-    config["conntrack"]["min"] = 123_456.into();
-    config["conntrack"]["maxPerCore"] = 1.into();
-    let (_directory, config) = file(&config);
-    let output = proxy(&node, &[&config, "--init-only"]);
-    assert!(output.status.success(), "{}", text(&output));
-    assert!(text(&output).contains("\"The sysctl belongs to the machine"), "{}", text(&output));
-    assert_eq!(sysctl(&node, "nf_conntrack_max"), before);
+    let limit: u32 = before.trim().parse().unwrap();
+    let said =
+        [(limit + 1, "\"The sysctl belongs to the machine"), (limit - 1, "\"The sysctl is larger than configured")];
+    for (min, said) in said {
+        let mut config = config();
+        config["conntrack"]["min"] = min.into();
+        config["conntrack"]["maxPerCore"] = 1.into();
+        let (_directory, config) = file(&config);
+        let output = proxy(&node, &[&config, "--init-only"]);
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(text(&output).contains(said), "{}", text(&output));
+        assert_eq!(sysctl(&node, "nf_conntrack_max"), before);
+    }
 }
 
 /// The log lines of a start that are no information.

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use kube_proxy::config;
+use component::config;
 use serde_json::{Value, json};
 
 use crate::objects::{documents, helm, of_kind, refused, rendered};
@@ -50,9 +50,10 @@ fn combinations() -> Vec<Value> {
             "metricsBindAddress": "0.0.0.0:10249", "podMonitor": true, "rules": true, "dashboard": true, "labels": { "release": "p" },
         } }),
     ];
-    for layout in ["maps", "chains"] {
-        all.push(json!({ "layout": layout, "flowtable": "auto", "counters": "services" }));
-        all.push(json!({ "layout": layout, "flowtable": "eth0,cni0", "counters": "endpoints" }));
+    for (layout, endpoint_chains) in [("maps", true), ("chains", true), ("chains", false)] {
+        let config = json!({ "nftables": { "endpointChains": endpoint_chains } });
+        all.push(json!({ "layout": layout, "flowtable": "auto", "counters": "services", "config": config }));
+        all.push(json!({ "layout": layout, "flowtable": "eth0,cni0", "counters": "endpoints", "config": config }));
     }
     all
 }

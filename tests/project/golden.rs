@@ -33,7 +33,7 @@ const CLUSTERS: [&str; 19] = [
     "source-hash",
     "terminating",
 ];
-const LAYOUTS: [&str; 2] = ["maps", "chains"];
+const LAYOUTS: [&str; 3] = ["maps", "chains", "service-chains"];
 
 /// A cluster in a layout.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,9 @@ fn render(case: Case) -> String {
     let manifests = manifests(case.cluster);
     let mut command = Command::new(env!("CARGO_BIN_EXE_kube-proxy"));
     command.arg("render").arg("--manifests").arg(&manifests).arg("--config").arg(manifests.join("config.yaml"));
-    command.arg("--ruleset-layout").arg(case.layout);
+    let (layout, endpoint_chains) =
+        if case.layout == "service-chains" { ("chains", false) } else { (case.layout, true) };
+    command.args([format!("--ruleset-layout={layout}"), format!("--endpoint-chains={endpoint_chains}")]);
     let output = command.output().expect("the built binary can be run");
     assert!(output.status.success() && output.stderr.is_empty(), "{case:?}: {output:?}");
     String::from_utf8(output.stdout).expect("nft text is UTF-8")
@@ -122,14 +124,33 @@ fn rules<'a>(text: &'a str, chain: &str) -> Vec<&'a str> {
 #[test]
 fn the_chains_of_kube_dns_are_those_of_iptables_mode() {
     let text = expected(Case { layout: "chains", cluster: "kube-dns" });
-    for (front, hash) in [
+    for (frontend, hash) in [
         ("10.96.0.10 . udp . 53 comment \"kube-system/kube-dns:dns\"", "TCOU7JCQXEZGVUNU"),
         ("10.96.0.10 . tcp . 53 comment \"kube-system/kube-dns:dns-tcp\"", "ERIFXISQEP7F7OF4"),
         ("10.96.0.10 . tcp . 9153 comment \"kube-system/kube-dns:metrics\"", "JD5MR3NA4I4DYORP"),
         ("10.96.0.1 . tcp . 443 comment \"default/kubernetes:https\"", "NPX46M4PTMTKRN6Y"),
     ] {
-        assert!(text.contains(&format!("{front} : goto KUBE-SVC-{hash}")), "{front}");
+        assert!(text.contains(&format!("{frontend} : goto KUBE-SVC-{hash}")), "{frontend}");
     }
+    // Masquerading, then one of the endpoints: in iptables mode a rule with a probability for each.
+    let marks = "ip saddr != 10.200.0.0/16 ip daddr @cluster-ips jump KUBE-MARK-MASQ";
+    let (first, second) = ("KUBE-SEP-X2ADUEUQITSVT76E", "KUBE-SEP-YKQ3S3HS332IQ2RP");
+    let choice = "numgen random mod 2 vmap @KUBE-SVC-TCOU7JCQXEZGVUNU";
+    assert_eq!(rules(&text, "KUBE-SVC-TCOU7JCQXEZGVUNU"), [marks, choice]);
+    assert_eq!(rules(&text, "KUBE-SVC-NPX46M4PTMTKRN6Y"), [marks, "goto KUBE-SEP-HFMBYHW5FO36NATD"]);
+    let elements = text.split("map KUBE-SVC-TCOU7JCQXEZGVUNU {").nth(1).and_then(|rest| rest.split('}').next());
+    let elements: Vec<&str> = elements.unwrap_or_default().split(['{', ',']).map(str::trim).collect();
+    assert_eq!(elements[1..], [format!("0 : goto {first}"), format!("1 : goto {second}")]);
+    let itself = "ip saddr 10.200.192.74 jump KUBE-MARK-MASQ";
+    assert_eq!(rules(&text, first), [itself, "meta l4proto udp counter dnat to 10.200.192.74:53"]);
+    // The endpoint is on another node, so it has no rule for masquerading.
+    assert_eq!(rules(&text, second), ["meta l4proto udp counter dnat to 10.200.192.75:53"]);
+    assert_eq!(rules(&text, "KUBE-SEP-HFMBYHW5FO36NATD"), ["meta l4proto tcp counter dnat to 10.240.0.10:6443"]);
+}
+
+#[test]
+fn without_chains_of_endpoints_kube_dns_has_those_of_its_service_ports() {
+    let text = expected(Case { layout: "service-chains", cluster: "kube-dns" });
     // Masquerading, then one of the endpoints: in iptables mode a rule with a probability for each, and here an element.
     let marks = "ip saddr != 10.200.0.0/16 ip daddr @cluster-ips jump KUBE-MARK-MASQ";
     let choice =

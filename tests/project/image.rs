@@ -142,7 +142,7 @@ fn commands_that_look_at_a_node_run_from_the_image_root_with_one_capability() {
     let (_directory, root) = image_root();
     let objects = ["--manifests", "/var/lib/kube-proxy", "--hostname-override", "here", "-o", "json"];
     let flow = ["--from", "192.0.2.2", "--to", "10.96.0.10:53/udp"];
-    for layout in ["maps", "chains"] {
+    for layout in ["maps", "chains", "service-chains"] {
         let node = Namespace::new("look");
         node.ip(&["link set lo up", "addr add 192.0.2.2/24 dev lo"]);
         run(node.command("nft").arg("-f").arg(project().join("nft/rulesets").join(layout).join("kube-dns.nft")));

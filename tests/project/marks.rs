@@ -17,7 +17,7 @@ use crate::support::mixed;
 use crate::support::netns::{Namespace, run_with_input};
 use crate::support::plan::NODE;
 use crate::support::proxy::{binary, config};
-use kube_proxy::config::check_content;
+use component::config::check_content;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kube_proxy::config;
+use component::config;
 use serde_json::Value;
 use tempfile::TempDir;
 

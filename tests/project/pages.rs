@@ -17,7 +17,7 @@ use crate::support::mixed;
 use crate::support::netns::run;
 use crate::support::proxy::{Proxy, binary};
 use crate::support::world::World;
-use kube_proxy::config;
+use component::config;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -307,8 +307,9 @@ fn first_cells(page: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The flags that upstream does not have.
-const OWN_FLAGS: [&str; 12] = [
+const OWN_FLAGS: [&str; 13] = [
     "--counters",
+    "--endpoint-chains",
     "--endpoint-maps",
     "--flowtable",
     "--maglev-table-size",
@@ -392,7 +393,7 @@ fn a_scrape_has_the_metrics_of_the_page_with_their_types() {
     }
     assert!(looked > 12, "{looked} metrics");
     // Metrics of upstream appear with their first sample, so their names are searched in the sources.
-    let source = sources(&project().join("src/metrics"));
+    let source = sources(&project().join("src/proxy/metrics"));
     let upstreams = words(&page, |word| word.starts_with("kubeproxy_") && !word.starts_with("kubeproxy_nft_"));
     assert!(upstreams.len() > 4, "{upstreams:?}");
     for name in upstreams {
@@ -442,6 +443,8 @@ fn hops(page: &str) -> Vec<(&str, Vec<&str>)> {
 #[test]
 fn each_hop_of_the_way_of_a_slice_is_in_the_sources() {
     let page = page("src/README.md");
+    assert!(page.lines().count() <= 120, "the page is read at once");
+    assert_eq!(page.lines().find(|line| line.chars().count() > 100), None, "the page fits a terminal");
     let hops = hops(&page);
     assert!(hops.len() > 9, "{hops:?}");
     for (file, functions) in hops {
@@ -495,7 +498,7 @@ fn the_first_page_stays_short_and_every_page_that_a_page_names_exists() {
 
 #[test]
 fn what_the_page_says_of_a_config_map_that_goes_back_is_so() {
-    let kubeadms = project().join("src/config/testdata/kubeadm.yaml");
+    let kubeadms = project().join("src/component/config/testdata/kubeadm.yaml");
     let content = fs::read_to_string(kubeadms).expect("it can be read");
     let with = |mode: &str| content.replace("mode: \"\"", &format!("mode: {mode:?}"));
     assert!(content.contains("mode: \"\""), "{content}");

@@ -27,6 +27,7 @@ const CASES: &[Case] = &[
     case(".ci/kind", "hydrophone", &["make kind-tools"]),
     Case { script: ".ci/publish", arguments: &[], program: "skopeo", named: &["Debian package skopeo"] },
     case(".ci/run", "make", &["Debian package make"]),
+    case(".ci/weekly", "make", &["Debian package make"]),
     case("deploy/artefacts", "git", &["Debian package git", "make release-deps"]),
     case("deploy/audit", "cargo-deny", &["make audit"]),
     Case {
@@ -62,6 +63,7 @@ const CASES: &[Case] = &[
     case("vm-tests/run", "cpio", &["Debian package cpio", "make vm-deps"]),
     case("vm-tests/run", "depmod", &["Debian package kmod", "make vm-deps"]),
     case("vm-tests/run", "conntrack", &["Debian package conntrack", "make vm-deps"]),
+    case("vm-tests/run", "setpriv", &["Debian package util-linux", "make vm-deps"]),
     Case {
         script: "vm-tests/run",
         arguments: &["--binary", "/nowhere", "bookworm"],
@@ -85,6 +87,26 @@ const NOTED: [&str; 13] = [
     "kubectl",
     "mmdebstrap",
     "skopeo",
+];
+
+/// Programs that scripts look for and that this machine may lack: `make test` installs what the tests need, and not what all scripts do.
+const OFTEN_MISSING: [&str; 16] = [
+    "aarch64-linux-gnu-gcc",
+    "minisign",
+    "qemu-aarch64-static",
+    "readelf",
+    "conntrack",
+    "ipvsadm",
+    "cpio",
+    "depmod",
+    "modprobe",
+    "strip",
+    "xz",
+    "zstd",
+    "rustc",
+    "cc",
+    "c++",
+    "strings",
 ];
 
 fn root() -> &'static Path {
@@ -117,6 +139,8 @@ impl Programs {
         for program in NOTED.into_iter().chain(others.collect::<Vec<_>>()) {
             programs.put(program, &note);
         }
+        let missing = OFTEN_MISSING.into_iter().filter(|program| !programs.path(program).exists());
+        missing.collect::<Vec<_>>().into_iter().for_each(|program| programs.put(program, "#!/bin/sh\nexit 0\n"));
         programs
     }
 
@@ -183,26 +207,6 @@ fn a_script_that_lacks_a_program_says_so_before_it_does_anything() {
 fn with_its_programs_a_script_begins_its_work() {
     // Without this, a script that always complains would pass the other test.
     let programs = Programs::new();
-    let needed = [
-        "aarch64-linux-gnu-gcc",
-        "minisign",
-        "qemu-aarch64-static",
-        "readelf",
-        "conntrack",
-        "cpio",
-        "depmod",
-        "modprobe",
-        "strip",
-        "xz",
-        "zstd",
-        "rustc",
-        "cc",
-        "c++",
-        "strings",
-    ];
-    for program in needed.into_iter().filter(|program| !programs.path(program).exists()) {
-        programs.put(program, "#!/bin/sh\nexit 0\n");
-    }
     programs.put("pkg-config", "#!/bin/sh\nexit 0\n");
     let elsewhere = programs.folder.path().join("reproduce");
     for script in CASES.iter().map(|case| case.script).collect::<BTreeSet<_>>() {

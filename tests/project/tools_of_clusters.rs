@@ -56,7 +56,7 @@ pub(super) const FLAGS: &[(&str, &[&str])] = &[
     ("oc get", &["-o"]),
     ("oc patch", &["--type", "-p"]),
     ("iptables", &["-V"]),
-    ("ipvsadm", &["--clear"]),
+    ("ipvsadm", &["-ln", "-D", "-t"]),
     ("ip link delete", &[]),
     ("ipset list", &["-n"]),
     ("ipset destroy", &[]),

@@ -15,20 +15,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Arc;
 
-use kube_proxy::config::Config;
-use kube_proxy::kernel::{Kernel, Netfilter};
-use kube_proxy::model::{Event, Family, ObjectName};
-use kube_proxy::ruleset::Layout;
+use component::config::Config;
 use kube_proxy::sync::{Engine, NoKernel};
 use nft::{TableDump, TableName};
+use node::kernel::{Kernel, Netfilter};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError, TestCaseResult, TestRunner};
+use rules::model::{Event, Family, ObjectName};
+use rules::ruleset::Layout;
 use serde_json::json;
 use support::cluster::{config, config_from, endpoints, service, slice};
 use support::netns::{Namespace, run};
 use support::{nft as listing, proxy};
-
-const LAYOUTS: [Layout; 2] = [Layout::Maps, Layout::Chains];
 
 fn fixed(cases: u32, seed: u64) -> ProptestConfig {
     let rng_seed = RngSeed::Fixed(seed);
@@ -79,7 +77,7 @@ proptest! {
     // The order of events, repeats and what came before do not matter (A6, B4, B14).
     #[test]
     fn the_wanted_ruleset_depends_on_the_end_only((history, disturbed) in history_and_disturbed_end()) {
-        for layout in LAYOUTS {
+        for layout in Layout::ALL {
             prop_assert_eq!(wanted(layout, history.clone()), wanted(layout, disturbed.clone()));
         }
     }
@@ -96,7 +94,7 @@ struct HeldTable {
     sets: BTreeMap<String, (nft::Set, Elements)>,
 }
 
-/// Of each element the key and the rest; in slotted maps slots and values by their front.
+/// Of each element the key and the rest; in slotted maps slots and values by their frontend.
 type Elements = BTreeSet<(Vec<u8>, String)>;
 
 fn tables() -> [TableName; 2] {
@@ -113,12 +111,14 @@ fn normalised(dump: TableDump) -> HeldTable {
     let used = used_chains(&dump);
     let chains = dump.chains.into_iter().filter(|(name, _)| used.contains(&**name));
     let sets = dump.sets.into_iter().map(|(name, (set, elements))| {
-        let is_slotted = name.ends_with("endpoints") && set.value.is_some() && !name.starts_with("no-");
+        let is_verdict_map = set.value.is_some() && set.key.data_types() == [nft::DataType::Integer];
+        let is_slotted =
+            is_verdict_map || name.ends_with("endpoints") && set.value.is_some() && !name.starts_with("no-");
         let elements = elements.iter().flat_map(|element| {
             let (key, rest) = (element.key.as_slice(), (&element.key_end, &element.value, &element.comment));
             match key.split_last_chunk::<4>() {
-                Some((front, slot)) if is_slotted => {
-                    vec![(front.to_vec(), format!("slot {slot:?}")), (front.to_vec(), format!("{rest:?}"))]
+                Some((frontend, slot)) if is_slotted => {
+                    vec![(frontend.to_vec(), format!("slot {slot:?}")), (frontend.to_vec(), format!("{rest:?}"))]
                 }
                 _ => vec![(key.to_vec(), format!("{rest:?}"))],
             }
@@ -243,6 +243,18 @@ fn following_is_as_good_in_layout_chains_when_the_rules_depend_on_the_node() {
     assert_following_is_as_good(&config_by_node(), Layout::Chains, 5);
 }
 
+// The same without chains of endpoints (G7, G8).
+#[test]
+fn following_is_as_good_in_chains_of_services() {
+    assert_following_is_as_good(&config(), Layout::ServiceChains, 7);
+}
+
+// The same without chains of endpoints, with node-port addresses and local pods that follow the Node (G7, H2, I2).
+#[test]
+fn following_is_as_good_in_chains_of_services_when_the_rules_depend_on_the_node() {
+    assert_following_is_as_good(&config_by_node(), Layout::ServiceChains, 8);
+}
+
 // A restart reads the tables back and has nothing to write, also when the kernel's limits shorten comments (O7).
 #[test]
 fn a_restart_has_nothing_to_do_with_the_longest_names() {
@@ -257,7 +269,7 @@ fn a_restart_has_nothing_to_do_with_the_longest_names() {
     of_web.ports[0].name = port;
     let events = [Event::ServiceApplied(web), Event::SliceApplied(of_web), Event::InitialListDone];
     Namespace::new("long").enter(|| {
-        for layout in LAYOUTS {
+        for layout in Layout::ALL {
             let sync = || {
                 let mut engine = engine(&config(), layout);
                 events.iter().cloned().for_each(|event| {
@@ -272,7 +284,7 @@ fn a_restart_has_nothing_to_do_with_the_longest_names() {
 }
 
 #[test]
-fn a_change_of_layout_leaves_nothing_of_the_other() {
+fn a_change_of_layout_leaves_nothing_of_the_one_before() {
     Namespace::new("switch").enter(|| {
         let elements = Cell::new(0);
         let switch = |changes: Vec<Vec<Event>>| switch(&config_by_node(), &changes, &elements);
@@ -281,7 +293,7 @@ fn a_change_of_layout_leaves_nothing_of_the_other() {
     });
 }
 
-/// From each layout to the other and back, one transaction each; the tables are then as if written anew.
+/// From each layout to each other one, one transaction each; the tables are then as if written anew.
 fn switch(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> TestCaseResult {
     let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
     let end = last_events(&changes.concat());
@@ -297,8 +309,10 @@ fn switch(config: &Config, changes: &[Vec<Event>], elements: &Cell<usize>) -> Te
         prop_assert_eq!(engine.sync(false).map_err(failed)?.committed, None, "one transaction was enough");
         Ok(held(&mut kernel))
     };
-    let fresh = [write(Layout::Maps, true)?, write(Layout::Chains, true)?];
-    let switched = [write(Layout::Maps, false)?, write(Layout::Chains, false)?];
-    prop_assert_eq!(fresh, switched);
+    for [from, to] in [(0, 1), (0, 2), (1, 2)].map(|(a, b): (usize, usize)| [Layout::ALL[a], Layout::ALL[b]]) {
+        let fresh = [write(from, true)?, write(to, true)?];
+        let switched = [write(from, false)?, write(to, false)?];
+        prop_assert_eq!(fresh, switched, "{:?} and {:?}", from, to);
+    }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! Any table to any other, by one transaction, in a real kernel: what the difference of two tables does to the first makes it the
-//! second. Below Services: the tables are random elements, groups of slots, maps and chains of a few owners.
+//! second. Below Services: the tables are random elements, groups of slots, maps, maps of verdicts and chains of a few owners.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -7,16 +7,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube_proxy::diff::{Collect, Records};
-use kube_proxy::kernel::{Kernel, Netfilter};
-use kube_proxy::table::{ChainContent, Fragment, LearnedMap, Program, SetName, Slots};
 use nft::{
     BaseChain, Chain, ChainType, Command, Data, DataType, Element, Family, Field, Hook, Operand, Rule, Set, SetFlags,
     Statement, Table, TableDump, TableName, Types, Value, ValueType, Verdict,
 };
+use node::kernel::{Kernel, Netfilter};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::{TestCaseResult, TestRunner};
+use rules::diff::{Collect, Records};
+use rules::table::{ChainContent, DynamicSet, ServiceObjects, SetName, Slots, StaticRules, VerdictMap};
 
 use crate::support::netns::Namespace;
 use crate::{failed, fixed, held, remove_tables};
@@ -29,7 +29,7 @@ const TCP: u8 = 6;
 #[derive(Clone, Debug)]
 struct Content {
     shape: Shape,
-    parts: BTreeMap<u8, Fragment>,
+    parts: BTreeMap<u8, ServiceObjects>,
 }
 
 /// The fixed parts. Their difference can be corrected (`OtherRules`), or only by making the table anew.
@@ -49,11 +49,11 @@ fn chain(name: &str, rules: Vec<Rule>) -> ChainContent {
     ChainContent { chain: Chain { name: name.into(), base: None, comment: None }, rules }
 }
 
-fn program(shape: Shape) -> Program {
+fn static_rules(shape: Shape) -> StaticRules {
     let interval = SetFlags { interval: true, ..SetFlags::default() };
     let ranges = Set { flags: interval, ..Set::new("ranges", Types::Named(vec![DataType::Ipv4Addr])) };
-    let front = vec![DataType::Ipv4Addr, DataType::InetProto, DataType::InetService];
-    let services = Set::map("services", Types::Named(front), ValueType::Verdict);
+    let frontend = vec![DataType::Ipv4Addr, DataType::InetProto, DataType::InetService];
+    let services = Set::map("services", Types::Named(frontend), ValueType::Verdict);
     let endpoint = ValueType::Data(Types::Of(vec![Field::IpDaddr, Field::ThDport]));
     let endpoints = Set::map("endpoints", Types::Of(vec![Field::IpDaddr, SLOT]), endpoint);
     let shared = Set::new("shared", Types::Named(vec![DataType::Ipv4Addr]));
@@ -72,7 +72,7 @@ fn program(shape: Shape) -> Program {
     let base = BaseChain { kind: ChainType::Nat, hook, priority: -100 };
     let mut top = chain("top", rules);
     top.chain.base = Some(base);
-    Program {
+    StaticRules {
         table: Table { name: table(), comment: None },
         owned: false,
         sets: sets.into_iter().map(Arc::new).collect(),
@@ -80,6 +80,7 @@ fn program(shape: Shape) -> Program {
         shared: vec![SetName::Borrowed("shared")],
         chains: vec![top],
         on_demand: balancer,
+        kinds: &[],
     }
 }
 
@@ -110,18 +111,18 @@ fn ranges(owner: u8) -> impl Strategy<Value = Vec<(SetName, Element)>> {
     })
 }
 
-/// Fronts that lead to chains on demand, to a chain of the part, or nowhere.
-fn fronts(owner: u8, own: Vec<Arc<str>>) -> impl Strategy<Value = Vec<(SetName, Element)>> {
+/// Frontends that lead to chains on demand, to a chain of the part, or nowhere.
+fn frontends(owner: u8, own: Vec<Arc<str>>) -> impl Strategy<Value = Vec<(SetName, Element)>> {
     let on_demand = ["lb-1", "lb-2", "lb-3"].map(|name| Verdict::Goto(name.into()));
     let own = own.into_iter().map(Verdict::Goto);
     let verdicts: Vec<Verdict> = on_demand.into_iter().chain([Verdict::Drop]).chain(own).collect();
-    prop::collection::btree_map(0..4_u8, (select(verdicts), comment()), 0..4).prop_map(move |fronts| {
-        let front = |(number, (verdict, comment))| {
+    prop::collection::btree_map(0..4_u8, (select(verdicts), comment()), 0..4).prop_map(move |frontends| {
+        let frontend = |(number, (verdict, comment))| {
             let key = Data::from(address(owner, number)).then(TCP).then(80_u16);
             let element = Element { comment, ..Element::mapping(key, Value::Verdict(verdict)) };
             (SetName::Borrowed("services"), element)
         };
-        fronts.into_iter().map(front).collect()
+        frontends.into_iter().map(frontend).collect()
     })
 }
 
@@ -160,51 +161,68 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     subsequence(rules, 1..=3).prop_shuffle()
 }
 
-/// Chains of an owner, and one that leads to all of them.
-fn chains(owner: u8) -> impl Strategy<Value = Vec<ChainContent>> {
-    (prop::collection::btree_map(0..4_u8, rules(), 0..4), any::<bool>()).prop_map(move |(chains, leads)| {
+/// Chains of an owner, and a map of verdicts that chooses among them with the chain that makes it.
+fn chains(owner: u8) -> impl Strategy<Value = (Vec<ChainContent>, Vec<VerdictMap>)> {
+    (prop::collection::btree_map(0..4_u8, rules(), 0..4), any::<bool>()).prop_map(move |(chains, choose)| {
         let name = |number| format!("own-{owner}-{number}");
         let mut contents: Vec<ChainContent> =
             chains.into_iter().map(|(number, rules)| chain(&name(number), rules)).collect();
-        if leads {
-            let to = |content: &ChainContent| Statement::Verdict(Verdict::Jump(Arc::clone(&content.chain.name)));
-            let jumps = contents.iter().map(|content| Rule::new([to(content)])).collect();
-            contents.push(chain(&format!("leads-{owner}"), jumps));
+        let mut verdict_maps = Vec::new();
+        if choose && !contents.is_empty() {
+            let map: Arc<str> = format!("choice-{owner}").into();
+            let set = Set::map(&map, Types::Of(vec![SLOT]), ValueType::Verdict);
+            let verdicts = contents.iter().map(|content| Verdict::Jump(Arc::clone(&content.chain.name))).collect();
+            verdict_maps.push(VerdictMap { set: Arc::new(set), verdicts, is_fixed: false });
+            let count = u32::try_from(contents.len()).expect("a few");
+            let pick = Rule::new([Statement::Vmap(vec![Field::NumgenRandom(count)], map)]);
+            contents.push(chain(&format!("picks-{owner}"), vec![pick]));
         }
-        contents
+        (contents, verdict_maps)
     })
 }
 
-fn learned(owner: u8) -> LearnedMap {
+fn learned(owner: u8) -> DynamicSet {
     let flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
     let set = Set::new(&format!("learned-{owner}"), Types::Named(vec![DataType::Ipv4Addr]));
     let set = Set { flags, timeout: Some(Duration::from_secs(60)), size: Some(64), ..set };
-    LearnedMap { set: Arc::new(set), allowed: Vec::new() }
+    DynamicSet { set: Arc::new(set), allowed: None }
 }
 
-fn part(owner: u8) -> impl Strategy<Value = (u8, Fragment)> {
+fn part(owner: u8) -> impl Strategy<Value = (u8, ServiceObjects)> {
     chains(owner)
-        .prop_flat_map(move |chains| {
+        .prop_flat_map(move |(chains, verdict_maps)| {
             let own = chains.iter().map(|content| Arc::clone(&content.chain.name)).collect();
-            let elements = (fronts(owner, own), ranges(owner), shared());
-            (Just(chains), elements, slots(owner), any::<bool>())
+            let elements = (frontends(owner, own), ranges(owner), shared());
+            (Just(chains), Just(verdict_maps), elements, slots(owner), any::<bool>())
         })
-        .prop_map(move |(chains, (fronts, ranges, shared), slots, learns)| {
+        .prop_map(move |(chains, verdict_maps, (frontends, ranges, shared), slots, learns)| {
             let learned = if learns { vec![learned(owner)] } else { Vec::new() };
-            (owner, Fragment { elements: [fronts, ranges, shared].concat(), slots, learned, chains })
+            (
+                owner,
+                ServiceObjects {
+                    elements: [frontends, ranges, shared].concat(),
+                    slots,
+                    dynamic_sets: learned,
+                    verdict_maps,
+                    chains,
+                },
+            )
         })
 }
 
 /// A part without sets and chains of its own.
-fn elements(owner: u8) -> impl Strategy<Value = (u8, Fragment)> {
-    (fronts(owner, Vec::new()), ranges(owner), shared(), slots(owner)).prop_map(
-        move |(fronts, ranges, shared, slots)| {
-            (owner, Fragment { elements: [fronts, ranges, shared].concat(), slots, ..Fragment::default() })
+fn elements(owner: u8) -> impl Strategy<Value = (u8, ServiceObjects)> {
+    (frontends(owner, Vec::new()), ranges(owner), shared(), slots(owner)).prop_map(
+        move |(frontends, ranges, shared, slots)| {
+            (
+                owner,
+                ServiceObjects { elements: [frontends, ranges, shared].concat(), slots, ..ServiceObjects::default() },
+            )
         },
     )
 }
 
-fn parts() -> impl Strategy<Value = BTreeMap<u8, Fragment>> {
+fn parts() -> impl Strategy<Value = BTreeMap<u8, ServiceObjects>> {
     let some = |owner| prop::option::weighted(0.7, part(owner));
     (some(0), some(1), some(2), some(3)).prop_map(|(a, b, c, d)| [a, b, c, d].into_iter().flatten().collect())
 }
@@ -220,7 +238,7 @@ fn content() -> impl Strategy<Value = Content> {
 }
 
 fn records(content: &Content) -> Records<u8> {
-    let mut records = Records::new(program(content.shape));
+    let mut records = Records::new(static_rules(content.shape));
     for (owner, fragment) in &content.parts {
         records.put(*owner, fragment.clone());
     }
@@ -290,7 +308,7 @@ fn follow(from: &Content, to: &Content, changes: &Cell<usize>) -> TestCaseResult
 }
 
 /// Parts of which some are those of another owner.
-type Parts = BTreeMap<u8, Fragment>;
+type Parts = BTreeMap<u8, ServiceObjects>;
 
 /// The same by the difference of the records, in two transactions: the second one goes back and forth.
 fn difference(from: &Parts, to: &Parts, changes: &Cell<usize>) -> TestCaseResult {
@@ -319,13 +337,13 @@ fn difference(from: &Parts, to: &Parts, changes: &Cell<usize>) -> TestCaseResult
 }
 
 /// Two owners exchange what they have, and one gives its part to the other, in one transaction each.
-fn exchange(one: &Fragment, other: &Fragment, changes: &Cell<usize>) -> TestCaseResult {
+fn exchange(one: &ServiceObjects, other: &ServiceObjects, changes: &Cell<usize>) -> TestCaseResult {
     let mut kernel = Netfilter::open().expect("a netlink socket can be opened");
     remove_tables(&mut kernel);
     let parts = BTreeMap::from([(0, one.clone()), (1, other.clone())]);
     let mut records = records(&Content { shape: Shape::Plain, parts });
     compare_and_commit(&mut kernel, &mut records)?;
-    for (first, second) in [(other, one), (one, other), (&Fragment::default(), one)] {
+    for (first, second) in [(other, one), (one, other), (&ServiceObjects::default(), one)] {
         records.put(0, first.clone());
         records.put(1, second.clone());
         let elements: usize = records.changes(Collect::Nothing).iter().map(Command::elements).sum();
@@ -362,6 +380,7 @@ fn the_difference_of_the_records_that_change_makes_the_first_table_the_second() 
 #[test]
 fn what_moves_from_one_owner_to_another_is_there_once_and_whole() {
     let fragment = |owner| elements(owner).prop_map(|(_, fragment)| fragment);
-    let property = |(one, other): (Fragment, Fragment), changes: &Cell<usize>| exchange(&one, &other, changes);
+    let property =
+        |(one, other): (ServiceObjects, ServiceObjects), changes: &Cell<usize>| exchange(&one, &other, changes);
     Namespace::new("exchange").enter(|| assert_property(9, &(fragment(0), fragment(1)), property));
 }

@@ -4,14 +4,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use kube_proxy::model::{
-    ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Hints, Node, ObjectName, Protocol, Scheduler,
-    Service, ServicePort, SlicePort, TrafficPolicy, TriggerTime,
-};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
+use rules::model::{
+    ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Hints, Node, ObjectName, Protocol, Scheduler,
+    Service, ServicePort, SlicePort, TrafficPolicy, TriggerTime,
+};
 
 use crate::support::plan::{NODE, OTHER_NODE};
 
@@ -51,7 +51,6 @@ pub(crate) fn object(event: &Event) -> String {
         Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => format!("ServiceCIDR {name}"),
         Event::ApiServerAt(_) => "API server".to_owned(),
         Event::InitialListDone => "InitialListDone".to_owned(),
-        Event::Wake => "Wake".to_owned(),
     }
 }
 

@@ -1,14 +1,14 @@
 //! Objects of the proxy's own model, for tests that drive the engine without manifests.
 //!
-//! Service number `n` has every kind of front in both families and, by default, three endpoints a family on another node. All
+//! Service number `n` has every kind of frontend in both families and, by default, three endpoints a family on another node. All
 //! addresses and node ports are its own.
 
 use std::ffi::OsString;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use kube_proxy::config::{self, Config, Invocation};
-use kube_proxy::model::{
+use component::config::{self, Config, Invocation};
+use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Node, ObjectName, Protocol, Service, ServicePort,
     SlicePort, TrafficPolicy, TriggerTime,
 };

@@ -8,11 +8,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::time::Instant;
 
-use kube_proxy::conntrack::Flow;
-use kube_proxy::kernel::{ForeignWrites, Kernel};
-use kube_proxy::model::Family;
+use nft::decode::DecodeError;
 use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Refusal, Set, TableDump, TableName};
+use node::kernel::{ForeignWrites, Kernel};
+use rules::conntrack::Flow;
+use rules::model::Family;
 
 /// What becomes of a transaction or a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +43,22 @@ pub(crate) struct Orders {
     pub(crate) met: Vec<Fault>,
     /// The error with which the kernel refuses every deletion of an element that rules added.
     pub(crate) no_forgetting: Option<i32>,
+    /// The map of clients that cannot be read.
+    pub(crate) unreadable: Option<std::sync::Arc<str>>,
     /// Bytes of the largest batch that is taken.
     pub(crate) most_bytes: Option<usize>,
     /// Transactions that were tried.
     pub(crate) tried: usize,
     /// Tables that were read.
     pub(crate) read: usize,
+    /// What becomes of the next questions whether another program wrote, by error number; then they work.
+    pub(crate) foreign_errors: VecDeque<i32>,
+    /// What becomes of the next lists of UDP flows, by error number; then they work.
+    pub(crate) flow_errors: VecDeque<i32>,
+    /// The UDP flows.
+    pub(crate) flows: Vec<Flow>,
+    /// Lists of UDP flows that were asked for.
+    pub(crate) flow_lists: usize,
 }
 
 /// The kernel. The test may change its orders at any time.
@@ -147,18 +159,36 @@ impl<K: Kernel> Kernel for Faulty<K> {
     }
 
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
+        if self.orders.borrow().unreadable.as_ref() == Some(&set.name) {
+            let error = DecodeError { object: "element", name: Some(set.name.clone()), attribute: "data" };
+            return Err(ReadError::Decode(error));
+        }
         self.inner.elements(table, set)
     }
 
-    fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError> {
-        self.inner.foreign_writes(tables)
+    fn reading(&mut self) {
+        self.inner.reading();
+    }
+
+    fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError> {
+        if let Some(errno) = self.orders.borrow_mut().foreign_errors.pop_front() {
+            return Err(ReadError::Socket(io::Error::from_raw_os_error(errno)));
+        }
+        self.inner.foreign_writes(tables, now)
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
-        self.inner.udp_flows(family)
+        let mut orders = self.orders.borrow_mut();
+        orders.flow_lists += 1;
+        if let Some(errno) = orders.flow_errors.pop_front() {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        let of_family = |flow: &&Flow| Family::of(flow.original_destination.ip()) == family;
+        Ok(orders.flows.iter().filter(of_family).cloned().collect())
     }
 
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+        self.orders.borrow_mut().flows.retain(|flow| !flows.contains(flow));
         self.inner.delete_flows(flows)
     }
 

@@ -10,14 +10,15 @@ use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
-use kube_proxy::conntrack::Flow;
-use kube_proxy::kernel::{ForeignWrites, Kernel};
-use kube_proxy::model::Family;
 use nft::{
     Batch, Command, CommitError, Committed, Data, Element, ElementRef, Elements, Expr, Ownership, ReadError, Refusal,
     Set, TableDump, TableName, Value, Verdict,
 };
+use node::kernel::{ForeignWrites, Kernel};
+use rules::conntrack::Flow;
+use rules::model::Family;
 
 /// The error numbers of refusals.
 const ENOENT: i32 = 2;
@@ -112,7 +113,7 @@ impl Kernel for Recorder {
         Ok(present.map(|(_, elements)| elements.clone()).unwrap_or_default())
     }
 
-    fn foreign_writes(&mut self, _: &[TableName]) -> Result<ForeignWrites, ReadError> {
+    fn foreign_writes(&mut self, _: &[TableName], _: Instant) -> Result<ForeignWrites, ReadError> {
         Ok(std::mem::take(&mut self.log.borrow_mut().foreign))
     }
 

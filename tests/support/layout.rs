@@ -1,29 +1,51 @@
 //! The layouts of the ruleset as the parameter of a test: `test_in_each_layout!(NAME)` above `fn NAME(layout: Layout)` makes the tests
-//! `NAME::maps` and `NAME::chains` of it; with `, ignore = "REASON"` these run only where they are asked for.
+//! `NAME::maps`, `NAME::chains` and `NAME::service_chains` of it; with `, ignore = "REASON"` these run only where they are asked for.
 
 /// How the proxy lays out its ruleset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// Maps from a front to its endpoints.
+    /// Maps from a frontend to its endpoints.
     Maps,
     /// A chain for each Service and each endpoint, as mode iptables has them.
     Chains,
+    /// A chain for each Service; endpoints are elements of maps.
+    ServiceChains,
 }
 
 impl Layout {
-    /// Its name in the field `rulesetLayout`.
+    /// Every layout.
+    pub(crate) const ALL: [Self; 3] = [Self::Maps, Self::Chains, Self::ServiceChains];
+
+    /// Its name in folders and names of tests.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Maps => "maps",
             Self::Chains => "chains",
+            Self::ServiceChains => "service-chains",
         }
     }
 
-    /// The other layout.
+    /// Its value of the field `rulesetLayout`.
+    pub(crate) const fn field(self) -> &'static str {
+        if matches!(self, Self::Maps) { "maps" } else { "chains" }
+    }
+
+    /// Its value of the field `endpointChains`.
+    pub(crate) const fn has_endpoint_chains(self) -> bool {
+        !matches!(self, Self::ServiceChains)
+    }
+
+    /// Its flags.
+    pub(crate) fn flags(self) -> [String; 2] {
+        [format!("--ruleset-layout={}", self.field()), format!("--endpoint-chains={}", self.has_endpoint_chains())]
+    }
+
+    /// Another layout; each is the other one of one, so that switches there and back from all three are all six that there are.
     pub(crate) const fn other(self) -> Self {
         match self {
             Self::Maps => Self::Chains,
-            Self::Chains => Self::Maps,
+            Self::Chains => Self::ServiceChains,
+            Self::ServiceChains => Self::Maps,
         }
     }
 }
@@ -44,6 +66,12 @@ macro_rules! test_in_each_layout {
             $(#[ignore = $reason])?
             fn chains() {
                 super::$name(Layout::Chains);
+            }
+
+            #[test]
+            $(#[ignore = $reason])?
+            fn service_chains() {
+                super::$name(Layout::ServiceChains);
             }
         }
     };

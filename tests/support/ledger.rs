@@ -1,9 +1,9 @@
 //! An engine that has synced a cluster of a given size, with a kernel in memory: for tests of what a change costs.
 
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, Report};
 use nft::Command;
+use rules::model::{Event, Family};
+use rules::ruleset::Layout;
 
 use super::cluster::{config, node, served, service_cidr};
 use super::kernel::Recorder;

@@ -9,7 +9,7 @@ use super::probe::Proto;
 /// The named ports of Service "web".
 pub(crate) const WEB_PORTS: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 9090)];
 
-/// The Service "shop/web": every kind of front, two ports.
+/// The Service "shop/web": every kind of frontend, two ports.
 pub(crate) fn web() -> ServiceBuilder {
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
     let web = web.port("dns", Proto::Udp, 53).node_port(30053);

@@ -2,7 +2,7 @@
 //!
 //! Takes root, iproute2 and nft; gives namespaces ([`netns`]), a cluster of them ([`world`], addresses in [`plan`], links in
 //! [`wiring`]), servers that answer with the source that they saw ([`server`]), probes that give the outcome of a packet ([`probe`]), the
-//! proxy under test ([`proxy`], in each [`layout`] of the rules), its objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]); a
+//! proxy under test ([`proxy`], in each [`layout`] of the rules), its objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]), and who follows them ([`notifications`]); a
 //! long test prints [`figures`]. Tests below the binary have objects of the model ([`cluster`]) and a kernel in memory
 //! ([`kernel`]). A missing tool or privilege fails the test with a sentence; nothing is ever skipped. Whatever a test made is gone when its
 //! values are dropped, also after a panic.
@@ -20,6 +20,7 @@ pub(crate) mod manifests;
 pub(crate) mod mixed;
 pub(crate) mod netns;
 pub(crate) mod nft;
+pub(crate) mod notifications;
 pub(crate) mod objects;
 pub(crate) mod plan;
 pub(crate) mod probe;

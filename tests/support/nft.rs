@@ -65,7 +65,8 @@ pub(crate) fn without_owner(listing: &str) -> String {
 /// A listing as a map from "table / object" to its lines, so that two listings of the same rules are equal.
 ///
 /// Left out is what may differ between equal rulesets: the order of objects and of elements, whether an owner is alive, counters,
-/// time left of an element, and the slot of an endpoint in the maps whose name ends in `endpoints`.
+/// time left of an element, the slot of an endpoint in the maps whose name ends in `endpoints`, and its number in those of layout
+/// `chains`.
 pub(crate) fn normalised(listing: &str) -> BTreeMap<String, Vec<String>> {
     let mut objects = BTreeMap::new();
     let (mut table, mut object, mut elements) = (String::new(), String::new(), None::<String>);
@@ -110,7 +111,7 @@ pub(crate) fn without_unused_chains(mut objects: BTreeMap<String, Vec<String>>) 
 }
 
 fn sorted_elements(object: &str, text: &str) -> Vec<String> {
-    let has_slots = object.ends_with("endpoints");
+    let has_slots = object.ends_with("endpoints") || object.contains(" / map KUBE-SV");
     let inner = text.trim_end_matches('}');
     let elements = split_outside_quotes(inner).into_iter().map(|element| {
         let element = without_counters(element.trim());
@@ -134,8 +135,11 @@ fn split_outside_quotes(text: &str) -> Vec<&str> {
 /// `10.96.0.10 . udp . 53 . 0 : ...` becomes `10.96.0.10 . udp . 53 . * : ...`.
 fn without_slot(element: &str) -> String {
     let Some((key, value)) = element.split_once(" : ") else { return element.to_owned() };
+    if key.parse::<u32>().is_ok() {
+        return format!("* : {value}");
+    }
     match key.trim_end_matches(" counter").rsplit_once(" . ") {
-        Some((front, slot)) if slot.parse::<u32>().is_ok() => format!("{front} . * : {value}"),
+        Some((frontend, slot)) if slot.parse::<u32>().is_ok() => format!("{frontend} . * : {value}"),
         _ => element.to_owned(),
     }
 }

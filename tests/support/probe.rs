@@ -26,8 +26,10 @@ const TIMEOUT: Duration = Duration::from_millis(600);
 const LONG_TIMEOUT: Duration = Duration::from_millis(950);
 /// How long a TCP connection that is open may wait for the server's thread to get a processor.
 const ANSWER: Duration = Duration::from_secs(4);
-/// The same where `$TEST_PATIENCE_SECONDS` says that the machine is slow.
+/// How long a probe waits where `$TEST_PATIENCE_SECONDS` says that the machine is slow.
 const SLOW_TIMEOUT: Duration = Duration::from_millis(1500);
+/// The same for one that is to be answered: a translated processor may stand still for more than a second.
+const SLOW_LONG_TIMEOUT: Duration = Duration::from_secs(5);
 /// In a tally, after this many probes without an answer in a row the rest is not tried.
 const HOPELESS: u32 = 3;
 
@@ -99,12 +101,12 @@ pub(crate) type Tally = BTreeMap<Outcome, u32>;
 
 /// Sends one probe from `namespace`.
 pub(crate) fn probe(namespace: &Namespace, flow: Flow) -> Outcome {
-    namespace.enter(|| send(flow, timeout(TIMEOUT)))
+    namespace.enter(|| send(flow, timeout(TIMEOUT, SLOW_TIMEOUT)))
 }
 
 /// Sends one probe that is to be answered, and so may wait longer.
 pub(crate) fn probe_served(namespace: &Namespace, flow: Flow) -> Outcome {
-    namespace.enter(|| send(flow, timeout(LONG_TIMEOUT)))
+    namespace.enter(|| send(flow, timeout(LONG_TIMEOUT, SLOW_LONG_TIMEOUT)))
 }
 
 /// Sends `count` probes from `namespace`, one after the other.
@@ -113,7 +115,7 @@ pub(crate) fn probe_many(namespace: &Namespace, flow: Flow, count: u32) -> Tally
         let mut tally = Tally::new();
         let mut unanswered = 0;
         for _ in 0..count {
-            let outcome = send(flow, timeout(LONG_TIMEOUT));
+            let outcome = send(flow, timeout(LONG_TIMEOUT, SLOW_LONG_TIMEOUT));
             unanswered = if outcome == Outcome::Dropped { unanswered + 1 } else { 0 };
             *tally.entry(outcome).or_default() += 1;
             if unanswered == HOPELESS {
@@ -127,11 +129,11 @@ pub(crate) fn probe_many(namespace: &Namespace, flow: Flow, count: u32) -> Tally
 /// Sends one UDP probe from this source port, which may be that of an earlier probe.
 pub(crate) fn probe_from_port(namespace: &Namespace, flow: Flow, port: u16) -> Outcome {
     assert_eq!(flow.proto, Proto::Udp, "only UDP goes on without a connection");
-    namespace.enter(|| told(udp(flow, port, timeout(TIMEOUT))))
+    namespace.enter(|| told(udp(flow, port, timeout(TIMEOUT, SLOW_TIMEOUT))))
 }
 
-fn timeout(usual: Duration) -> Duration {
-    if is_slow() { SLOW_TIMEOUT } else { usual }
+fn timeout(usual: Duration, slow: Duration) -> Duration {
+    if is_slow() { slow } else { usual }
 }
 
 /// A source port no other probe of this process uses.

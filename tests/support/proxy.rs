@@ -64,7 +64,8 @@ pub(crate) fn config_in(layout: Layout) -> Value {
         "detectLocalMode": "ClusterCIDR",
         "nodePortAddresses": [],
         "nftables": {
-            "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms", "rulesetLayout": layout.name(),
+            "masqueradeAll": false, "syncPeriod": "10s", "minSyncPeriod": "10ms", "rulesetLayout": layout.field(),
+            "endpointChains": layout.has_endpoint_chains(),
         },
         "conntrack": { "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s" },
         "oomScoreAdj": 0,

@@ -54,17 +54,20 @@ pub(crate) fn calls(trace: &str) -> Vec<Call> {
     trace.lines().filter_map(call).collect()
 }
 
-/// The calls written so far, once strace has caught up: read when the file is the same at two reads in a row.
+/// The calls written so far, once strace has caught up: read when two reads in a row have the same batches and programs. Other messages
+/// do not count, because the proxy asks for the generation all the time.
 pub(crate) fn read_calls(output: &Path) -> Vec<Call> {
-    let look = || fs::read_to_string(output).unwrap_or_default();
-    let mut text = look();
+    let look = || calls(&fs::read_to_string(output).unwrap_or_default());
+    let count = |calls: &[Call]| calls.iter().filter(|call| **call != Call::Message).count();
+    let mut before = count(&look());
     loop {
         thread::sleep(std::time::Duration::from_millis(100));
-        let again = look();
-        if again == text {
-            return calls(&text);
+        let calls = look();
+        let now = count(&calls);
+        if now == before {
+            return calls;
         }
-        text = again;
+        before = now;
     }
 }
 

@@ -40,6 +40,20 @@ needs_cases() {
 	export CONFORMANCE_CASES=/conformance CONFORMANCE_ONE_IN=4
 }
 
+# Loads a module that changes what other tests see.
+needs_module() { # NAME
+	[ -e "/modules/$1.ko" ] || not_applicable "this kernel package has no $1 module"
+	lsmod | grep -q "^$1 " || insmod "/modules/$1.ko" || { note "$1.ko does not load"; exit 1; }
+}
+
+# The flags that leave out tests of other layouts.
+in_layout() { # LAYOUT
+	local layout
+	for layout in maps chains service_chains; do
+		[ "$layout" = "$1" ] || printf ' --skip ::%s' "$layout"
+	done
+}
+
 # Runs a test binary; the first filter that no test matches fails it.
 run_tests() { # BINARY ARGUMENT...
 	local binary=$1 out=/run/group/out code
@@ -50,7 +64,9 @@ run_tests() { # BINARY ARGUMENT...
 	KUBE_PROXY_BINARY=$(proxy_under_test) "/tests/$binary" --test-threads="${THREADS:-3}" "$@" >$out 2>&1
 	code=$?
 	cat $out
-	note "$(sed -n 's/^test result: [A-Za-z]*\. \([0-9]* passed; [0-9]* failed\).*/\1/p' $out)"
+	# The last result is the program's own; tests in namespaces of their own print theirs before it.
+	note "$(sed -n 's/^test result: [A-Za-z]*\. \([0-9]* passed; [0-9]* failed\).*/\1/p' $out | tail -n 1)"
+	grep -o 'NOT SHOWN: .*' $out | sort -u | sed 's/^NOT SHOWN: /not shown: /; s/$/;/' >>/run/group/reason
 	[ $code -eq 0 ] && ! grep -q '^test result: ok. 0 passed' $out
 }
 

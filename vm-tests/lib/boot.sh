@@ -22,7 +22,7 @@ machine() { # ACCELERATOR KERNEL ARGUMENT...
 	[ "$ARCH" = amd64 ] || cpu=cortex-a72
 	export QEMU_MODULE_DIR=$qemu/lib/x86_64-linux-gnu/qemu
 	exec "$qemu/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$qemu/lib/x86_64-linux-gnu" "$qemu/bin/$program" \
-		-L "$qemu/share/qemu" -L "$qemu/share/seabios" -M "$board" -cpu "$cpu" -accel "$accelerator" -smp "$CPUS" -m 1536 \
+		-L "$qemu/share/qemu" -L "$qemu/share/seabios" -M "$board" -cpu "$cpu" -accel "$accelerator" -smp "$CPUS" -m 3072 \
 		-nodefaults -no-user-config -display none -serial stdio -no-reboot -kernel "$vmlinuz" "$@" </dev/null 2>&1
 }
 

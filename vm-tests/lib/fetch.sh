@@ -88,7 +88,7 @@ fetch_nft() { # SUITE
 # busybox for the guests, and what else a guest of another architecture cannot have from this machine.
 fetch_tools() {
 	unpack "$TOOLS_SUITE" tools busybox-static
-	[ "$ARCH" = amd64 ] || unpack_with_libraries "$TOOLS_SUITE" programs conntrack iproute2
+	[ "$ARCH" = amd64 ] || unpack_with_libraries "$TOOLS_SUITE" programs $({ needed program; needed system; } | cut -d ' ' -f 2 | sort -u)
 }
 
 # qemu for this machine.

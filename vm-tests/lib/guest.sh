@@ -1,7 +1,7 @@
 # The guest's file system, as initramfs archives.
 #
-# Takes the built binaries and the unpacked packages; gives $WORK/base.cpio (the same for all guests: busybox, ip, the proxy as
-# deploy/image-root lays it out, tests, groups) and one archive a guest (its kernel's modules, and the nft that its plan names). The kernel
+# Takes the built binaries and the unpacked packages; gives $WORK/base.cpio (the same for all guests: busybox, the proxy as deploy/image-root
+# lays it out, tests, groups, what the list `surroundings` names) and one archive a guest (its kernel's modules, and the nft that its plan names). The kernel
 # unpacks archives that follow each other in one file.
 
 # A program with the libraries it loads: of this machine, or of Debian's packages for the guest's architecture.
@@ -10,7 +10,7 @@ copy_program() { # ROOT PROGRAM
 	if [ "$ARCH" = amd64 ]; then
 		path=$(command -v "$2")
 	else
-		from=$CACHE/$TOOLS_SUITE/programs
+		from=$(system_root)
 		# The file itself: links point at absolute paths, which mean this machine's files here.
 		path=$(find "$from" -path "*bin/$2" -type f | head -n 1)
 	fi
@@ -31,6 +31,27 @@ linked_with() {
 	[ "$ARCH" = amd64 ] || echo "$PWD/target/debian/root"
 }
 
+# The programs and files of the list `surroundings`. Tests look for files of the repository at the path that they were built in.
+add_surroundings() { # ROOT
+	local name package project=$PWD
+	[ "$ARCH" = amd64 ] || project=/src
+	needed program | while read -r name package; do
+		[ "$name" = nft ] || copy_program "$1" "$name"
+	done
+	for name in $(names_needed file); do
+		mkdir -p "$1$project/$(dirname "$name")"
+		cp -r "$name" "$1$project/$name"
+	done
+	for name in $(names_needed system); do
+		install -D -m 644 "$(system_root)$name" "$1$name"
+	done
+}
+
+# Where Debian's packages for the guest's architecture are unpacked, if that is not this machine.
+system_root() {
+	[ "$ARCH" = amd64 ] || echo "$CACHE/$TOOLS_SUITE/programs"
+}
+
 # What belongs to another architecture is laid out where its libraries and tools are.
 at_home() { # COMMAND...
 	if [ "$ARCH" = amd64 ]; then "$@"; else deploy/build-root "$@"; fi
@@ -42,8 +63,7 @@ build_base() {
 	at_home deploy/image-root --arch "$ARCH" --binary "${PROXY#"$PWD/"}" --out "${root#"$PWD/"}" >/dev/null
 	install -D "$CACHE/$TOOLS_SUITE/tools/bin/busybox" "$root/bin/busybox" 2>/dev/null ||
 		install -D "$CACHE/$TOOLS_SUITE/tools/usr/bin/busybox" "$root/bin/busybox"
-	copy_program "$root" ip
-	copy_program "$root" conntrack
+	add_surroundings "$root"
 	for binary in "${!TESTS[@]}"; do
 		install -D "${TESTS[$binary]}" "$root/tests/$binary"
 		at_home "$(gnu_of "$ARCH")-strip" "${root#"$PWD/"}/tests/$binary"
@@ -52,6 +72,7 @@ build_base() {
 	cp -r vm-tests/guest "$root/guest"
 	if [ -d "$CASES" ]; then cp -r "$CASES" "$root/conformance"; fi
 	mkdir -p "$root"/{dev,etc,proc,run,sys,tmp,sbin,usr/sbin,root}
+	names_needed by-group >"$root/etc/modules-by-group"
 	mv "$root/guest/init" "$root/init"
 	chmod 755 "$root/init"
 	pack "$root" >"$WORK/base.cpio"
@@ -64,7 +85,7 @@ copy_modules() { # SUITE ROOT
 	version=$(basename "$tree"/lib/modules/*)
 	depmod -b "$tree" "$version"
 	mkdir -p "$2/modules"
-	for module in "${MODULES[@]}"; do
+	for module in $(names_needed module) $(names_needed by-group); do
 		modprobe -d "$tree" -S "$version" --show-depends "$module" 2>/dev/null || true
 	done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r line; do
 		module=$(basename "${line%%.ko*}")

@@ -7,8 +7,8 @@
 note_version() { # SUITE kernel|nft
 	local version
 	case $2 in
-	kernel) version=$(sed -n 's/^linux-image-.*_\(.*\)_amd64.deb/\1/p' "$CACHE/$1/kernel.list") ;;
-	nft) version=$(sed -n 's/^nftables_\(.*\)-.*_amd64.deb/\1/p' "$CACHE/$1/nft.list" | sed 's/^[0-9]*%3a//') ;;
+	kernel) version=$(sed -n 's/^linux-image-.*_\(.*\)_'"$ARCH"'.deb/\1/p' "$CACHE/$1/kernel.list") ;;
+	nft) version=$(sed -n 's/^nftables_\(.*\)-.*_'"$ARCH"'.deb/\1/p' "$CACHE/$1/nft.list" | sed 's/^[0-9]*%3a//') ;;
 	esac
 	[ -n "$version" ] || { echo "no version of $2 in what was fetched from $1" >&2; return 1; }
 	sed -i "/^$2 $1 /d" "$WORK/versions"
@@ -93,31 +93,50 @@ listing_nfts() { # KERNEL
 	printf '%s' "${line:-none}"
 }
 
-# Writes the results where people look for them: RESULTS.md, and the part of deploy/KERNELS.md between the two markers.
-record_results() {
-	local kernel suite group page=deploy/KERNELS.md begin='<!-- kernels: written by vm-tests/run --record -->' end='<!-- kernels: end -->'
-	for kernel in "${SUITES[@]}"; do
-		for group in "${GROUPS_PER_KERNEL[@]}"; do
-			grep -q "^$kernel $kernel $group " "$WORK/results" || { echo "nothing is recorded: $group was not run on $kernel" >&2; return 1; }
-		done
-		for group in "${GROUPS_PER_NFT[@]}"; do
-			for suite in "${SUITES[@]}"; do
-				grep -q "^$kernel $suite $group " "$WORK/results" ||
-					{ echo "nothing is recorded: $group was not run on $kernel with nft of $suite" >&2; return 1; }
+# What is missing of a whole run, or failed; nothing where nothing is wrong.
+wrong_with_results() {
+	local kernel suite group
+	if [ "$ARCH" = amd64 ]; then
+		for kernel in "${SUITES[@]}"; do
+			for group in "${GROUPS_PER_KERNEL[@]}"; do
+				grep -q "^$kernel $kernel $group " "$WORK/results" || echo "$group was not run on $kernel"
+			done
+			for group in "${GROUPS_PER_NFT[@]}"; do
+				for suite in "${SUITES[@]}"; do
+					grep -q "^$kernel $suite $group " "$WORK/results" || echo "$group was not run on $kernel with nft of $suite"
+				done
 			done
 		done
-	done
-	if awk '$4 != "pass" && $4 != "n/a"' "$WORK/results" | grep .; then
-		echo "nothing is recorded: these failed" >&2
-		return 1
+	fi
+	awk '$4 != "pass" && $4 != "n/a" { print "failed: " $0 }' "$WORK/results"
+}
+
+# RESULTS.md has the matrix, and below it a section about arm64.
+matrix_of_results() { sed '/^## arm64$/,$d' vm-tests/RESULTS.md; }
+arm64_of_results() { sed -n '/^## arm64$/,$p' vm-tests/RESULTS.md; }
+
+written_by() {
+	echo "Written by \`vm-tests/run --record\` on $(date -u +%F), of commit $(uniq "$WORK/commits" | paste -sd ' ')."
+}
+
+# Writes the results where people look for them: RESULTS.md, of which an architecture writes its own section, and the part of
+# deploy/KERNELS.md between the two markers.
+record_results() {
+	local wrong other results=$WORK/RESULTS.md page=deploy/KERNELS.md begin='<!-- kernels: written by vm-tests/run --record -->' end='<!-- kernels: end -->'
+	wrong=$(wrong_with_results)
+	if [ -n "$wrong" ]; then printf 'nothing is recorded:\n%s\n' "$wrong" >&2; return 1; fi
+	if [ "$ARCH" != amd64 ]; then
+		{ printf '%s\n\n## %s\n\n%s\n\n' "$(matrix_of_results)" "$ARCH" "$(written_by)"; table; } >"$results"
+		cp "$results" vm-tests/RESULTS.md
+		return
 	fi
 	{
-		echo '# Results of the matrix'
-		echo
-		echo "Written by \`vm-tests/run --record\` on $(date -u +%F). README.md beside this file says how to read it."
-		echo
+		printf '# Results of the matrix\n\n%s README.md beside this file says how to read it.\n\n' "$(written_by)"
 		table
-	} >vm-tests/RESULTS.md
+		other=$(arm64_of_results)
+		[ -z "$other" ] || printf '\n%s\n' "$other"
+	} >"$results"
+	cp "$results" vm-tests/RESULTS.md
 	grep -qxF -e "$begin" "$page" && grep -qxF -e "$end" "$page" || { echo "$page lacks the markers of the kernels" >&2; return 1; }
 	summary >"$WORK/summary.md"
 	awk -v begin="$begin" -v end="$end" -v part="$WORK/summary.md" '

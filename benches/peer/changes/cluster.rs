@@ -64,7 +64,7 @@ impl Place {
 }
 
 /// The cluster IP of the Service with this number that stays.
-pub(super) fn front(number: u32) -> (Ipv4Addr, u16) {
+pub(super) fn frontend(number: u32) -> (Ipv4Addr, u16) {
     (Ipv4Addr::from(0x0a60_0001 + FIRST + number), PORT)
 }
 
@@ -180,7 +180,7 @@ impl App {
         let mut service = json!({ "kind": "Service", "apiVersion": "v1",
             "metadata": { "name": self.name, "namespace": "bench", "managedFields": [{}] }, "spec": { "ports": ports } });
         if !self.transient {
-            let ip = front(self.number).0.to_string();
+            let ip = frontend(self.number).0.to_string();
             service["spec"]["clusterIP"] = json!(ip);
             service["spec"]["clusterIPs"] = json!([ip]);
         }

@@ -14,7 +14,7 @@ use rustix::process::nice;
 
 use super::super::{PATIENCE, ask};
 use super::SERVICES;
-use super::cluster::{front, owner};
+use super::cluster::{frontend, owner};
 
 const PAUSE: Duration = Duration::from_millis(4);
 /// So that what is measured is the rules, and not who gets a processor.
@@ -42,7 +42,7 @@ pub(super) fn probe(stop: &AtomicBool, seed: u64) -> Probed {
     while !stop.load(Ordering::Relaxed) {
         let number = random.random_range(0..SERVICES);
         let begin = Instant::now();
-        let answer = ask(front(number), PATIENCE);
+        let answer = ask(frontend(number), PATIENCE);
         probed.made += 1;
         match answer.map(|answer| answer.endpoint) {
             Ok(IpAddr::V4(endpoint)) if owner(endpoint) == number => {

@@ -10,7 +10,9 @@ use nft::{
 };
 
 use crate::fixtures::{TCP, base, chain, interval, ip, range, types};
-use crate::support::{assert_committed, commands, commit, connect, in_namespace, read, read_set, refused, sorted};
+use crate::support::{
+    assert_committed, commands, commit, connect, in_namespace, kernel_has, read, read_set, refused, sorted,
+};
 
 fn name() -> TableName {
     TableName::new(Family::Ip, "refusals")
@@ -135,6 +137,11 @@ fn an_object_in_use_is_kept() {
 fn elements_that_are_destroyed_need_not_exist() {
     in_namespace(|| {
         let timed = set("timed", SetFlags { timeout: true, ..SetFlags::default() });
+        let destroy = |list: Vec<Element>| Command::DestroyElements(name(), Arc::clone(&timed), list.into());
+        let trial = [table(), Command::AddSet(name(), Arc::clone(&timed)), destroy(vec![address(1)])];
+        if !kernel_has("elements that are destroyed", (6, 3), &name(), &trial) {
+            return;
+        }
         let short = Element { timeout: Some(Duration::from_millis(1)), ..address(2) };
         commit(&[
             table(),
@@ -142,7 +149,6 @@ fn elements_that_are_destroyed_need_not_exist() {
             add(&timed, vec![address(1), short, address(3)]),
         ]);
         sleep(Duration::from_millis(50));
-        let destroy = |list: Vec<Element>| Command::DestroyElements(name(), Arc::clone(&timed), list.into());
         // One element that exists, one that expired, one that never existed, and the first again.
         commit(&[destroy(vec![address(1), address(2), address(4), address(1)])]);
         assert_eq!(read_set(&name(), &timed), [address(3)]);

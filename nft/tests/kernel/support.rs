@@ -26,6 +26,35 @@ pub(crate) fn in_namespace(body: impl FnOnce()) {
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(output.status.success(), "in the namespace (needs root or CAP_SYS_ADMIN): {text}");
     assert!(text.contains("1 passed"), "the child did not run the test: {text}");
+    text.lines().filter(|line| line.starts_with(NOT_SHOWN)).for_each(say);
+}
+
+/// Begins a line about something that this kernel lacks, so that a test did not show it.
+const NOT_SHOWN: &str = "NOT SHOWN: ";
+
+/// Prints a line also when the test succeeds, whose output the harness keeps for itself.
+fn say(line: &str) {
+    writeln!(std::io::stderr(), "{line}").expect("standard error is open");
+}
+
+/// Asks the kernel whether it takes commands about a table, which kernels take from a release on. Says so if it does not; a kernel of that
+/// release or a newer one that refuses them fails the test.
+pub(crate) fn kernel_has(what: &str, since: (u32, u32), table: &TableName, commands: &[Command]) -> bool {
+    let mut connection = connect();
+    match connection.commit(commands) {
+        Ok(_) => {
+            connection.commit(&[Command::DeleteTable(table.clone())]).expect("a table of this test can be deleted");
+            true
+        }
+        Err(error) => {
+            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel has a release");
+            let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+            let is = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+            assert!(is < since, "{release} refuses {what}, which kernels have from {since:?} on: {error:#?}");
+            say(&format!("{NOT_SHOWN}{what}: kernels have it from {}.{} on", since.0, since.1));
+            false
+        }
+    }
 }
 
 /// Runs nft with arguments and an input, and gives its output.

@@ -1,7 +1,7 @@
 //! `kube-proxy changes`: what the running proxy did, from its page `/debug/changes`.
 //!
 //! Takes the proxy's address, from flags or from the configuration file that it has; prints the entries of its ring
-//! ([`crate::changes`]). Needs no privilege, and a running proxy.
+//! ([`crate::history`]). Needs no privilege, and a running proxy.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use super::client::Client;
 use super::names::{self, ServiceName};
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
 use super::tables::View;
-use crate::changes::{self, Entry, Page, Query, What};
-use crate::config::{self, GoDuration, Invocation};
+use crate::history::{self, Entry, Page, Query, What};
+use component::config::{self, GoDuration, Invocation};
 
 /// How often a reader that follows asks.
 const EVERY: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ The proxy keeps the last 4096 entries, at most 2 MiB, and none over a restart. F
 /// Arguments of the command.
 #[derive(Debug, clap::Args)]
 #[command(about = "Show what the running proxy changed, why, and how fast", after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Only what happened within this time, such as 30s, 5m or 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
     since: Option<Duration>,
@@ -72,7 +72,7 @@ fn service(text: &str) -> Result<ServiceName, String> {
 ///
 /// # Errors
 /// Why there is no answer.
-pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     let client = Client::new(address(args)?, PATIENCE)?;
     let service = args.service.as_ref().map(|name| name.service.clone());
     let unknown = service.as_deref().map(|name| unknown(&client, name)).transpose()?.flatten();
@@ -103,7 +103,7 @@ fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
         return Ok(None);
     }
     let Ok(tables) = View::read() else { return Ok(None) };
-    let in_tables = || tables.fronts.iter().filter_map(|front| front.service.as_deref());
+    let in_tables = || tables.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
     // A long name is cut in the tables.
     let is_it = |known: &str| known.strip_suffix("...").map_or(known == name, |start| name.starts_with(start));
     if in_tables().any(|service| is_it(names::split_port(service).0)) {
@@ -242,8 +242,8 @@ fn cells(entry: &Entry, is_wide: bool) -> Vec<Cell> {
     };
     let result = entry.result();
     let tone = match (&entry.what, result) {
-        (What::Service(_) | What::Sync(_), Some(changes::Outcome::Committed)) => Tone::Plain,
-        (What::ApiServer(server), _) if server.state == changes::Connection::Found => Tone::Plain,
+        (What::Service(_) | What::Sync(_), Some(history::Outcome::Committed)) => Tone::Plain,
+        (What::ApiServer(server), _) if server.state == history::Connection::Found => Tone::Plain,
         (What::Repair(_), _) => Tone::Warning,
         _ => Tone::Bad,
     };
@@ -273,7 +273,7 @@ fn in_words(time: Duration) -> String {
 
 /// Whether one of the entries is about something that is not in the kernel as it should be.
 fn outcome(entries: &[Entry]) -> Outcome {
-    let is_committed = |entry: &Entry| entry.result().is_none_or(|result| result == changes::Outcome::Committed);
+    let is_committed = |entry: &Entry| entry.result().is_none_or(|result| result == history::Outcome::Committed);
     if entries.iter().all(is_committed) { Outcome::Fine } else { Outcome::Found }
 }
 

@@ -12,15 +12,15 @@ use nft::{Connection, HookedChain};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::is_about_rights;
-use crate::config::{Config, ProxyArgs};
-use crate::inspect::source::{client, options};
-use crate::kernel::leftovers::{self, Left};
-use crate::kernel::probe::{ProbeError, probe};
-use crate::kernel::process::{self, SKIP_VERSION_CHECK};
-use crate::kernel::sysctl::{self, Setting};
-use crate::kernel::{Lock, families};
-use crate::model::Family;
-use crate::source::{api, manifests};
+use cluster::settings::{client, options};
+use cluster::source::{api, manifests};
+use component::config::{Config, ProxyArgs};
+use node::kernel::leftovers::{self, Left};
+use node::kernel::probe::{ProbeError, probe};
+use node::kernel::process::{self, SKIP_VERSION_CHECK};
+use node::kernel::sysctl::{self, Setting};
+use node::kernel::{Lock, families};
+use rules::model::Family;
 
 /// Why something could not be looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,8 +209,8 @@ impl Programs {
         let holder = Lock::new(0, &[]).holder();
         Self {
             proxy: holder.map(|holder| holder.map(|holder| holder.to_string())).map_err(|error| match error {
-                crate::kernel::LockError::Read(error) => error.into(),
-                error @ crate::kernel::LockError::Commit(_) => NoLook::Failed(error.to_string()),
+                node::kernel::LockError::Read(error) => error.into(),
+                error @ node::kernel::LockError::Commit(_) => NoLook::Failed(error.to_string()),
             }),
             left: leftovers::look().map_err(NoLook::from),
             chains: chains().map_err(NoLook::from),

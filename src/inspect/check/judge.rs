@@ -8,11 +8,11 @@ use nft::{ChainType, Hook, HookedChain};
 
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::{Line, Verdict};
-use crate::kernel::LOCK;
-use crate::kernel::leftovers::{FAST_PATH, Left};
-use crate::kernel::sysctl::{self, NoValue};
-use crate::model::Family;
-use crate::source::api::{Access, Allowed, Look};
+use cluster::source::api::{Access, Allowed, Look};
+use node::kernel::LOCK;
+use node::kernel::leftovers::{FAST_PATH, Left};
+use node::kernel::sysctl::{self, NoValue};
+use rules::model::Family;
 
 /// A certificate that ends sooner gives a warning.
 const SOON: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -261,7 +261,9 @@ fn api_server(look: &Look, now: Timestamp) -> Vec<Line> {
             )];
         }
     };
-    let text = format!("{url} answers in {} ms{}", reached.took.as_millis(), prefixed(", version ", &reached.version));
+    let through = prefixed(" through ", look.proxy.as_deref().unwrap_or_default());
+    let version = prefixed(", version ", &reached.version);
+    let text = format!("{url} answers{through} in {} ms{version}", reached.took.as_millis());
     let answer = if reached.took > SLOW {
         warning(AREA, text, "look at the network between this node and the API server, and at the load of the server")
     } else {
@@ -269,7 +271,11 @@ fn api_server(look: &Look, now: Timestamp) -> Vec<Line> {
     };
     let server = reached.certificate_end.map(|end| certificate("the server's certificate", end, now));
     let client = look.client_certificate_end.map(|end| certificate("the client's certificate", end, now));
-    [answer].into_iter().chain(server).chain(client).collect()
+    let skipped = look.skipped.iter().map(|why| {
+        let remedy = "remove it from the CA file, or put the right one there; the others are used";
+        warning(AREA, format_args!("the CA file has a certificate that cannot be used: {why}"), remedy)
+    });
+    [answer].into_iter().chain(server).chain(client).chain(skipped).collect()
 }
 
 fn prefixed(prefix: &str, text: &str) -> String {
@@ -364,8 +370,7 @@ fn leftovers(left: &Left) -> Vec<Line> {
         let text = format!("{what} are from kube-proxy in another mode");
         warning(AREA, text, "a start removes them after its first sync; `kube-proxy --cleanup` does when none runs")
     });
-    let out_of_reach = left.out_of_reach.iter().map(|text| line(AREA, Verdict::Warning, text, None));
-    removable.chain(out_of_reach).collect()
+    removable.chain(left.unknown.iter().map(|text| unknown(AREA, text, None))).collect()
 }
 
 fn nft_program(version: Option<&str>) -> Line {

@@ -1,7 +1,7 @@
 //! `kube-proxy check`: whether a proxy with these flags can do its work on this node, and what may be in its way.
 //!
 //! Takes the proxy's own flags, gives a line for each thing that a proxy needs: fine, a warning or a failure with the remedy, or that it
-//! could not be looked at. [`facts`] looks, [`judge`] makes lines of the facts, without I/O. Writes nothing: takes no lock, sets no
+//! could not be looked at. `facts` looks, `judge` makes lines of the facts, without I/O. Writes nothing: takes no lock, sets no
 //! sysctl, creates no object; the trial of the kernel's features is refused by intent (`kernel::probe`).
 
 mod facts;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use self::facts::Facts;
 use super::Outcome;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
-use crate::config::ProxyArgs;
+use component::config::ProxyArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +28,7 @@ something could not be looked at.";
 /// Check configuration, kernel, privileges, sysctls, API server and its permissions, and other programs on this node
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     format: FormatArgs,
     #[command(flatten)]
@@ -71,7 +71,7 @@ struct Report<'a> {
 ///
 /// # Errors
 /// When the output cannot be written, or when there is no failure and something could not be looked at.
-pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     let lines = judge::lines(&Facts::gather(&args.proxy));
     print(&lines, args.format.format, out)?;
     out.flush()?;
@@ -106,7 +106,7 @@ fn print(lines: &[Line], format: Format, out: &mut Output<'_>) -> Result<()> {
 }
 
 /// Says what is missing when the kernel does not let this process read nf_tables.
-pub(super) fn explain_rights(error: anyhow::Error) -> anyhow::Error {
+pub fn explain_rights(error: anyhow::Error) -> anyhow::Error {
     if error.chain().any(|cause| cause.downcast_ref::<ReadError>().is_some_and(is_about_rights)) {
         return error.context("not allowed to read nf_tables: this needs capability CAP_NET_ADMIN in this network namespace; run it as root");
     }

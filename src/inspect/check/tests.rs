@@ -10,11 +10,11 @@ use nft::{Hook, HookedChain, TableName};
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::judge::lines_at;
 use super::*;
-use crate::inspect::output::Output;
-use crate::kernel::leftovers::Left;
-use crate::kernel::sysctl::{NoValue, Setting, Writable};
-use crate::model::Family;
-use crate::source::api::{Access, Allowed, Look, Reached};
+use crate::output::Output;
+use cluster::source::api::{Access, Allowed, Look, Reached};
+use node::kernel::leftovers::Left;
+use node::kernel::sysctl::{NoValue, Setting, Writable};
+use rules::model::Family;
 
 const GOLDEN: &str = include_str!("../../../tests/data/inspect/check.txt");
 
@@ -29,6 +29,8 @@ fn access(verb: &'static str, resource: &str, outcome: Allowed) -> Access {
 fn look() -> Look {
     Look {
         url: "https://10.0.0.1:6443".to_owned(),
+        proxy: None,
+        skipped: Vec::new(),
         reached: Ok(Reached {
             took: Duration::from_millis(12),
             version: "v1.36.2".to_owned(),
@@ -283,12 +285,14 @@ fn a_busy_port_is_another_proxy_only_while_none_of_ours_runs() {
 #[test]
 fn rules_of_other_modes_and_an_old_nft_are_named() {
     let found = troubles(|facts| {
-        facts.programs.left =
-            Ok(Left { removable: vec!["3 chains of table ip nat".to_owned()], out_of_reach: vec!["ipvs".to_owned()] });
+        facts.programs.left = Ok(Left {
+            removable: vec!["3 chains of table ip nat".to_owned()],
+            unknown: vec!["cannot look at ipsets".to_owned()],
+        });
         facts.programs.nft = Some("nftables v0.9.8 (E.D.S.)".to_owned());
     });
     let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
-    assert_eq!(texts[..2], ["3 chains of table ip nat are from kube-proxy in another mode", "ipvs"]);
+    assert_eq!(texts[..2], ["3 chains of table ip nat are from kube-proxy in another mode", "cannot look at ipsets"]);
     assert!(texts[2].contains("v0.9.8") && texts.len() == 3, "{texts:?}");
 }
 

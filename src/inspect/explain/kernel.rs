@@ -17,7 +17,7 @@ use nft::{Connection, Data, Element, Family, ReadError, TableName};
 use super::machine::{Host, Lookup, Ruleset};
 use super::packet::{Link, Packet};
 use super::path::{Next, Routes};
-use crate::kernel::routes::{self, RouteQuery};
+use node::kernel::routes::{self, RouteQuery};
 
 /// Rules of the kernel that packets of one family meet.
 pub(crate) struct Live<'a> {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// The state of a listening socket in the kernel's list.
 const LISTEN: &str = "0A";
-/// What the process of a kube-proxy is called.
+/// The name of the process of a kube-proxy.
 const KUBE_PROXY: &str = "kube-proxy";
 
 /// A program that listens.

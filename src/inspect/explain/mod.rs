@@ -31,15 +31,16 @@ use std::str::FromStr;
 use anyhow::{Context as _, Error, Result, bail};
 use nft::{Connection, Data, Family, TableName, Value};
 
-use crate::conntrack::traffic::{Ends, Phase};
-use crate::inspect::Outcome;
-use crate::inspect::names;
-use crate::inspect::output::{Format, FormatArgs, Output};
-use crate::kernel::{find_connection, routes};
+use crate::Outcome;
+use crate::names;
+use crate::output::{Format, FormatArgs, Output};
 use kernel::{Live, ThisHost};
 use machine::{Host as _, Lookup, Ruleset as _};
+use node::kernel::connections::{Ends, Phase};
+use node::kernel::{find_connection, routes};
 use packet::{Link, Packet, protocol};
 use path::Known;
+use rules::ruleset::names::{TABLE, set};
 
 pub use verdict::{Endpoint, Explanation, Told, Verdict};
 
@@ -59,7 +60,7 @@ Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused, o
 /// Tell what becomes of a packet, by the rules that are in the kernel now, and why
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Where the packet comes from; an address of this host means that the packet is sent here, any other that it arrives. With
     /// the port of a connection that the kernel tracks already, the packet belongs to that one
     #[arg(long, value_name = "IP[:PORT]")]
@@ -137,7 +138,7 @@ impl FromStr for Target {
 ///
 /// # Errors
 /// When the rules, routes or interfaces cannot be read, or the arguments do not fit together or this host.
-pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     let (packet, explanation) = answer(args)?;
     match args.format.format {
         Format::Json | Format::Yaml => out.value(args.format.format, &explanation)?,
@@ -241,7 +242,7 @@ fn evaluate(
     host: &mut ThisHost,
 ) -> Result<Explanation> {
     let walk = path::walk(packet.clone(), is_own, known, live, host)?;
-    let table = TableName::new(family, "kube-proxy");
+    let table = TableName::new(family, TABLE);
     let tables = live.tables()?;
     let has_table = tables.iter().any(|known| (known.family, &known.name) == (family.number(), &table.name));
     let owner = if has_table { owner(packet, &table, live)? } else { None };
@@ -262,7 +263,7 @@ fn evaluate(
     Ok(explanation)
 }
 
-/// What becomes of a connection to a node port on a loopback address that the rules let by: kube-proxy itself may serve it.
+/// Explains a connection to a node port on a loopback address that the rules let pass: kube-proxy itself may serve it.
 fn userspace(explanation: &mut Explanation, packet: &Packet, service: Option<String>) {
     let Some(service) = service else { return };
     let target = SocketAddr::new(packet.destination, packet.port);
@@ -293,16 +294,16 @@ fn userspace(explanation: &mut Explanation, packet: &Packet, service: Option<Str
     explanation.service = Some(service);
 }
 
-/// The service port that has the packet's front, by the maps of either layout.
+/// The service port that has the packet's frontend, by the maps of either layout.
 pub(crate) fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
-    const MAPS: [&str; 4] = ["services", "no-endpoints", "KUBE-SERVICES", "no-endpoints-external"];
+    const MAPS: [&str; 4] = [set::SERVICES, set::NO_ENDPOINTS, set::CHAINS_SERVICES, set::NO_ENDPOINTS_EXTERNAL];
     let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
     named(&key, &MAPS, table, live)
 }
 
 /// The service port that has the packet's node port, by the maps of either layout.
 pub(crate) fn owner_of_node_port(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
-    const MAPS: [&str; 3] = ["nodeports", "no-endpoints-nodeports", "KUBE-NODEPORTS"];
+    const MAPS: [&str; 3] = [set::NODEPORTS, set::NO_ENDPOINTS_NODEPORTS, set::CHAINS_NODEPORTS];
     named(&Data::from(packet.protocol).then(packet.port), &MAPS, table, live)
 }
 
@@ -320,7 +321,7 @@ fn named(key: &Data, maps: &[&str], table: &TableName, live: &mut Live<'_>) -> R
     Ok(None)
 }
 
-/// What may stop or change the packet and is not evaluated.
+/// Warns of tables that may stop or change the packet and are not evaluated.
 fn beyond(tables: &[nft::decode::TableHead], family: Family) -> Vec<String> {
     /// `NFPROTO_NETDEV`, `NFPROTO_BRIDGE`.
     const EARLIER: [(u8, &str); 2] = [(5, "netdev"), (7, "bridge")];

@@ -118,7 +118,7 @@ impl Packet {
         }
     }
 
-    /// The header behind it, as far as it is known.
+    /// The bytes of the transport header; `None` where the user gave no value.
     fn transport_header(&self) -> Vec<Option<u8>> {
         const LEN: usize = 20;
         const TCP_FLAGS: usize = 13;

@@ -18,6 +18,7 @@ use nft::decode::ChainHead;
 
 use super::machine::{Branch, Fate, Host, Machine, Ruleset, Tracking, status};
 use super::packet::{Link, Packet};
+use rules::ruleset::{fastpath, names};
 
 /// The hooks of a packet's way (`enum nf_inet_hooks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +102,7 @@ pub(crate) struct Walk {
 
 /// Whether a table is the proxy's own.
 pub(crate) fn is_ours(table: &TableName) -> bool {
-    ["kube-proxy", "kube-proxy-flowtable"].contains(&&*table.name)
+    [names::TABLE, fastpath::TABLE].contains(&&*table.name)
 }
 
 /// Walks a packet from its start. `is_own` says whether it is this host's own, `known` whether it belongs to a known connection.
@@ -128,7 +129,7 @@ struct Walker<'a, R, H> {
     known: Option<Known>,
 }
 
-/// What is called at a hook.
+/// A chain that is called at a hook.
 enum Unit {
     Tracking,
     Nat(Vec<ChainHead>),
@@ -268,7 +269,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         Ok(branches)
     }
 
-    /// What is called at a hook, in order. Of chains with the same priority the one that was added last comes first, and the kernel
+    /// The chains that are called at a hook, in order. Of chains with the same priority the one that was added last comes first, and the kernel
     /// lists those of older tables first.
     fn units(&self, hook: Hook) -> Vec<Unit> {
         let here = self.chains.iter().rev().filter_map(|chain| {

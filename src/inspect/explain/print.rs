@@ -7,8 +7,8 @@ use anyhow::Result;
 use super::packet::{Link, Packet};
 use super::verdict::{Explanation, Told, Verdict};
 use super::words;
-use crate::inspect::output::{Cell, Column, Output, Table, Tone};
-use crate::logging::escaped;
+use crate::output::{Cell, Column, Output, Table, Tone};
+use component::logging::escaped;
 
 /// Prints the packet, the verdict with its reason, the endpoints and the steps; with `is_wide` the rules too.
 pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explanation, is_wide: bool) -> Result<()> {

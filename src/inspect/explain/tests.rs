@@ -412,17 +412,17 @@ fn fields_of_a_range_are_compared_each_by_itself() {
 #[test]
 fn what_is_known_of_a_key_or_an_operand_may_decide() {
     let ping = || Packet { protocol: 1, port: 0, ..packet() };
-    let front = |protocol: u8| Data::from(IpAddr::from([10, 96, 0, 10])).then(protocol).then(80_u16);
+    let frontend = |protocol: u8| Data::from(IpAddr::from([10, 96, 0, 10])).then(protocol).then(80_u16);
     let fields = || vec![Field::IpDaddr, Field::L4Proto, Field::ThDport];
     let drops = |protocol| {
         nat(vec![rule([Statement::Match(fields(), Operand::InSet("s".into())), to(To::Drop)])])
-            .set("s", vec![Element::new(front(protocol))])
+            .set("s", vec![Element::new(frontend(protocol))])
             .explain(&ping())
             .verdict
     };
     assert_eq!([drops(6), drops(1)], [Verdict::Passed, Verdict::Unknown], "the checksum in the place of the port");
     let is = |protocol: u8| {
-        nat(vec![rule([Statement::Match(fields(), Operand::Is(front(protocol))), to(To::Drop)])])
+        nat(vec![rule([Statement::Match(fields(), Operand::Is(frontend(protocol))), to(To::Drop)])])
             .explain(&ping())
             .verdict
     };

@@ -77,7 +77,7 @@ pub struct Explanation {
     pub reason: String,
     /// Why it is masqueraded.
     #[serde(rename = "masqueradeReason")]
-    pub masquerade_reason: Option<String>,
+    pub(crate) masquerade_reason: Option<String>,
     /// The rules that had an effect on it, in order.
     pub steps: Vec<Told>,
     /// What, outside these rules, may still change the fate of the packet.
@@ -95,7 +95,7 @@ impl Class<'_> {
     }
 }
 
-/// Explains a walk. `service` is the service port that has the packet's front, if a map of the proxy has it.
+/// Explains a walk. `service` is the service port that has the packet's frontend, if a map of the proxy has it.
 pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>, has_table: bool) -> Explanation {
     let worlds = worlds(&walk.branches);
     let (first, agree) = agreement(&worlds);
@@ -201,7 +201,7 @@ fn named(branch: &Branch) -> Option<&str> {
     comments.rev().find(|comment| comment.contains('/')).map(without_notes)
 }
 
-/// The service port in the comment of a front's element; notes may follow in brackets.
+/// The service port in the comment of a frontend's element; notes may follow in brackets.
 pub(crate) fn without_notes(comment: &str) -> &str {
     comment.split(" (").next().unwrap_or(comment)
 }

@@ -13,6 +13,8 @@ use nft::{Field, Operand, RuleDump, Statement, TableName, Verdict};
 use super::machine::Effect;
 use super::packet::{Link, Packet, protocol_name};
 use super::path::is_ours;
+use rules::ruleset::kinds::{ChainKind, SetKind};
+use rules::ruleset::names::{FrontendType, List};
 
 /// A rule, and a packet that it had an effect on.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +25,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) chain: &'a str,
     /// The rule; `None` for the policy of a base chain.
     pub(crate) rule: Option<&'a RuleDump>,
-    /// What it did.
+    /// Its effects.
     pub(crate) effects: &'a [Effect],
     /// The packet before the rule.
     pub(crate) packet: &'a Packet,
@@ -35,7 +37,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) is_example: bool,
 }
 
-/// What a rule did, in words.
+/// The effects of a rule in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sentence {
     /// The words, without a full stop.
@@ -97,9 +99,14 @@ impl Seen<'_> {
         })
     }
 
-    /// The chain that the rule leads to.
-    fn leads_to(&self) -> Option<&str> {
-        self.verdict().and_then(Verdict::chain).map(|chain| &**chain)
+    /// The kind of the chain that the rule leads to.
+    fn leads_to(&self) -> Option<ChainKind> {
+        ChainKind::of(self.verdict()?.chain()?)
+    }
+
+    /// The kind of the rule's own chain.
+    fn is_in(&self) -> Option<ChainKind> {
+        ChainKind::of(self.chain)
     }
 
     fn drops(&self) -> bool {
@@ -121,10 +128,6 @@ impl Seen<'_> {
     }
 }
 
-const MARK: &str = "KUBE-MARK-MASQ";
-const REJECT: &str = "KUBE-REJECT";
-const FIREWALL: &str = "KUBE-PROXY-FIREWALL";
-
 /// The rules of both layouts.
 fn of_ours(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     let vmap = statements.iter().find_map(|statement| match statement {
@@ -134,7 +137,7 @@ fn of_ours(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     if let Some(map) = vmap {
         return of_map(seen, map);
     }
-    if seen.leads_to() == Some(MARK) {
+    if seen.leads_to() == Some(ChainKind::MarkMasq) {
         return Some(masquerade(why_marked(seen, statements)));
     }
     of_effect(seen, statements).or_else(|| of_sets(seen, statements)).or_else(|| of_target(seen, statements))
@@ -143,31 +146,30 @@ fn of_ours(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
 /// A look-up that gave a verdict.
 fn of_map(seen: &Seen<'_>, map: &str) -> Option<Sentence> {
     let (service, packet) = (seen.service(), seen.packet);
-    let leads_to = seen.leads_to().unwrap_or_default();
-    Some(match map {
-        "services" | "KUBE-SERVICES" if seen.drops() => {
+    Some(match SetKind::of(map) {
+        Some(SetKind::Dispatch(FrontendType::Address)) if seen.drops() => {
             reason(format!("{service} has internal policy Local and no endpoint on this node"))
         }
-        "services" | "KUBE-SERVICES" => plain(format!("{} is {service}{}", target(packet), how(leads_to))),
-        "nodeports" | "KUBE-NODEPORTS" if seen.drops() => {
+        Some(SetKind::Dispatch(FrontendType::Address)) => {
+            plain(format!("{} is {service}{}", target(packet), how(seen.leads_to())))
+        }
+        Some(SetKind::Dispatch(FrontendType::NodePort)) if seen.drops() => {
             reason(format!("{service} has policy Local and no endpoint on this node"))
         }
-        "nodeports" | "KUBE-NODEPORTS" => {
-            plain(format!("node port {}/{} is {service}{}", packet.port, proto(packet), how(leads_to)))
+        Some(SetKind::Dispatch(FrontendType::NodePort)) => {
+            plain(format!("node port {}/{} is {service}{}", packet.port, proto(packet), how(seen.leads_to())))
         }
-        "local-policy" | "nodeport-local-policy" if seen.drops() => {
+        Some(SetKind::LocalPolicy(_)) if seen.drops() => {
             reason(format!("{service} has external policy Local and no endpoint on this node"))
         }
-        "local-policy" | "nodeport-local-policy" => {
+        Some(SetKind::LocalPolicy(_)) => {
             plain(format!("{service} has external policy Local: only endpoints on this node are used"))
         }
-        "cluster-policy" | "nodeport-cluster-policy" => {
+        Some(SetKind::ClusterPolicy(_)) => {
             plain(format!("external policy Local of {service} is for clients outside: all endpoints are used"))
         }
-        "no-endpoints" | "no-endpoints-external" | "no-endpoints-nodeports" => {
-            reason(format!("{service} has no endpoints"))
-        }
-        _ if map.starts_with("affinity-") => {
+        Some(SetKind::NoEndpoints(_)) => reason(format!("{service} has no endpoints")),
+        Some(SetKind::Affinity(..)) => {
             plain(format!("the connection belongs to {service}, which remembers its clients"))
         }
         _ => plain(format!("{service}: {}", seen.one_of_the_endpoints())),
@@ -178,29 +180,30 @@ fn proto(packet: &Packet) -> String {
     protocol_name(packet.protocol).to_uppercase()
 }
 
-/// What the chain of a front says about it.
-fn how(chain: &str) -> &'static str {
-    let chain = chain.strip_prefix("nodeport-").unwrap_or(chain);
-    if chain.starts_with("external-local") {
-        ", which has external policy Local"
-    } else if chain.starts_with("masq-") {
-        ", which is reached from outside and has external policy Cluster"
-    } else if chain.starts_with("lb-local-") || chain.starts_with("affinity-local-") || chain.starts_with("KUBE-SVL-") {
-        ", which has internal policy Local: only endpoints on this node are used"
-    } else if chain.starts_with("affinity-") {
-        ", which has session affinity"
-    } else if chain.starts_with("KUBE-FW") {
-        ", which has loadBalancerSourceRanges"
-    } else {
-        ""
+/// Describes a frontend by the chain to which it leads.
+fn how(chain: Option<ChainKind>) -> &'static str {
+    match chain {
+        Some(ChainKind::ExternalLocal(_) | ChainKind::ExternalLocalHost(_)) => ", which has external policy Local",
+        Some(ChainKind::Balancer { masquerade: true, .. } | ChainKind::Sticky { masquerade: true, .. }) => {
+            ", which is reached from outside and has external policy Cluster"
+        }
+        Some(
+            ChainKind::Balancer { list: List::Local, .. }
+            | ChainKind::Sticky { list: List::Local, .. }
+            | ChainKind::ServicePort(List::Local),
+        ) => ", which has internal policy Local: only endpoints on this node are used",
+        Some(ChainKind::Sticky { .. }) => ", which has session affinity",
+        Some(ChainKind::SourceRanges { .. }) => ", which has loadBalancerSourceRanges",
+        _ => "",
     }
 }
 
 /// Why a packet is to be masqueraded.
 fn why_marked(seen: &Seen<'_>, statements: &[Statement]) -> String {
     let (service, source) = (seen.service(), seen.packet.source);
-    let is_about_cluster_ips = sets(statements).any(|set| set == "cluster-ips");
-    if statements.contains(&Statement::FibLocal(FibAddress::Source)) || seen.chain.ends_with("external-local-host") {
+    let is_about_cluster_ips = sets(statements).any(|set| set == SetKind::ClusterIps);
+    let is_of_host = matches!(seen.is_in(), Some(ChainKind::ExternalLocalHost(_)));
+    if is_of_host || statements.contains(&Statement::FibLocal(FibAddress::Source)) {
         return format!(
             "to be masqueraded: {source} is this host itself, for which external policy Local does not matter"
         );
@@ -210,6 +213,9 @@ fn why_marked(seen: &Seen<'_>, statements: &[Statement]) -> String {
             Some(why) => format!("to be masqueraded: it goes to a cluster IP, and {why}"),
             None => "to be masqueraded: everything that goes to a cluster IP is (masqueradeAll)".to_owned(),
         };
+    }
+    if seen.is_in() == Some(ChainKind::Endpoint) {
+        return format!("to be masqueraded: {source} reaches itself through {service}");
     }
     format!("to be masqueraded: {service} is reached from outside and has external policy Cluster")
 }
@@ -260,7 +266,7 @@ fn text_of(name: &[u8]) -> String {
 fn of_effect(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     let service = seen.service();
     seen.effects.iter().find_map(|effect| match effect {
-        Effect::Masquerade if sets(statements).any(|set| set == "hairpin") => Some(masquerade(format!(
+        Effect::Masquerade if sets(statements).any(|set| set == SetKind::Hairpin) => Some(masquerade(format!(
             "masqueraded: {} reaches itself through {service}, and has to see another source to answer to",
             seen.packet.source
         ))),
@@ -273,7 +279,9 @@ fn of_effect(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
             seen.packet.source
         ))),
         Effect::Refuse => Some(plain("refused: answered with ICMP port unreachable".to_owned())),
-        Effect::Mark(_) if seen.chain == MARK => Some(plain("marked for masquerading".to_owned())),
+        Effect::Mark(_) if seen.is_in() == Some(ChainKind::MarkMasq) => {
+            Some(plain("marked for masquerading".to_owned()))
+        }
         Effect::Offload => Some(plain("handed to the flowtable".to_owned())),
         _ => None,
     })
@@ -298,15 +306,15 @@ fn of_sets(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     let (packet, service) = (seen.packet, seen.service());
     let not_allowed = || reason(format!("{} is not in loadBalancerSourceRanges of {service}", packet.source));
     sets(statements).find_map(|set| match set {
-        "lb-sources" if seen.drops() => Some(not_allowed()),
-        "service-cidrs" if seen.drops() => {
+        SetKind::Sources if seen.drops() => Some(not_allowed()),
+        SetKind::ServiceCidrs if seen.drops() => {
             let ip = packet.destination;
             Some(reason(format!("no Service has this address; {ip} lies in a ServiceCIDR")))
         }
-        "cluster-ips" if seen.leads_to() == Some(REJECT) => {
+        SetKind::ClusterIps if seen.leads_to() == Some(ChainKind::Reject) => {
             Some(reason(format!("{} is a cluster IP, but no Service has {} on it", packet.destination, seen.port())))
         }
-        "nodeport-addresses" => Some(to_node_port(packet.destination)),
+        SetKind::NodePortAddresses => Some(to_node_port(packet.destination)),
         _ => None,
     })
 }
@@ -315,10 +323,10 @@ fn to_node_port(address: IpAddr) -> Sentence {
     plain(format!("no Service has this address, and {address} is an address of this node that accepts node ports"))
 }
 
-/// The sets that a rule compares with.
-fn sets(statements: &[Statement]) -> impl Iterator<Item = &str> {
+/// The kinds of sets that a rule compares with.
+fn sets(statements: &[Statement]) -> impl Iterator<Item = SetKind> {
     statements.iter().filter_map(|statement| match statement {
-        Statement::Match(_, Operand::InSet(set) | Operand::NotInSet(set)) => Some(&**set),
+        Statement::Match(_, Operand::InSet(set) | Operand::NotInSet(set)) => SetKind::of(set),
         _ => None,
     })
 }
@@ -326,63 +334,73 @@ fn sets(statements: &[Statement]) -> impl Iterator<Item = &str> {
 /// Rules that are known by the chain that they lead to or stand in.
 fn of_target(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     let (service, source) = (seen.service(), seen.packet.source);
-    if seen.chain == FIREWALL {
-        return Some(plain("dropped".to_owned()));
-    }
-    if seen.chain.starts_with("KUBE-FW") {
-        return Some(match seen.leads_to() {
-            Some(FIREWALL) => reason(format!("{source} is not in loadBalancerSourceRanges of {service}")),
-            _ => plain(format!("{source} is in loadBalancerSourceRanges of {service}")),
-        });
-    }
-    if seen.drops() && seen.chain.starts_with("KUBE-EXT-") {
-        return Some(reason(format!("{service} has external policy Local and no endpoint on this node")));
-    }
-    if seen.drops() && seen.chain == "KUBE-FORWARD" {
-        return Some(reason("the packet belongs to no known connection (conntrack.tcpBeLiberal is off)".to_owned()));
+    match seen.is_in() {
+        Some(ChainKind::Firewall) => return Some(plain("dropped".to_owned())),
+        Some(ChainKind::SourceRanges { .. }) => {
+            return Some(match seen.leads_to() {
+                Some(ChainKind::Firewall) => {
+                    reason(format!("{source} is not in loadBalancerSourceRanges of {service}"))
+                }
+                _ => plain(format!("{source} is in loadBalancerSourceRanges of {service}")),
+            });
+        }
+        Some(ChainKind::External) if seen.drops() => {
+            return Some(reason(format!("{service} has external policy Local and no endpoint on this node")));
+        }
+        Some(ChainKind::Forward) if seen.drops() => {
+            let text = "the packet belongs to no known connection (conntrack.tcpBeLiberal is off)";
+            return Some(reason(text.to_owned()));
+        }
+        _ => {}
     }
     if statements.contains(&Statement::FibLocal(FibAddress::Source)) {
         return Some(plain(format!("{source} is this host itself, for which external policy Local does not matter")));
     }
-    let leads_to = seen.leads_to()?;
-    if leads_to.starts_with("KUBE-SVC-") && is_from_pod(statements) {
-        return Some(plain(format!(
+    match seen.leads_to()? {
+        ChainKind::ServicePort(List::Cluster) if is_from_pod(statements) => Some(plain(format!(
             "{source} is a pod, for which external policy Local does not matter: all endpoints are used"
-        )));
+        ))),
+        ChainKind::ServicePort(List::Local) => {
+            Some(plain(format!("{service} has external policy Local: only endpoints on this node are used")))
+        }
+        ChainKind::ExternalLocalHost(_) => Some(plain(format!("{source} is this host itself"))),
+        leads_to => of_jump(seen, leads_to),
     }
-    if leads_to.starts_with("KUBE-SVL-") {
-        return Some(plain(format!("{service} has external policy Local: only endpoints on this node are used")));
-    }
-    if leads_to.ends_with("external-local-host") {
-        return Some(plain(format!("{source} is this host itself")));
-    }
-    of_program(seen, leads_to)
 }
 
-/// The jumps of the fixed program.
-fn of_program(seen: &Seen<'_>, leads_to: &str) -> Option<Sentence> {
+/// Explains a jump by the chain to which it leads.
+fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
     let packet = seen.packet;
-    Some(match leads_to {
-        "KUBE-SERVICES" => plain(format!("new connection to {}: looked up among the Services", target(packet))),
-        "KUBE-NODEPORTS" => to_node_port(packet.destination),
-        "KUBE-POSTROUTING" => plain("new connection that leaves: masqueraded if it is marked".to_owned()),
-        "KUBE-AFFINITY" => plain("translated connection: remembered if its Service has session affinity".to_owned()),
-        "KUBE-INPUT" | "KUBE-OUTPUT" | "KUBE-FORWARD" | "KUBE-SERVICES-FILTER" => {
-            plain(format!("new connection to {}: refused or dropped if no endpoint serves it", target(packet)))
+    let text = match leads_to {
+        ChainKind::Services => format!("new connection to {}: looked up among the Services", target(packet)),
+        ChainKind::NodePorts => return Some(to_node_port(packet.destination)),
+        ChainKind::Postrouting => "new connection that leaves: masqueraded if it is marked".to_owned(),
+        ChainKind::Affinity => "translated connection: remembered if its Service has session affinity".to_owned(),
+        ChainKind::Input | ChainKind::Output | ChainKind::Forward | ChainKind::ServicesFilter => {
+            format!("new connection to {}: refused or dropped if no endpoint serves it", target(packet))
         }
-        "KUBE-EXTERNAL-SERVICES" => plain("looked up among external addresses without endpoints".to_owned()),
-        chain if is_choice(chain) && seen.chain.contains("affinity-") && !seen.chain.contains("masq-") => {
-            plain(format!("{} does not remember {} (session affinity)", seen.service(), packet.source))
+        ChainKind::Fallback => {
+            format!("{} is not translated; looked up once more, in case its Service changed meanwhile", target(packet))
         }
-        chain if is_choice(chain) => plain(format!("an endpoint of {} is chosen", seen.service())),
+        ChainKind::ExternalServices => "looked up among external addresses without endpoints".to_owned(),
+        ChainKind::Endpoint => format!("{}: {}", seen.service(), seen.one_of_the_endpoints()),
+        chain if is_choice(chain) && matches!(seen.is_in(), Some(ChainKind::Sticky { masquerade: false, .. })) => {
+            format!("{} does not remember {} (session affinity)", seen.service(), packet.source)
+        }
+        chain if is_choice(chain) => format!("an endpoint of {} is chosen", seen.service()),
         _ => return None,
-    })
+    };
+    Some(plain(text))
 }
 
 /// Whether a chain chooses an endpoint.
-fn is_choice(chain: &str) -> bool {
-    let chain = chain.strip_prefix("nodeport-").unwrap_or(chain);
-    ["lb-", "affinity-", "KUBE-SVC-"].iter().any(|prefix| chain.starts_with(prefix))
+fn is_choice(chain: ChainKind) -> bool {
+    matches!(
+        chain,
+        ChainKind::Balancer { masquerade: false, .. }
+            | ChainKind::Sticky { masquerade: false, .. }
+            | ChainKind::ServicePort(List::Cluster)
+    )
 }
 
 fn owner(seen: &Seen<'_>) -> &'static str {

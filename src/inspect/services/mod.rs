@@ -1,7 +1,7 @@
-//! `kube-proxy services`: where each front of a Service leads right now, from the kernel's tables.
+//! `kube-proxy services`: where each frontend of a Service leads right now, from the kernel's tables.
 //!
-//! Takes names of Services or fronts, gives a line a front, or JSON. With `--stats` also the connections that the kernel tracks for each
-//! front and endpoint, with `--watch` again and again with rates. Needs no running proxy; if one runs, it tells which Services are
+//! Takes names of Services or frontends, gives a line a frontend, or JSON. With `--stats` also the connections that the kernel tracks for each
+//! frontend and endpoint, with `--watch` again and again with rates. Needs no running proxy; if one runs, it tells which Services are
 //! quarantined.
 
 mod print;
@@ -20,12 +20,12 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 
 use super::Outcome;
-use super::names::{self, FrontName, Wanted, split_port};
+use super::names::{self, FrontendName, Wanted, split_port};
 use super::output::{Format, FormatArgs, Output};
 use super::running::{self, LeftOut};
-use super::tables::{FrontView, State, View};
-use crate::logging::escaped;
-use crate::model::{Destination, Front};
+use super::tables::{FrontendView, State, View};
+use component::logging::escaped;
+use rules::model::{Destination, Frontend};
 use stats::Stats;
 
 const EXAMPLES: &str = "\
@@ -40,11 +40,11 @@ Examples:
 
 Exit codes: 0 fine; 1 a front is quarantined, or leads to what this proxy does not write, or a table is dormant; 2 could not look, or no such Service.";
 
-/// List the fronts of Services in the kernel's tables, and where they lead
+/// List the frontends of Services in the kernel's tables, and where they lead
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
-    /// Services, addresses or fronts; without any, all
+pub struct Args {
+    /// Services, addresses or frontends; without any, all
     #[arg(value_name = "NAMESPACE/NAME[:PORT] | IP | IP:PORT[/PROTO]")]
     names: Vec<Wanted>,
     #[command(flatten)]
@@ -70,7 +70,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// When the kernel's tables cannot be read, or have nothing with one of the names.
-pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     if args.only_names {
         return print_names(&View::read()?, out);
     }
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
 
 /// Prints the names of the Services, without ports.
 fn print_names(view: &View, out: &mut Output<'_>) -> Result<Outcome> {
-    let services = view.fronts.iter().filter_map(|front| front.service.as_deref());
+    let services = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
     let names: BTreeSet<&str> = services.map(|service| split_port(service).0).collect();
     names.into_iter().try_for_each(|name| out.text(format_args!("{}\n", escaped(name))))?;
     Ok(Outcome::Fine)
@@ -107,7 +107,7 @@ struct Listing {
     view: View,
     /// What the running proxy says; `None` without one.
     left_out: Option<LeftOut>,
-    /// Whether all fronts are of one Service, which was asked for by its name.
+    /// Whether all frontends are of one Service, which was asked for by its name.
     is_one_service: bool,
 }
 
@@ -116,33 +116,33 @@ impl Listing {
         Self::of(View::read()?, running::left_out(args.healthz_address), &args.names)
     }
 
-    /// The fronts with one of the names.
+    /// The frontends with one of the names.
     ///
     /// # Errors
     /// When nothing has one of the names.
     fn of(mut view: View, left_out: Option<LeftOut>, wanted: &[Wanted]) -> Result<Self> {
         if let Some(left_out) = &left_out {
-            mark_quarantined(&mut view.fronts, &left_out.quarantined_services);
+            mark_quarantined(&mut view.frontends, &left_out.quarantined_services);
         }
         for name in wanted {
-            if !view.fronts.iter().any(|front| has_name(front, name)) {
+            if !view.frontends.iter().any(|frontend| has_name(frontend, name)) {
                 return Err(unknown(&view, name));
             }
         }
         if !wanted.is_empty() {
-            view.fronts.retain(|front| wanted.iter().any(|name| has_name(front, name)));
+            view.frontends.retain(|frontend| wanted.iter().any(|name| has_name(frontend, name)));
         }
-        Ok(Self { view, left_out, is_one_service: matches!(wanted, [Wanted::Service(_) | Wanted::Front(_)]) })
+        Ok(Self { view, left_out, is_one_service: matches!(wanted, [Wanted::Service(_) | Wanted::Frontend(_)]) })
     }
 
-    /// The positions of all fronts, in order of name.
+    /// The positions of all frontends, in order of name.
     fn positions(&self) -> Vec<usize> {
-        (0..self.view.fronts.len()).collect()
+        (0..self.view.frontends.len()).collect()
     }
 
     fn outcome(&self) -> Outcome {
-        let is_wrong = |front: &FrontView| matches!(front.state, None | Some(State::Quarantined));
-        if !self.view.dormant.is_empty() || self.view.fronts.iter().any(is_wrong) {
+        let is_wrong = |frontend: &FrontendView| matches!(frontend.state, None | Some(State::Quarantined));
+        if !self.view.dormant.is_empty() || self.view.frontends.iter().any(is_wrong) {
             Outcome::Found
         } else {
             Outcome::Fine
@@ -150,40 +150,40 @@ impl Listing {
     }
 }
 
-fn mark_quarantined(fronts: &mut [FrontView], services: &[String]) {
-    for front in fronts {
-        let service = front.service.as_deref().map(|service| split_port(service).0);
+fn mark_quarantined(frontends: &mut [FrontendView], services: &[String]) {
+    for frontend in frontends {
+        let service = frontend.service.as_deref().map(|service| split_port(service).0);
         if services.iter().any(|quarantined| Some(quarantined.as_str()) == service) {
-            front.state = Some(State::Quarantined);
+            frontend.state = Some(State::Quarantined);
         }
     }
 }
 
-/// Whether a front has a name: its Service, its address, the address of an endpoint, or its own.
-fn has_name(view: &FrontView, wanted: &Wanted) -> bool {
+/// Whether a frontend has a name: its Service, its address, the address of an endpoint, or its own.
+fn has_name(view: &FrontendView, wanted: &Wanted) -> bool {
     match wanted {
         Wanted::Service(name) => view.service.as_deref().is_some_and(|service| name.names(service)),
         Wanted::Address(ip) => {
-            view.front.destination == Destination::Address(*ip)
+            view.frontend.destination == Destination::Address(*ip)
                 || view.endpoints.iter().any(|endpoint| endpoint.address.ip() == *ip)
         }
-        Wanted::Front(name) => {
-            let front = front_name(&view.front);
-            let protocol_fits = name.protocol.is_none_or(|protocol| protocol == view.front.protocol);
-            (name.address, name.port) == (front.address, front.port) && protocol_fits
+        Wanted::Frontend(name) => {
+            let frontend = frontend_name(&view.frontend);
+            let protocol_fits = name.protocol.is_none_or(|protocol| protocol == view.frontend.protocol);
+            (name.address, name.port) == (frontend.address, frontend.port) && protocol_fits
         }
     }
 }
 
-fn front_name(front: &Front) -> FrontName {
-    let address = match front.destination {
+fn frontend_name(frontend: &Frontend) -> FrontendName {
+    let address = match frontend.destination {
         Destination::Address(ip) => Some(ip),
         Destination::NodePort(_) => None,
     };
-    FrontName { address, port: front.port, protocol: Some(front.protocol) }
+    FrontendName { address, port: frontend.port, protocol: Some(frontend.protocol) }
 }
 
-/// The largest number of fronts that a message has.
+/// The largest number of frontends that a message has.
 const FEW: usize = 3;
 
 /// The error for a name that nothing has.
@@ -191,14 +191,15 @@ fn unknown(view: &View, wanted: &Wanted) -> anyhow::Error {
     match wanted {
         Wanted::Service(name) => {
             let what = names::no_service(&name.to_string());
-            let known = view.fronts.iter().filter_map(|front| front.service.as_deref());
+            let known = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
             names::unknown(&what, &name.to_string(), known)
         }
         Wanted::Address(ip) => anyhow!("no front and no endpoint in the tables of this node has the address {ip}"),
-        Wanted::Front(wanted) => {
-            let fronts = view.fronts.iter().map(|view| front_name(&view.front));
-            let near = fronts.filter(|front| front.address.is_some() && front.address == wanted.address).take(FEW);
-            let near: Vec<String> = near.map(|front| front.to_string()).collect();
+        Wanted::Frontend(wanted) => {
+            let frontends = view.frontends.iter().map(|view| frontend_name(&view.frontend));
+            let near =
+                frontends.filter(|frontend| frontend.address.is_some() && frontend.address == wanted.address).take(FEW);
+            let near: Vec<String> = near.map(|frontend| frontend.to_string()).collect();
             let hint = if near.is_empty() { String::new() } else { format!("; its address has {}", near.join(", ")) };
             anyhow!("no Service has the front {wanted} in the tables of this node{hint}")
         }

@@ -6,12 +6,12 @@ use anyhow::Result;
 use serde::{Serialize, Serializer};
 
 use super::stats::{Numbers, Stats};
-use super::{Args, Listing, front_name};
-use crate::inspect::output::{Cell, Column, Format, Output, Table, Tone};
-use crate::inspect::tables::{Affinity, FrontView, Kind, Policy, State};
-use crate::model::{Destination, Family};
+use super::{Args, Listing, frontend_name};
+use crate::output::{Cell, Column, Format, Output, Table, Tone};
+use crate::tables::{Affinity, FrontendView, Kind, Policy, State};
+use rules::model::{Destination, Family};
 
-/// Prints the listing; a table has the fronts at these positions, in this order.
+/// Prints the listing; a table has the frontends at these positions, in this order.
 ///
 /// # Errors
 /// As [`Output::text`].
@@ -53,10 +53,10 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], with_end
         }
     }
     let mut table = Table::new(columns);
-    for (position, view) in positions.iter().map(|position| (*position, &listing.view.fronts[*position])) {
+    for (position, view) in positions.iter().map(|position| (*position, &listing.view.frontends[*position])) {
         let mut row = vec![
             view.service.as_ref().map_or_else(nothing, Cell::from),
-            Cell::from(front(view)),
+            Cell::from(frontend(view)),
             view.kind.map_or_else(unknown, |kind| Cell::from(kind_name(kind))),
             state(view.state),
             view.policy.map_or_else(nothing, |policy| Cell::from(policy_name(policy))),
@@ -64,7 +64,9 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], with_end
             sources(view, with_endpoints),
             Cell::from(summary(view)),
         ];
-        row.extend(stats.into_iter().flat_map(|stats| number_cells(stats.of_front(position, view), stats.has_rates())));
+        row.extend(
+            stats.into_iter().flat_map(|stats| number_cells(stats.of_frontend(position, view), stats.has_rates())),
+        );
         table.row(row);
         if with_endpoints {
             endpoints(&mut table, position, view, stats);
@@ -73,8 +75,8 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], with_end
     table
 }
 
-/// A row for each endpoint of a front, under it.
-fn endpoints(table: &mut Table, position: usize, view: &FrontView, stats: Option<&Stats>) {
+/// A row for each endpoint of a frontend, under it.
+fn endpoints(table: &mut Table, position: usize, view: &FrontendView, stats: Option<&Stats>) {
     for endpoint in &view.endpoints {
         let text = if endpoint.local { format!("{} local", endpoint.address) } else { endpoint.address.to_string() };
         let mut row = vec![Cell::from(""); 7];
@@ -112,10 +114,10 @@ fn unknown() -> Cell {
     Cell::new(Tone::Warning, "unknown")
 }
 
-/// The front; a node port has no address, and may be one of both families.
-fn front(view: &FrontView) -> String {
-    let name = front_name(&view.front);
-    match view.front.destination {
+/// The frontend; a node port has no address, and may be one of both families.
+fn frontend(view: &FrontendView) -> String {
+    let name = frontend_name(&view.frontend);
+    match view.frontend.destination {
         Destination::NodePort(Family::V6) => format!("{name} (IPv6)"),
         _ => name.to_string(),
     }
@@ -155,7 +157,7 @@ fn affinity_text(affinity: Affinity) -> String {
     }
 }
 
-fn sources(view: &FrontView, in_full: bool) -> Cell {
+fn sources(view: &FrontendView, in_full: bool) -> Cell {
     let Some(sources) = &view.sources else { return Cell::from("any") };
     let shown = if in_full { sources.len() } else { FEW_SOURCES };
     let mut texts: Vec<String> = sources.iter().take(shown).map(ToString::to_string).collect();
@@ -165,7 +167,7 @@ fn sources(view: &FrontView, in_full: bool) -> Cell {
     if texts.is_empty() { Cell::new(Tone::Warning, "none") } else { Cell::from(texts.join(", ")) }
 }
 
-fn summary(view: &FrontView) -> String {
+fn summary(view: &FrontendView) -> String {
     let local = view.endpoints.iter().filter(|endpoint| endpoint.local).count();
     match view.endpoints.len() {
         0 => "none".to_owned(),
@@ -187,7 +189,7 @@ fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
             (&left_out.oversized_services, "they need more elements than --service-elements-limit"),
         ] {
             if !services.is_empty() {
-                let names = crate::logging::escaped(&services.join(", "));
+                let names = component::logging::escaped(&services.join(", "));
                 out.text(format_args!("Not as they should be: {names} ({why})\n"))?;
             }
         }
@@ -230,7 +232,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// The fronts, one after the other, so that the document is never in memory as a whole.
+/// The frontends, one after the other, so that the document is never in memory as a whole.
 struct Services<'a> {
     listing: &'a Listing,
     stats: Option<&'a Stats>,
@@ -238,8 +240,8 @@ struct Services<'a> {
 
 impl Serialize for Services<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fronts = self.listing.view.fronts.iter().enumerate();
-        serializer.collect_seq(fronts.map(|(position, view)| service(position, view, self.stats)))
+        let frontends = self.listing.view.frontends.iter().enumerate();
+        serializer.collect_seq(frontends.map(|(position, view)| service(position, view, self.stats)))
     }
 }
 
@@ -247,7 +249,8 @@ impl Serialize for Services<'_> {
 #[serde(rename_all = "camelCase")]
 struct ServiceFields<'a> {
     service: Option<&'a str>,
-    front: FrontFields,
+    #[serde(rename = "front")]
+    frontend: FrontendFields,
     state: Option<State>,
     policy: Option<Policy>,
     affinity_seconds: Option<u64>,
@@ -260,7 +263,7 @@ struct ServiceFields<'a> {
 }
 
 #[derive(Serialize)]
-struct FrontFields {
+struct FrontendFields {
     address: Option<IpAddr>,
     port: u16,
     protocol: &'static str,
@@ -277,9 +280,9 @@ struct EndpointFields {
     stats: Option<Numbers>,
 }
 
-fn service<'a>(position: usize, view: &'a FrontView, stats: Option<&Stats>) -> ServiceFields<'a> {
-    let name = front_name(&view.front);
-    let endpoint = |endpoint: &crate::inspect::tables::EndpointView| EndpointFields {
+fn service<'a>(position: usize, view: &'a FrontendView, stats: Option<&Stats>) -> ServiceFields<'a> {
+    let name = frontend_name(&view.frontend);
+    let endpoint = |endpoint: &crate::tables::EndpointView| EndpointFields {
         address: endpoint.address.ip(),
         port: endpoint.address.port(),
         local: endpoint.local,
@@ -287,12 +290,12 @@ fn service<'a>(position: usize, view: &'a FrontView, stats: Option<&Stats>) -> S
     };
     ServiceFields {
         service: view.service.as_deref(),
-        front: FrontFields {
+        frontend: FrontendFields {
             address: name.address,
             port: name.port,
-            protocol: view.front.protocol.api_name(),
+            protocol: view.frontend.protocol.api_name(),
             kind: view.kind,
-            family: view.front.family().to_string(),
+            family: view.frontend.family().to_string(),
         },
         state: view.state,
         policy: view.policy,
@@ -301,6 +304,6 @@ fn service<'a>(position: usize, view: &'a FrontView, stats: Option<&Stats>) -> S
         restricted: view.sources.is_some(),
         source_ranges: view.sources.iter().flatten().map(ToString::to_string).collect(),
         endpoints: view.endpoints.iter().map(endpoint).collect(),
-        stats: stats.map(|stats| stats.of_front(position, view)),
+        stats: stats.map(|stats| stats.of_frontend(position, view)),
     }
 }

@@ -1,13 +1,13 @@
-//! The connections of each front and endpoint, from one walk over what the kernel tracks.
+//! The connections of each frontend and endpoint, from one walk over what the kernel tracks.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::conntrack::traffic::{Count, Fronts, Look, Memory, Walk};
-use crate::inspect::tables::{EndpointView, FrontView, View};
-use crate::kernel::each_connection;
+use crate::tables::{EndpointView, FrontendView, View};
+use crate::traffic::{Count, Frontends, Look, Memory, Walk};
+use node::kernel::each_connection;
 
 /// The last walk, and what the next one is compared with.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(super) struct Stats {
     elapsed: Option<Duration>,
 }
 
-/// The numbers of a front or an endpoint. Packets and bytes are those of tracked connections, in both directions; `None` where the kernel
+/// The numbers of a frontend or an endpoint. Packets and bytes are those of tracked connections, in both directions; `None` where the kernel
 /// does not account them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -48,13 +48,16 @@ pub(super) struct Rates {
 }
 
 impl Stats {
-    /// Counts the connections of these fronts.
+    /// Counts the connections of these frontends.
     ///
     /// # Errors
     /// When the kernel does not list them.
     pub(super) fn count(&mut self, view: &View) -> Result<()> {
-        let fronts = Fronts::new(view.fronts.iter().map(|front| front.front), view.node_addresses.iter().copied());
-        let mut walk = Walk::new(&fronts, self.memory.as_ref().map(|(memory, _)| memory));
+        let frontends = Frontends::new(
+            view.frontends.iter().map(|frontend| frontend.frontend),
+            view.node_addresses.iter().copied(),
+        );
+        let mut walk = Walk::new(&frontends, self.memory.as_ref().map(|(memory, _)| memory));
         each_connection(|connection| walk.add(connection))
             .context("cannot list the connections that the kernel tracks (this needs CAP_NET_ADMIN)")?;
         let (look, memory) = walk.finish();
@@ -65,10 +68,10 @@ impl Stats {
         Ok(())
     }
 
-    /// The numbers of the front at a position of the view.
-    pub(super) fn of_front(&self, position: usize, front: &FrontView) -> Numbers {
-        let numbers = self.look.fronts.get(position).map_or_else(Numbers::default, |count| self.numbers(count));
-        Numbers { counted: front.counted, ..numbers }
+    /// The numbers of the frontend at a position of the view.
+    pub(super) fn of_frontend(&self, position: usize, frontend: &FrontendView) -> Numbers {
+        let numbers = self.look.frontends.get(position).map_or_else(Numbers::default, |count| self.numbers(count));
+        Numbers { counted: frontend.counted, ..numbers }
     }
 
     /// The numbers of one of its endpoints.

@@ -4,9 +4,9 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::inspect::output::Format;
-use crate::inspect::tables::{Affinity, EndpointView, Kind, Policy};
-use crate::model::{Family, Protocol};
+use crate::output::Format;
+use crate::tables::{Affinity, EndpointView, Kind, Policy};
+use rules::model::{Family, Protocol};
 
 #[derive(Parser)]
 struct Line {
@@ -18,7 +18,7 @@ fn args(words: &[&str]) -> Args {
     Line::parse_from(std::iter::once(&"services").chain(words)).args
 }
 
-fn front(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoints: &[(&str, bool)]) -> FrontView {
+fn frontend(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoints: &[(&str, bool)]) -> FrontendView {
     let destination =
         address.map_or(Destination::NodePort(Family::V4), |address| Destination::Address(address.parse().unwrap()));
     let endpoint = |(address, local): &(&str, bool)| EndpointView {
@@ -26,14 +26,15 @@ fn front(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoints:
         local: *local,
         counted: None,
     };
-    FrontView {
+    FrontendView {
         service: Some(service.into()),
-        front: Front { destination, protocol: Protocol::Tcp, port },
+        frontend: Frontend { destination, protocol: Protocol::Tcp, port },
         kind: Some(kind),
         state: Some(if endpoints.is_empty() { State::Refused } else { State::Served }),
         policy: Some(Policy::Cluster),
         affinity: None,
         counted: None,
+        shares_counters: false,
         sources: None,
         endpoints: endpoints.iter().map(endpoint).collect(),
     }
@@ -41,14 +42,14 @@ fn front(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoints:
 
 fn view() -> View {
     let endpoints = [("10.244.1.10:8080", true), ("10.244.2.10:8080", false)];
-    let mut web = front("shop/web:http", Some("10.96.0.10"), 80, Kind::ClusterIP, &endpoints);
+    let mut web = frontend("shop/web:http", Some("10.96.0.10"), 80, Kind::ClusterIP, &endpoints);
     web.affinity = Some(Affinity { seconds: Some(10_800), clients: 3 });
-    let mut balancer = front("shop/web:http", Some("198.51.100.1"), 80, Kind::LoadBalancer, &endpoints);
+    let mut balancer = frontend("shop/web:http", Some("198.51.100.1"), 80, Kind::LoadBalancer, &endpoints);
     let ranges = ["10.0.0.0/8", "192.0.2.0/24", "203.0.113.0/24"];
     balancer.sources = Some(ranges.map(|range| range.parse().unwrap()).to_vec());
-    let node_port = front("shop/web:http", None, 30080, Kind::NodePort, &endpoints);
-    let idle = front("shop/idle", Some("10.96.0.11"), 80, Kind::ClusterIP, &[]);
-    View { fronts: vec![idle, web, balancer, node_port], ..View::default() }
+    let node_port = frontend("shop/web:http", None, 30080, Kind::NodePort, &endpoints);
+    let idle = frontend("shop/idle", Some("10.96.0.11"), 80, Kind::ClusterIP, &[]);
+    View { frontends: vec![idle, web, balancer, node_port], ..View::default() }
 }
 
 fn listing(words: &[&str]) -> Result<Listing> {
@@ -64,16 +65,16 @@ fn printed(words: &[&str]) -> String {
 }
 
 #[test]
-fn a_name_selects_the_fronts_that_have_it() {
-    let count = |word: &str| listing(&[word]).unwrap().view.fronts.len();
-    assert_eq!(listing(&[]).unwrap().view.fronts.len(), 4);
+fn a_name_selects_the_frontends_that_have_it() {
+    let count = |word: &str| listing(&[word]).unwrap().view.frontends.len();
+    assert_eq!(listing(&[]).unwrap().view.frontends.len(), 4);
     assert_eq!(count("shop/web"), 3);
     assert_eq!(count("shop/web:http"), 3);
     assert_eq!(count("10.96.0.10"), 1);
     assert_eq!(count("10.96.0.10:80/tcp"), 1);
     assert_eq!(count("*:30080"), 1);
     assert_eq!(count("10.244.2.10"), 3);
-    assert_eq!(listing(&["shop/idle", "10.96.0.10"]).unwrap().view.fronts.len(), 2);
+    assert_eq!(listing(&["shop/idle", "10.96.0.10"]).unwrap().view.frontends.len(), 2);
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn a_name_that_nothing_has_is_an_error_with_near_names() {
 }
 
 #[test]
-fn the_table_has_a_line_a_front_and_one_service_also_its_endpoints() {
+fn the_table_has_a_line_a_frontend_and_one_service_also_its_endpoints() {
     let all = "\
 SERVICE        FRONT                KIND          STATE    POLICY   AFFINITY           SOURCES                           ENDPOINTS
 shop/idle      10.96.0.11:80/TCP    ClusterIP     refused  Cluster  -                  any                               none
@@ -135,7 +136,7 @@ fn json_has_the_documented_fields_in_any_case() {
 fn quarantined_services_are_told_apart_and_end_with_1() {
     let left_out = LeftOut { quarantined_services: vec!["shop/web".to_owned()], oversized_services: Vec::new() };
     let listing = Listing::of(view(), Some(left_out), &[]).unwrap();
-    let states: Vec<_> = listing.view.fronts.iter().map(|front| front.state).collect();
+    let states: Vec<_> = listing.view.frontends.iter().map(|frontend| frontend.state).collect();
     let quarantined = Some(State::Quarantined);
     assert_eq!(states, [Some(State::Refused), quarantined, quarantined, quarantined]);
     assert_eq!(listing.outcome(), Outcome::Found);
@@ -150,9 +151,9 @@ fn quarantined_services_are_told_apart_and_end_with_1() {
 }
 
 #[test]
-fn a_front_that_leads_elsewhere_ends_with_1() {
+fn a_frontend_that_leads_elsewhere_ends_with_1() {
     let mut view = view();
-    view.fronts[0].state = None;
+    view.frontends[0].state = None;
     assert_eq!(Listing::of(view, None, &[]).unwrap().outcome(), Outcome::Found);
 }
 

@@ -10,14 +10,14 @@ use anyhow::Result;
 
 use super::stats::Stats;
 use super::{Args, Listing, print};
-use crate::inspect::Outcome;
-use crate::inspect::output::{Output, Tone};
-use crate::inspect::screen::{Input, Key, Line, Screen, end_by};
+use crate::Outcome;
+use crate::output::{Output, Tone};
+use crate::screen::{Input, Key, Line, Screen, end_by};
 
-/// What the fronts are ordered by.
+/// What the frontends are ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The name of the Service, then the front.
+    /// The name of the Service, then the frontend.
     #[default]
     Name,
     /// New connections a second, the most first.
@@ -27,10 +27,10 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// The positions of the listing's fronts.
+    /// The positions of the listing's frontends.
     fn positions(self, listing: &Listing, stats: &Stats) -> Vec<usize> {
-        let (fronts, mut positions) = (&listing.view.fronts, listing.positions());
-        let numbers = |position: &usize| stats.of_front(*position, &fronts[*position]);
+        let (frontends, mut positions) = (&listing.view.frontends, listing.positions());
+        let numbers = |position: &usize| stats.of_frontend(*position, &frontends[*position]);
         let new = |position: &usize| numbers(position).rates.map_or(0.0, |rates| rates.connections_per_second);
         match self {
             Self::Name => {}

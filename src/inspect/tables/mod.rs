@@ -1,7 +1,7 @@
-//! What the kernel's tables say about Services: fronts, endpoints, affinity, state. For both layouts, and without Kubernetes.
+//! Services as the kernel's tables have them: frontends, endpoints, affinity, state. For all layouts, and without the API server.
 //!
-//! Takes the sets, rules and elements of `ip kube-proxy` and `ip6 kube-proxy`, gives [`FrontView`]s. `collect` keeps of each object what
-//! is needed, so that a large table is never held twice; `resolve` follows each front to its endpoints.
+//! Takes the sets, rules and elements of `ip kube-proxy` and `ip6 kube-proxy`, gives [`FrontendView`]s. `collect` keeps of each object what
+//! is needed, so that a large table is never held twice; `resolve` follows each frontend to its endpoints.
 //!
 //! Invariants: everything comes from the kernel, also what another program has changed; what the tables do not tell is `None` and is
 //! never guessed.
@@ -19,23 +19,21 @@ use anyhow::{Result, anyhow, bail};
 use ipnet::IpNet;
 use nft::{Connection, ReadError, TableName, Walked};
 
-use crate::model::{Family, Front};
 use collect::Collected;
+use rules::model::{Family, Frontend};
+use rules::ruleset::names::TABLE;
 
-/// The name of the table of each family.
-const TABLE: &str = "kube-proxy";
-
-/// A front, and where it leads.
+/// A frontend, and where it leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FrontView {
-    /// `namespace/name:port`, or `namespace/name` when the port has no name, from the comment of the front's element. A name that is
+pub(crate) struct FrontendView {
+    /// `namespace/name:port`, or `namespace/name` when the port has no name, from the comment of the frontend's element. A name that is
     /// longer than a comment is cut and ends with `...`. `None` when the element has no comment, as one of another program.
     pub(crate) service: Option<Arc<str>>,
     /// What clients connect to.
-    pub(crate) front: Front,
+    pub(crate) frontend: Frontend,
     /// What it is to its Service.
     pub(crate) kind: Option<Kind>,
-    /// What becomes of a new connection. `None` when the front leads to something that the proxy does not write.
+    /// What becomes of a new connection. `None` when the frontend leads to something that the proxy does not write.
     pub(crate) state: Option<State>,
     /// The traffic policy that applies to it.
     pub(crate) policy: Option<Policy>,
@@ -45,22 +43,24 @@ pub(crate) struct FrontView {
     pub(crate) sources: Option<Vec<IpNet>>,
     /// The connections that counters counted, if `nftables.counters` is on.
     pub(crate) counted: Option<u64>,
+    /// Whether its endpoints have counters that all frontends of the service port share, as chains of endpoints have.
+    pub(crate) shares_counters: bool,
     /// Where it leads, sorted by address.
     pub(crate) endpoints: Vec<EndpointView>,
 }
 
-/// An endpoint of a front.
+/// An endpoint of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EndpointView {
     /// Its address and port.
     pub(crate) address: SocketAddr,
     /// Whether it is on this node.
     pub(crate) local: bool,
-    /// The connections that counters counted, if there are any.
+    /// The connections that counters counted, if there are any; of a chain of an endpoint those of all frontends of the service port.
     pub(crate) counted: Option<u64>,
 }
 
-/// What a front is to its Service.
+/// What a frontend is to its Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub(crate) enum Kind {
     /// The Service's own address.
@@ -73,7 +73,7 @@ pub(crate) enum Kind {
     NodePort,
 }
 
-/// What becomes of a new connection to a front.
+/// What becomes of a new connection to a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
@@ -83,11 +83,11 @@ pub(crate) enum State {
     Refused,
     /// It is dropped, because the policy is Local and no endpoint is on this node.
     Dropped,
-    /// The kernel refused the Service, so that its fronts may not be as they should. Only the running proxy tells this.
+    /// The kernel refused the Service, so that its frontends may not be as they should. Only the running proxy tells this.
     Quarantined,
 }
 
-/// The traffic policy of a front: the internal one for cluster IPs, the external one for all others.
+/// The traffic policy of a frontend: the internal one for cluster IPs, the external one for all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) enum Policy {
     /// All endpoints.
@@ -96,7 +96,7 @@ pub(crate) enum Policy {
     Local,
 }
 
-/// Session affinity of a front.
+/// Session affinity of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Affinity {
     /// How long a client is remembered after its last connection; `None` when the rules do not tell.
@@ -105,23 +105,23 @@ pub(crate) struct Affinity {
     pub(crate) clients: u64,
 }
 
-/// What both tables hold.
+/// The content of both tables.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    /// The fronts, sorted by Service, kind and front.
-    pub(crate) fronts: Vec<FrontView>,
+    /// The frontends, sorted by Service, kind and frontend.
+    pub(crate) frontends: Vec<FrontendView>,
     /// The number of objects in the tables that this program cannot read, because another program wrote them.
     pub(crate) unreadable: usize,
     /// The families whose table another program has made dormant: no packet passes its rules.
     pub(crate) dormant: Vec<Family>,
-    /// The families whose table changed each time while it was read, so that a front or an endpoint may be missing or old.
+    /// The families whose table changed each time while it was read, so that a frontend or an endpoint may be missing or old.
     pub(crate) changing: Vec<Family>,
     /// The addresses of this node that accept node ports.
     pub(crate) node_addresses: Vec<IpAddr>,
 }
 
 impl View {
-    /// What the tables of both families hold now.
+    /// Reads the tables of both families.
     ///
     /// # Errors
     /// When the kernel refuses to list them, or has neither.
@@ -158,13 +158,15 @@ impl View {
         self.dormant.extend(is_dormant.then_some(family));
         self.unreadable += collected.unreadable;
         self.node_addresses.extend(&collected.node_addresses);
-        let fronts = resolve::fronts(family, collected).into_iter();
-        self.fronts.extend(fronts.map(|front| FrontView { state: front.state.filter(|_| !is_dormant), ..front }));
+        let frontends = resolve::frontends(family, collected).into_iter();
+        self.frontends.extend(
+            frontends.map(|frontend| FrontendView { state: frontend.state.filter(|_| !is_dormant), ..frontend }),
+        );
     }
 
     fn sort(&mut self) {
-        self.fronts.sort_by(|a, b| {
-            let key = |view: &FrontView| (view.kind, view.front);
+        self.frontends.sort_by(|a, b| {
+            let key = |view: &FrontendView| (view.kind, view.frontend);
             a.service.cmp(&b.service).then_with(|| key(a).cmp(&key(b)))
         });
     }

@@ -1,9 +1,9 @@
-//! Follows each front to its endpoints. Pure.
+//! Follows each frontend to its endpoints. Pure.
 //!
-//! A front's element leads to a chain whose name says what it does (`nft/README.md`). Layout `maps`: `lb-N`, with `masq-` before it for
+//! A frontend's element leads to a chain whose name says what it does (`nft/README.md`). Layout `maps`: `lb-N`, with `masq-` before it for
 //! external traffic, `local-` in it for the endpoints of this node, `affinity-` when clients are remembered, or `external-local`.
-//! Layout `chains`: `KUBE-FW-H` to `KUBE-EXT-H` to `KUBE-SVC-H` or `KUBE-SVL-H`, which are found by their rules. The endpoints of a front
-//! are elements in either layout.
+//! Layout `chains`: `KUBE-FW-H` to `KUBE-EXT-H` to `KUBE-SVC-H` or `KUBE-SVL-H`, which are found by their rules. Endpoints are elements of
+//! maps, or chains `KUBE-SEP-H` to which the maps of these chains lead.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,50 +12,63 @@ use foldhash::HashSet;
 use ipnet::IpNet;
 
 use super::collect::{Chain, Collected, Record, Slot, Target};
-use super::{Affinity, EndpointView, FrontView, Kind, Policy, State};
-use crate::model::{Destination, Family, Front};
-use crate::ruleset::notes::{EXTERNAL_IP, POLICY_LOCAL, service_port};
+use super::{Affinity, EndpointView, FrontendView, Kind, Policy, State};
+use rules::model::{Destination, Family, Frontend};
+use rules::ruleset::kinds::{ChainKind, SetKind};
+use rules::ruleset::names::{List, chain};
+use rules::ruleset::notes::{EXTERNAL_IP, POLICY_LOCAL, service_port};
 
-/// The fronts of a family's table.
-pub(super) fn fronts(family: Family, mut collected: Collected) -> Vec<FrontView> {
-    let records = std::mem::take(&mut collected.fronts);
-    let of_family = records.into_iter().filter(|(front, _)| front.family() == family);
+/// The frontends of a family's table.
+pub(super) fn frontends(family: Family, mut collected: Collected) -> Vec<FrontendView> {
+    let records = std::mem::take(&mut collected.frontends);
+    let of_family = records.into_iter().filter(|(frontend, _)| frontend.family() == family);
     // Without a verdict nothing leads to what the other maps hold for it.
     let known = of_family.filter(|(_, record)| record.target.is_some() || record.is_refused);
-    known.map(|(front, record)| view(&collected, front, record)).collect()
+    known.map(|(frontend, record)| view(&collected, frontend, record)).collect()
 }
 
-fn view(collected: &Collected, front: Front, mut record: Record) -> FrontView {
+fn view(collected: &Collected, frontend: Frontend, mut record: Record) -> FrontendView {
     let way = match record.target.take() {
-        Some(Target::Chain(chain)) if chain.starts_with("KUBE-") => in_chains(collected, &chain),
+        Some(Target::Chain(chain)) if chain.starts_with(chain::OF_IPTABLES_MODE) => in_chains(collected, &chain),
         Some(Target::Chain(chain)) => in_maps(&chain, &record),
         Some(Target::Drop) => Way { is_dropped: true, ends: true, policy: Some(Policy::Local), ..Way::default() },
         Some(Target::Other) | None => Way { ends: true, ..Way::default() },
     };
-    let endpoints = if way.ends { Vec::new() } else { endpoints(collected, front, &mut record, way.only_local) };
-    let learns = record.learns.as_ref().filter(|_| !way.ends).and_then(|chain| collected.chain(chain));
+    let (cluster, local) = (endpoint_chains(collected, &way.cluster), endpoint_chains(collected, &way.local));
+    let shares_counters = !(cluster.is_empty() && local.is_empty());
+    record.cluster.extend(cluster.iter().filter_map(|chain| chain.endpoint));
+    record.local.extend(local.iter().filter_map(|chain| chain.endpoint));
+    let affinity = match record.learns.as_ref().filter(|_| !way.ends).and_then(|chain| collected.chain(chain)) {
+        Some(chain) => affinity(collected, chain),
+        None => affinity_of_chains(collected, if cluster.is_empty() { &local } else { &cluster }),
+    };
+    let endpoints = match way.ends {
+        true => Vec::new(),
+        false => endpoints(collected, frontend, &mut record, way.only_local, shares_counters),
+    };
     let notes = record.comment.as_deref().unwrap_or_default();
     let is_restricted = record.is_restricted || way.sources.is_some();
     let mut sources: Vec<IpNet> = record.sources.into_iter().chain(way.sources.into_iter().flatten()).collect();
-    // The proxy adds the front's own address where a range holds the node's.
+    // The proxy adds the frontend's own address where a range holds the node's.
     sources.retain(|range| {
-        Destination::Address(range.addr()) != front.destination || range.prefix_len() != max_len(range)
+        Destination::Address(range.addr()) != frontend.destination || range.prefix_len() != max_len(range)
     });
     sources.sort();
     let policy = way.policy.or_else(|| notes.ends_with(POLICY_LOCAL).then_some(Policy::Local));
-    FrontView {
+    FrontendView {
         service: record.comment.as_deref().map(|comment| Arc::from(service_port(comment))),
-        front,
-        kind: kind(collected, front, is_restricted, notes),
+        frontend,
+        kind: kind(collected, frontend, is_restricted, notes),
         state: match (record.is_refused, way.is_dropped) {
             (true, _) => Some(State::Refused),
             (false, true) => Some(State::Dropped),
             (false, false) => (way.is_known && !endpoints.is_empty()).then_some(State::Served),
         },
-        // A refused front leads nowhere; the proxy notes the policy when it is Local.
+        // A refused frontend leads nowhere; the proxy notes the policy when it is Local.
         policy: policy.or_else(|| (record.is_refused && !is_cut(notes)).then_some(Policy::Cluster)),
-        affinity: learns.and_then(|chain| affinity(collected, chain)),
+        affinity,
         counted: record.counted,
+        shares_counters,
         sources: is_restricted.then_some(sources),
         endpoints,
     }
@@ -70,8 +83,8 @@ fn is_cut(comment: &str) -> bool {
     comment.is_empty() || comment.ends_with("...")
 }
 
-fn kind(collected: &Collected, front: Front, is_restricted: bool, notes: &str) -> Option<Kind> {
-    match front.destination {
+fn kind(collected: &Collected, frontend: Frontend, is_restricted: bool, notes: &str) -> Option<Kind> {
+    match frontend.destination {
         Destination::NodePort(_) => Some(Kind::NodePort),
         Destination::Address(ip) if collected.cluster_ips.contains(&ip) => Some(Kind::ClusterIP),
         Destination::Address(_) if notes.contains(EXTERNAL_IP) => Some(Kind::ExternalIP),
@@ -80,7 +93,7 @@ fn kind(collected: &Collected, front: Front, is_restricted: bool, notes: &str) -
     }
 }
 
-/// What is found on the way from a front to its endpoints.
+/// The facts found on the way from a frontend to its endpoints.
 #[derive(Default)]
 struct Way {
     /// Whether the proxy writes such a way. The endpoints behind another one may still be used; whether they are is not known.
@@ -93,14 +106,21 @@ struct Way {
     only_local: bool,
     policy: Option<Policy>,
     sources: Option<Vec<IpNet>>,
+    /// The chains that choose among all endpoints, and among those on this node (layout `chains`).
+    cluster: Option<Arc<str>>,
+    local: Option<Arc<str>>,
 }
 
 /// Layout `maps`: the name of the chain says what it does.
 fn in_maps(chain: &str, record: &Record) -> Way {
-    let by_origin = chain.ends_with("external-local");
-    let name = chain.trim_start_matches("nodeport-").trim_start_matches("masq-");
-    let only_local = name.starts_with("lb-local-") || name.starts_with("affinity-local-");
-    let is_known = by_origin || name.starts_with("lb-") || name.starts_with("affinity-");
+    let kind = ChainKind::of(chain);
+    let by_origin = matches!(kind, Some(ChainKind::ExternalLocal(_)));
+    let list = match kind {
+        Some(ChainKind::Balancer { list, .. } | ChainKind::Sticky { list, .. }) => Some(list),
+        _ => None,
+    };
+    let only_local = list == Some(List::Local);
+    let is_known = by_origin || list.is_some();
     let policy = if by_origin || only_local { Policy::Local } else { Policy::Cluster };
     Way {
         is_known,
@@ -111,7 +131,7 @@ fn in_maps(chain: &str, record: &Record) -> Way {
     }
 }
 
-/// The largest number of chains from a front to the choice of an endpoint: `KUBE-FW-H`, `KUBE-EXT-H`, `KUBE-SVC-H`.
+/// The largest number of chains from a frontend to the choice of an endpoint: `KUBE-FW-H`, `KUBE-EXT-H`, `KUBE-SVC-H`.
 const MAX_STEPS: usize = 4;
 
 /// Layout `chains`.
@@ -120,53 +140,87 @@ fn in_chains(collected: &Collected, first: &str) -> Way {
     let mut name = first;
     for _ in 0..MAX_STEPS {
         let Some(chain) = collected.chain(name) else { return way };
-        if name.starts_with("KUBE-FW") {
-            way.sources = Some(chain.sources.clone());
-        } else if name.starts_with("KUBE-EXT-") {
-            let local = chain.gotos.iter().any(|to| to.starts_with("KUBE-SVL-"));
-            way.is_dropped = chain.drops && !local;
-            way.policy = (local || chain.drops).then_some(Policy::Local);
-        } else if name.starts_with("KUBE-SVC-") || name.starts_with("KUBE-SVL-") {
-            way.only_local = name.starts_with("KUBE-SVL-");
-            way.is_known = true;
-            way.policy = way.policy.or(Some(if way.only_local { Policy::Local } else { Policy::Cluster }));
-            return way;
+        match ChainKind::of(name) {
+            Some(ChainKind::SourceRanges { .. }) => way.sources = Some(chain.sources.clone()),
+            Some(ChainKind::External) => {
+                way.local = chain.gotos.iter().find(|to| is_local(to)).cloned();
+                way.is_dropped = chain.drops && way.local.is_none();
+                way.policy = (way.local.is_some() || chain.drops).then_some(Policy::Local);
+            }
+            Some(ChainKind::ServicePort(list)) => {
+                way.only_local = list == List::Local;
+                *if way.only_local { &mut way.local } else { &mut way.cluster } = Some(name.into());
+                way.is_known = true;
+                way.policy = way.policy.or(Some(if way.only_local { Policy::Local } else { Policy::Cluster }));
+                return way;
+            }
+            _ => {}
         }
         match chain.gotos.first() {
-            Some(next) if next.starts_with("KUBE-") => name = next,
+            Some(next) if next.starts_with(chain::OF_IPTABLES_MODE) => name = next,
             _ => return way,
         }
     }
     way
 }
 
-/// The endpoints of a front, sorted by address.
-fn endpoints(collected: &Collected, front: Front, record: &mut Record, only_local: bool) -> Vec<EndpointView> {
+/// Whether a chain chooses among the endpoints on this node.
+fn is_local(chain: &str) -> bool {
+    ChainKind::of(chain) == Some(ChainKind::ServicePort(List::Local))
+}
+
+/// The chains of endpoints that a chain `KUBE-SVC-H` or `KUBE-SVL-H` chooses among.
+fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Vec<&'a Chain> {
+    let Some(name) = chain else { return Vec::new() };
+    let gotos = collected.chain(name).map_or(&[][..], |chain| &chain.gotos);
+    let names = collected.verdict_maps.get(name).map_or(gotos, Vec::as_slice);
+    let chains = names.iter().filter_map(|name| collected.chain(name));
+    chains.filter(|chain| chain.endpoint.is_some()).collect()
+}
+
+/// The session affinity of chains of endpoints: each has a set of clients.
+fn affinity_of_chains(collected: &Collected, chains: &[&Chain]) -> Option<Affinity> {
+    let mut sets = chains.iter().filter_map(|chain| chain.learns.first()).peekable();
+    let (_, seconds) = *sets.peek()?;
+    let clients = sets.filter_map(|(set, _)| collected.clients.get(set)).sum();
+    Some(Affinity { seconds: *seconds, clients })
+}
+
+/// The endpoints of a frontend, sorted by address.
+fn endpoints(
+    collected: &Collected,
+    frontend: Frontend,
+    record: &mut Record,
+    only_local: bool,
+    shares_counters: bool,
+) -> Vec<EndpointView> {
     let here = std::mem::take(&mut record.local);
     let mut slots: Vec<Slot> = if only_local { Vec::new() } else { std::mem::take(&mut record.cluster) };
     let local: HashSet<SocketAddr> = here.iter().map(|(address, _)| *address).collect();
     slots.extend(here);
     slots.sort_unstable();
-    // An endpoint of both lists has two slots.
+    // An endpoint of both lists has two slots, or one chain.
     slots.dedup_by(|later, first| {
         let same = later.0 == first.0;
-        if same {
+        if same && !shares_counters {
             first.1 = first.1.zip(later.1).map(|(a, b)| a + b).or(first.1).or(later.1);
         }
         same
     });
     let is_here =
-        |address: &SocketAddr| local.contains(address) || collected.local.contains(&(*address, front.protocol));
+        |address: &SocketAddr| local.contains(address) || collected.local.contains(&(*address, frontend.protocol));
     let endpoint = |(address, counted)| EndpointView { local: is_here(&address), address, counted };
     slots.into_iter().map(endpoint).collect()
 }
 
-/// The affinity that a chain learns for: its maps for the cluster list and for the local list have the same clients.
+/// Session affinity of a chain `learn-affinity-X`. Its map for the local list has no client that the one for the cluster list has not, so
+/// that the larger number is that of all clients.
 fn affinity(collected: &Collected, chain: &Chain) -> Option<Affinity> {
     let (_, seconds) = chain.learns.first()?;
-    let clients = |is_local: bool| -> u64 {
-        let maps = chain.learns.iter().filter(|(map, _)| map.starts_with("affinity-local-") == is_local);
+    let clients = |list: List| -> u64 {
+        let of_list = SetKind::Clients(list);
+        let maps = chain.learns.iter().filter(|(map, _)| SetKind::of(map) == Some(of_list));
         maps.filter_map(|(map, _)| collected.clients.get(map)).sum()
     };
-    Some(Affinity { seconds: *seconds, clients: clients(false).max(clients(true)) })
+    Some(Affinity { seconds: *seconds, clients: clients(List::Cluster).max(clients(List::Local)) })
 }

@@ -1,4 +1,4 @@
-//! Fronts from the objects of a table, as the proxy and other programs write them. Whole tables are in `tests/packets/inspect`.
+//! Frontends from the objects of a table, as the proxy and other programs write them. Whole tables are in `tests/packets/inspect`.
 
 use nft::decode::{DecodeError, RawElement};
 use nft::expr::FibAddress;
@@ -6,7 +6,7 @@ use nft::statement::Operand;
 use nft::{Data, DataType, Element, Field, Item, Rule, Set, SetFlags, Statement, Types, Value, Verdict};
 
 use super::*;
-use crate::model::{Destination, Protocol};
+use rules::model::{Destination, Protocol};
 
 /// A table under construction.
 struct TableOf(Collected);
@@ -28,7 +28,7 @@ impl TableOf {
         self
     }
 
-    /// A front in a map of verdicts.
+    /// A frontend in a map of verdicts.
     fn leads(self, map: &str, key: Data, verdict: Verdict, comment: &str) -> Self {
         let comment = (!comment.is_empty()).then(|| comment.into());
         self.element(map, Element { comment, ..Element::mapping(key, Value::Verdict(verdict)) })
@@ -41,11 +41,11 @@ impl TableOf {
         self
     }
 
-    fn fronts(self) -> Vec<FrontView> {
+    fn frontends(self) -> Vec<FrontendView> {
         let mut view = View::default();
         view.add(Family::V4, self.0, false);
         view.sort();
-        view.fronts
+        view.frontends
     }
 }
 
@@ -65,7 +65,7 @@ fn goto(chain: &str) -> Verdict {
     Verdict::Goto(chain.into())
 }
 
-/// A front of shop/web with one slot.
+/// A frontend of shop/web with one slot.
 fn served(chain: &str) -> TableOf {
     TableOf::new()
         .element("cluster-ips", Element::new(ip("10.96.0.1").into()))
@@ -73,37 +73,37 @@ fn served(chain: &str) -> TableOf {
         .element("endpoints", slot("10.96.0.1"))
 }
 
-/// The first slot of a front.
-fn slot(front: &str) -> Element {
-    Element::mapping(key(front, 80).then(0_u32), Value::Data(Data::from(ip("10.0.0.1")).then(8080_u16)))
+/// The first slot of a frontend.
+fn slot(frontend: &str) -> Element {
+    Element::mapping(key(frontend, 80).then(0_u32), Value::Data(Data::from(ip("10.0.0.1")).then(8080_u16)))
 }
 
 #[test]
-fn a_front_has_the_name_the_endpoints_and_the_state_that_its_elements_say() {
-    let [front] = &served("lb-1").fronts()[..] else { panic!("one front") };
-    assert_eq!(front.service.as_deref(), Some("shop/web:http"));
+fn a_frontend_has_the_name_the_endpoints_and_the_state_that_its_elements_say() {
+    let [frontend] = &served("lb-1").frontends()[..] else { panic!("one front") };
+    assert_eq!(frontend.service.as_deref(), Some("shop/web:http"));
     assert_eq!(
-        front.front,
-        Front { destination: Destination::Address(ip("10.96.0.1")), protocol: Protocol::Tcp, port: 80 }
+        frontend.frontend,
+        Frontend { destination: Destination::Address(ip("10.96.0.1")), protocol: Protocol::Tcp, port: 80 }
     );
     assert_eq!(
-        (front.kind, front.state, front.policy),
+        (frontend.kind, frontend.state, frontend.policy),
         (Some(Kind::ClusterIP), Some(State::Served), Some(Policy::Cluster))
     );
     assert_eq!(
-        front.endpoints,
+        frontend.endpoints,
         [EndpointView { address: "10.0.0.1:8080".parse().unwrap(), local: false, counted: None }]
     );
-    assert!(front.sources.is_none() && front.affinity.is_none());
+    assert!(frontend.sources.is_none() && frontend.affinity.is_none());
 }
 
 #[test]
-fn what_another_program_made_of_a_front_is_not_guessed() {
+fn what_another_program_made_of_a_frontend_is_not_guessed() {
     for table in [served("elsewhere"), served("lb-1").leads("services", key("10.96.0.1", 80), Verdict::Accept, "")] {
-        let [front] = &table.fronts()[..] else { panic!("one front") };
-        assert_eq!((front.state, front.policy), (None, None));
+        let [frontend] = &table.frontends()[..] else { panic!("one front") };
+        assert_eq!((frontend.state, frontend.policy), (None, None));
     }
-    let nameless = TableOf::new().leads("services", key("192.0.2.1", 80), goto("lb-1"), "").fronts();
+    let nameless = TableOf::new().leads("services", key("192.0.2.1", 80), goto("lb-1"), "").frontends();
     assert_eq!((nameless[0].service.as_deref(), nameless[0].kind, nameless[0].state), (None, None, None));
 }
 
@@ -116,7 +116,7 @@ fn elements_with_broken_keys_and_values_leave_nothing() {
         .element("endpoints", Element::mapping(key("10.96.0.1", 80), Value::Data(short)))
         .element("lb-sources", Element::new(short))
         .element("hairpin", Element::new(short));
-    assert_eq!(table.fronts(), []);
+    assert_eq!(table.frontends(), []);
     let mut collected = Collected::default();
     collected.take(Family::V4, Item::Unreadable(DecodeError { object: "set", name: None, attribute: "key type" }));
     assert_eq!(collected.unreadable, 1);
@@ -125,9 +125,10 @@ fn elements_with_broken_keys_and_values_leave_nothing() {
 #[test]
 fn notes_behind_the_name_say_what_the_rules_do_not() {
     let refused = |comment: &str| {
-        let fronts = TableOf::new().leads("no-endpoints", key("192.0.2.1", 80), goto("KUBE-REJECT"), comment).fronts();
-        let front = &fronts[0];
-        (front.service.as_deref().map(str::to_owned), front.kind, front.policy, front.state)
+        let frontends =
+            TableOf::new().leads("no-endpoints", key("192.0.2.1", 80), goto("KUBE-REJECT"), comment).frontends();
+        let frontend = &frontends[0];
+        (frontend.service.as_deref().map(str::to_owned), frontend.kind, frontend.policy, frontend.state)
     };
     let name = Some("shop/web:http".to_owned());
     let refused_state = Some(State::Refused);
@@ -156,31 +157,31 @@ fn source_ranges_are_those_of_the_rules_in_layout_chains() {
         .rule("KUBE-SVC-H", &[Statement::DnatToMap(vec![Field::NumgenRandom(1)], "endpoints".into())])
         .element("endpoints", slot("198.51.100.1"))
         .leads("KUBE-SERVICES", key("198.51.100.1", 80), goto("KUBE-FW-H"), "shop/web");
-    let [front] = &table.fronts()[..] else { panic!("one front") };
-    let sources: Vec<String> = front.sources.iter().flatten().map(ToString::to_string).collect();
+    let [frontend] = &table.frontends()[..] else { panic!("one front") };
+    let sources: Vec<String> = frontend.sources.iter().flatten().map(ToString::to_string).collect();
     // Its own address is one that the proxy adds.
     assert_eq!(sources, ["10.0.0.0/8", "192.0.2.128/25", "203.0.113.9/32"]);
     assert_eq!(
-        (front.kind, front.state, front.policy),
+        (frontend.kind, frontend.state, frontend.policy),
         (Some(Kind::LoadBalancer), Some(State::Dropped), Some(Policy::Local))
     );
-    assert_eq!(front.endpoints.len(), 1);
+    assert_eq!(frontend.endpoints.len(), 1);
 }
 
 #[test]
 fn source_ranges_are_those_of_the_elements_in_layout_maps() {
-    let front = key("198.51.100.1", 80);
+    let frontend = key("198.51.100.1", 80);
     let range = |first: &str, last: &str| Element {
-        key_end: Some(Box::new(front.then(ip(last)))),
-        ..Element::new(front.then(ip(first)))
+        key_end: Some(Box::new(frontend.then(ip(last)))),
+        ..Element::new(frontend.then(ip(first)))
     };
     let table = TableOf::new()
-        .leads("services", front, goto("masq-lb-1"), "shop/web")
-        .element("lb-restricted", Element::new(front))
+        .leads("services", frontend, goto("masq-lb-1"), "shop/web")
+        .element("lb-restricted", Element::new(frontend))
         .element("lb-sources", range("10.0.0.0", "10.255.255.255"))
         .element("lb-sources", range("192.0.2.1", "192.0.2.2"));
-    let [front] = &table.fronts()[..] else { panic!("one front") };
-    let sources: Vec<String> = front.sources.iter().flatten().map(ToString::to_string).collect();
+    let [frontend] = &table.frontends()[..] else { panic!("one front") };
+    let sources: Vec<String> = frontend.sources.iter().flatten().map(ToString::to_string).collect();
     assert_eq!(sources, ["10.0.0.0/8", "192.0.2.1/32", "192.0.2.2/32"]);
 }
 
@@ -195,12 +196,12 @@ fn remembered_clients_are_counted() {
     let learns = Data::from(ip("10.96.0.1")).then(80_u16);
     let table = served("affinity-shop/web/http/tcp")
         .rule("learn-affinity-shop/web/http/tcp", &[update("affinity-shop/web/http/tcp-8080")])
-        .rule("learn-affinity-shop/web/http/tcp", &[update("affinity-local-shop/web/http/tcp-8080")])
+        .rule("learn-affinity-shop/web/http/tcp", &[update("affinity-local.shop/web/http/tcp-8080")])
         .leads("affinity-services-tcp", learns, goto("learn-affinity-shop/web/http/tcp"), "shop/web:http")
         .client("affinity-shop/web/http/tcp-8080", "192.0.2.7")
         .client("affinity-shop/web/http/tcp-8080", "192.0.2.8")
-        .client("affinity-local-shop/web/http/tcp-8080", "192.0.2.8");
-    assert_eq!(table.fronts()[0].affinity, Some(Affinity { seconds: Some(3600), clients: 2 }));
+        .client("affinity-local.shop/web/http/tcp-8080", "192.0.2.8");
+    assert_eq!(table.frontends()[0].affinity, Some(Affinity { seconds: Some(3600), clients: 2 }));
 }
 
 #[test]
@@ -211,5 +212,5 @@ fn a_chain_that_leads_back_to_itself_ends_the_search() {
         goto("KUBE-EXT-H"),
         "shop/web",
     );
-    assert_eq!(table.fronts()[0].state, None);
+    assert_eq!(table.frontends()[0].state, None);
 }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! kernel::each_connection ──► conntrack::traffic ──► Sample ──► View ──► Screen
-//!        tables ──► names of fronts ──┘                 └──► table, JSON
+//!        tables ──► names of frontends ──┘                 └──► table, JSON
 //! ```
 //!
 //! Each look walks over the tracked connections and forgets them. The tables are read again only when something wrote to nf_tables, or
-//! the rules count, and not more often than costs a twentieth of the time. Invariant: memory is that of the tables and of [`crate::conntrack::traffic`].
+//! the rules count, and not more often than costs a twentieth of the time. Invariant: memory is that of the tables and of `crate::traffic`.
 
 mod sample;
 mod view;
@@ -22,10 +22,10 @@ use super::Outcome;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table};
 use super::screen::{Input, Screen, end_by};
 use super::tables;
-use crate::config::GoDuration;
-use crate::conntrack::traffic::{Fronts, Memory, Walk};
-use crate::kernel::{self, Kernel as _, Netfilter};
-use crate::logging::escaped;
+use crate::traffic::{Frontends, Memory, Walk};
+use component::config::GoDuration;
+use component::logging::escaped;
+use node::kernel::{self, Kernel as _, Netfilter};
 use sample::{Named, Sample};
 use view::{Answer, Order, View};
 
@@ -51,7 +51,7 @@ Needs CAP_NET_ADMIN. Exit codes: 0 fine, 2 could not look.";
 /// Show which Services and endpoints have how much traffic now
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     format: FormatArgs,
     /// Look twice, print, and end; also what -o json and -o yaml do
@@ -72,7 +72,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// Why it cannot look.
-pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     let interval = args.interval.to_std().filter(|time| *time >= SHORTEST);
     let Some(interval) = interval else { bail!("--interval must be 100ms or more") };
     let view = View::new(args.sort, &args.filter);
@@ -159,7 +159,7 @@ fn until(screen: &Screen, view: &mut View, sample: &Sample, interval: Duration, 
 struct Sampler {
     connection: Connection,
     names: Arc<[Named]>,
-    fronts: Fronts,
+    frontends: Frontends,
     /// The generation of nf_tables in which the tables were read.
     generation: u32,
     /// The tables are not read again before.
@@ -171,8 +171,8 @@ impl Sampler {
     fn start() -> Result<Self> {
         let mut connection = Connection::open().context("cannot open a netlink socket")?;
         let generation = connection.generation()?;
-        let (names, fronts, read_after) = read()?;
-        Ok(Self { connection, names, fronts, generation, read_after, before: None })
+        let (names, frontends, read_after) = read()?;
+        Ok(Self { connection, names, frontends, generation, read_after, before: None })
     }
 
     fn look(&mut self) -> Result<Sample> {
@@ -180,11 +180,11 @@ impl Sampler {
         let generation = self.connection.generation()?;
         let counts = self.names.iter().any(|named| named.counted.is_some());
         if (counts || generation != self.generation) && start >= self.read_after {
-            (self.names, self.fronts, self.read_after) = read()?;
+            (self.names, self.frontends, self.read_after) = read()?;
             self.generation = generation;
         }
         let at = Instant::now();
-        let mut walk = Walk::new(&self.fronts, self.before.as_ref().map(|(memory, _)| memory));
+        let mut walk = Walk::new(&self.frontends, self.before.as_ref().map(|(memory, _)| memory));
         kernel::each_connection(|connection| walk.add(connection)).context("cannot list the tracked connections")?;
         let (look, memory) = walk.finish();
         let since = self.before.replace((memory, at)).map(|(_, before)| at.duration_since(before));
@@ -193,26 +193,27 @@ impl Sampler {
     }
 }
 
-/// The fronts of the tables with their names, and the time before which they need not be read again.
-fn read() -> Result<(Arc<[Named]>, Fronts, Instant)> {
+/// The frontends of the tables with their names, and the time before which they need not be read again.
+fn read() -> Result<(Arc<[Named]>, Frontends, Instant)> {
     let start = Instant::now();
     let view = tables::View::read()?;
-    let names: Arc<[Named]> = view.fronts.into_iter().map(Named::from).collect();
+    let names: Arc<[Named]> = view.frontends.into_iter().map(Named::from).collect();
     let addresses = Netfilter::open().and_then(|mut kernel| kernel.addresses());
     let addresses = addresses.context("cannot list the addresses of this node")?;
-    let fronts = Fronts::new(names.iter().map(|named| named.front), addresses);
-    Ok((names, fronts, Instant::now() + start.elapsed() * READINGS_APART))
+    let frontends = Frontends::new(names.iter().map(|named| named.frontend), addresses);
+    Ok((names, frontends, Instant::now() + start.elapsed() * READINGS_APART))
 }
 
-impl From<tables::FrontView> for Named {
-    fn from(view: tables::FrontView) -> Self {
+impl From<tables::FrontendView> for Named {
+    fn from(view: tables::FrontendView) -> Self {
         // Any program may have written a comment.
-        let name = view.service.map_or_else(|| format!("({})", view.front), |name| escaped(&name));
+        let name = view.service.map_or_else(|| format!("({})", view.frontend), |name| escaped(&name));
         Self {
             service: name.into(),
-            front: view.front,
+            frontend: view.frontend,
             counted: view.counted,
             endpoints: view.endpoints.iter().map(|endpoint| (endpoint.address, endpoint.counted)).collect(),
+            shares_counters: view.shares_counters,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What `top` shows: the numbers of each service port and of its endpoints, from two looks at the tracked connections.
 //!
-//! Takes the fronts with their names and endpoints, and the [`Look`]s; gives a [`Sample`]. Pure.
+//! Takes the frontends with their names and endpoints, and the [`Look`]s; gives a [`Sample`]. Pure.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,29 +9,31 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::conntrack::traffic::{Count, Look};
-use crate::model::Front;
+use crate::traffic::{Count, Look};
+use rules::model::Frontend;
 
-/// A front, the service port that it belongs to, and where it leads.
+/// A frontend, the service port that it belongs to, and where it leads.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     /// `namespace/name[:port]`.
     pub(super) service: Arc<str>,
     /// What clients connect to.
-    pub(super) front: Front,
+    pub(super) frontend: Frontend,
     /// The connections that its counter counted; `None` without one (`nftables.counters`).
     pub(super) counted: Option<u64>,
     /// The endpoints that the tables have for it, with what their counters counted.
     pub(super) endpoints: Vec<(SocketAddr, Option<u64>)>,
+    /// Whether all frontends of the service port share the counters of the endpoints.
+    pub(super) shares_counters: bool,
 }
 
 /// The numbers of one moment.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// The fronts, in the order of the look.
-    fronts: Arc<[Named]>,
+    /// The frontends, in the order of the look.
+    frontends: Arc<[Named]>,
     look: Look,
-    /// The service ports, sorted by name, each with its numbers and the positions of its fronts.
+    /// The service ports, sorted by name, each with its numbers and the positions of its frontends.
     services: Vec<ServiceCount>,
     /// The time since the look before; `None` at the first one.
     pub(super) since: Option<Duration>,
@@ -46,34 +48,34 @@ struct ServiceCount {
     name: Arc<str>,
     count: Count,
     counted: Option<u64>,
-    fronts: Vec<usize>,
+    frontends: Vec<usize>,
 }
 
 impl ServiceCount {
-    /// A service port without fronts.
+    /// A service port without frontends.
     fn of(name: &Arc<str>) -> Self {
-        Self { name: Arc::clone(name), count: Count::default(), counted: None, fronts: Vec::new() }
+        Self { name: Arc::clone(name), count: Count::default(), counted: None, frontends: Vec::new() }
     }
 }
 
 impl Sample {
-    /// Puts together what was found. `look` has the numbers of `fronts`, in their order.
+    /// Puts together what was found. `look` has the numbers of `frontends`, in their order.
     pub(super) fn new(
-        fronts: Arc<[Named]>,
+        frontends: Arc<[Named]>,
         look: Look,
         since: Option<Duration>,
         accounting: bool,
         took: Duration,
     ) -> Self {
         let mut by_name: BTreeMap<&Arc<str>, ServiceCount> = BTreeMap::new();
-        for (position, (named, count)) in fronts.iter().zip(&look.fronts).enumerate() {
+        for (position, (named, count)) in frontends.iter().zip(&look.frontends).enumerate() {
             let sum = by_name.entry(&named.service).or_insert_with(|| ServiceCount::of(&named.service));
             sum.count.add(*count);
             sum.counted = added(sum.counted, named.counted);
-            sum.fronts.push(position);
+            sum.frontends.push(position);
         }
         let services = by_name.into_values().collect();
-        Self { fronts, look, services, since, accounting, took }
+        Self { frontends, look, services, since, accounting, took }
     }
 
     /// The numbers of all service ports, sorted by name.
@@ -81,26 +83,26 @@ impl Sample {
         self.services.iter().map(|service| self.row(Arc::clone(&service.name), service.count, service.counted))
     }
 
-    /// Whether the rules count the connections to fronts (`nftables.counters`).
+    /// Whether the rules count the connections to frontends (`nftables.counters`).
     pub(super) fn has_counters(&self) -> bool {
-        self.fronts.iter().any(|named| named.counted.is_some())
+        self.frontends.iter().any(|named| named.counted.is_some())
     }
 
     /// The endpoints of a service port, sorted by address: those that the tables have, and those that still have connections.
     pub(super) fn endpoints(&self, service: &str) -> Vec<EndpointRow> {
         let Ok(place) = self.services.binary_search_by(|known| (*known.name).cmp(service)) else { return Vec::new() };
-        let fronts = &self.services[place].fronts;
+        let frontends = &self.services[place].frontends;
         let mut found: BTreeMap<SocketAddr, Found> = BTreeMap::new();
-        for position in fronts {
-            let named = &self.fronts[*position];
+        for position in frontends {
+            let named = &self.frontends[*position];
             for (endpoint, counted) in &named.endpoints {
                 let found = found.entry(*endpoint).or_default();
                 found.listed = true;
-                found.counted = added(found.counted, *counted);
+                found.counted = if named.shares_counters { *counted } else { added(found.counted, *counted) };
             }
         }
         for ((position, endpoint), count) in &self.look.endpoints {
-            if fronts.contains(position) {
+            if frontends.contains(position) {
                 found.entry(*endpoint).or_default().count.add(*count);
             }
         }
@@ -115,7 +117,7 @@ impl Sample {
 
     /// The number of connections that are not closed.
     pub(super) fn connections(&self) -> u64 {
-        self.look.fronts.iter().map(|count| count.open + count.unanswered).sum()
+        self.look.frontends.iter().map(|count| count.open + count.unanswered).sum()
     }
 
     /// Differences count one in so many connections.
@@ -292,20 +294,26 @@ struct Numbers {
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
-    use crate::conntrack::traffic::{Counters, Since};
-    use crate::model::{Destination, Protocol};
+    use crate::traffic::Since;
+    use node::kernel::connections::Counters;
+    use rules::model::{Destination, Protocol};
 
     /// Two seconds after the look before: `shop/web:http` with a busy endpoint, a dead one and an idle one, and `shop/api` without
     /// traffic.
     pub(in super::super) fn shop(accounting: bool) -> Sample {
         let named = |service: &str, ip: &str, endpoints: &[&str]| Named {
             service: service.into(),
-            front: Front { destination: Destination::Address(ip.parse().unwrap()), protocol: Protocol::Tcp, port: 80 },
+            frontend: Frontend {
+                destination: Destination::Address(ip.parse().unwrap()),
+                protocol: Protocol::Tcp,
+                port: 80,
+            },
             counted: None,
             endpoints: endpoints.iter().map(|text| (text.parse().unwrap(), None)).collect(),
+            shares_counters: false,
         };
         let web = ["10.244.0.1:8080", "10.244.0.2:8080", "10.244.0.3:8080"];
-        let fronts: Arc<[Named]> = Arc::new([
+        let frontends: Arc<[Named]> = Arc::new([
             named("shop/web:http", "10.96.0.10", &web),
             named("shop/api", "10.96.0.11", &["10.244.0.9:80"]),
             named("shop/web:http", "198.51.100.1", &web),
@@ -322,11 +330,11 @@ pub(super) mod testing {
         web_total.add(dead);
         let none = count(0, 0, 0, 0);
         let look = Look {
-            fronts: vec![web_total, none, gone],
+            frontends: vec![web_total, none, gone],
             endpoints: [((0, at(web[0])), busy), ((0, at(web[1])), dead), ((2, at("10.244.0.7:8080")), gone)].into(),
             one_in: 1,
         };
-        Sample::new(fronts, look, Some(Duration::from_secs(2)), accounting, Duration::from_millis(12))
+        Sample::new(frontends, look, Some(Duration::from_secs(2)), accounting, Duration::from_millis(12))
     }
 }
 
@@ -340,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fronts_of_a_service_port_are_added_up() {
+    fn the_frontends_of_a_service_port_are_added_up() {
         let sample = shop(true);
         let rows: Vec<Row> = sample.services().collect();
         assert_eq!(rows.iter().map(|row| &*row.name).collect::<Vec<_>>(), ["shop/api", "shop/web:http"]);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sample::{EndpointRow, Row, Sample};
-use crate::inspect::output::Tone;
-use crate::inspect::screen::{Key, Line};
+use crate::output::Tone;
+use crate::screen::{Key, Line};
 
 /// By which number the service ports are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

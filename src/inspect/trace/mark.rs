@@ -18,7 +18,7 @@ use nft::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::inspect::explain::{Source, Target};
+use crate::explain::{Source, Target};
 
 /// How many packets a second are traced, and how many at once.
 const PER_SECOND: u64 = 20;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The only command that writes to the kernel: one table, which it owns and which ends with it. It needs neither the proxy's lock nor a
-//! running proxy. Invariant: memory is bounded by [`PACKETS`] packets under way, of [`REPORTS`] reports each.
+//! running proxy. Invariant: memory is bounded by `PACKETS` packets under way, of `REPORTS` reports each.
 
 mod mark;
 mod story;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use nft::decode::{RuleHead, Traced};
+use nft::decode::{Event, RuleHead, Traced};
 use nft::{Connection, Family, RuleDump, TableName};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -27,11 +27,12 @@ use super::explain::kernel::{Live, ThisHost};
 use super::explain::packet::{Link, Packet};
 use super::explain::{Source, Target, Verdict, owner, owner_of_node_port};
 use super::output::{Format, FormatArgs, Output, Tone};
-use crate::config::GoDuration;
-use crate::conntrack::traffic::{Connection as Tracked, Ends};
-use crate::kernel::find_connection;
-use crate::logging::escaped;
+use component::config::GoDuration;
+use component::logging::escaped;
 use mark::Mark;
+use node::kernel::connections::{Connection as Tracked, Ends};
+use node::kernel::find_connection;
+use rules::ruleset::names;
 use story::{Book, Story, tell};
 
 /// How long no report about a packet may come until its story is printed: it is behind the last chain.
@@ -59,7 +60,7 @@ Exit codes: 0 packets came, and all were translated or passed; 1 one was refused
 /// Show what the rules do with real packets, live
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Where the packets come from
     #[arg(long, value_name = "IP")]
     from: Source,
@@ -80,7 +81,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// Why it cannot look.
-pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     if args.from.address.is_ipv4() != args.to.address.is_ipv4() {
         bail!(
             "{} and {} are of different families: give --from and --to of the same one",
@@ -190,11 +191,13 @@ struct Open {
 }
 
 impl Packets {
-    /// Takes a report. A packet counts when it begins in the table of our mark; others belong to other programs that trace.
+    /// Takes a report. A packet counts when the rule of our mark reports it. Others belong to other programs that trace: when theirs
+    /// marked it before, the kernel reports it in our table too, but by the policy of the chain.
     fn add(&mut self, report: Traced, own: &TableName, now: Instant) {
         let is_it = |open: &&mut Open| !open.is_over && open.reports[0].packet == report.packet;
         let known = self.open.iter_mut().find(is_it);
-        if report.table == *own && report.headers.is_some() {
+        let is_marked = report.table == *own && matches!(report.event, Event::Rule(_));
+        if is_marked && report.headers.is_some() {
             // The number is used again, as for a packet that is sent again.
             known.into_iter().for_each(|open| open.is_over = true);
             if self.open.len() < PACKETS {
@@ -254,7 +257,7 @@ impl Book for Shelf {
     }
 
     fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String> {
-        let table = TableName::new(self.family, "kube-proxy");
+        let table = TableName::new(self.family, names::TABLE);
         let find = if is_node_port { owner_of_node_port } else { owner };
         find(packet, &table, &mut Live::new(&mut self.connection, self.family)).ok().flatten()
     }
@@ -267,7 +270,7 @@ impl Book for Shelf {
 
 #[cfg(test)]
 mod tests {
-    use nft::decode::{Event, Headers};
+    use nft::decode::Headers;
 
     use super::*;
 
@@ -306,6 +309,14 @@ mod tests {
         assert!(packets.silent(now, SILENCE).is_empty(), "more may come");
         assert_eq!(handles(&packets.silent(now + SILENCE, SILENCE)), [vec![1, 10, 11], vec![3, 30]]);
         assert!(packets.silent(now + SILENCE, Duration::ZERO).is_empty(), "each packet is told once");
+    }
+
+    #[test]
+    fn a_packet_that_another_trace_marked_before_is_not_ours() {
+        let (mut packets, now) = (Packets::default(), Instant::now());
+        packets.add(Traced { event: Event::Policy, ..report(1, &own(), 0) }, &own(), now);
+        packets.add(report(1, &TableName::new(Family::Ip, "other"), 10), &own(), now);
+        assert!(packets.silent(now, Duration::ZERO).is_empty());
     }
 
     #[test]

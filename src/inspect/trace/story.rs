@@ -12,11 +12,12 @@ use nft::expr::{Expr, Foreign};
 use nft::{RuleDump, TableName, Verdict as RuleVerdict};
 use serde::Serialize;
 
-use crate::conntrack::traffic::Connection;
-use crate::inspect::explain::machine::Effect;
-use crate::inspect::explain::packet::{Link, Packet, protocol};
-use crate::inspect::explain::words::{Seen, sentence};
-use crate::inspect::explain::{Told, Verdict};
+use crate::explain::machine::Effect;
+use crate::explain::packet::{Link, Packet, protocol};
+use crate::explain::words::{Seen, sentence};
+use crate::explain::{Told, Verdict};
+use node::kernel::connections::Connection;
+use rules::ruleset::names::chain;
 
 /// What became of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,7 +25,7 @@ use crate::inspect::explain::{Told, Verdict};
 pub(super) struct Story {
     /// Where it came from: the source, and the interface unless this host sent it.
     pub(super) from: String,
-    /// What it was sent to.
+    /// Its destination.
     pub(super) to: String,
     /// `tcp`, ...
     pub(super) protocol: String,
@@ -46,7 +47,7 @@ pub(super) struct Story {
     pub(super) steps: Vec<Told>,
 }
 
-/// Looks up what reports only have by number.
+/// Resolves what a report has only by number: rules by their handles, interfaces by their indexes, and the Service of a packet.
 pub(super) trait Book {
     /// The rule with a handle; `None` when it is gone.
     fn rule(&mut self, table: &TableName, chain: &str, handle: u64) -> Option<RuleDump>;
@@ -68,15 +69,17 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     let last = seen.iter().flatten().next_back()?.clone();
     let is_node_port = reports.iter().any(|report| {
         let leads_to = report.verdict.as_ref().and_then(RuleVerdict::chain);
-        leads_to.is_some_and(|chain| &**chain == "KUBE-NODEPORTS")
+        leads_to.is_some_and(|chain| &**chain == chain::NODEPORTS)
     });
     let service = book.service(&first, is_node_port);
     let translated = (last.target() != first.target()).then(|| last.target());
-    // The first packet of a connection shows its way itself; of others the kernel may report no chain behind the translation.
-    let known = if translated.is_none() { book.connection(&first) } else { None };
+    // The first packet of a connection shows its way itself. Of others the kernel may report no chain behind the translation, and it
+    // reports none that masquerades.
+    let known = book.connection(&first);
     let moved = known.as_ref().map(|known| known.reply.source).filter(|answering| *answering != first.target());
-    let masquerade = moved.is_some() && known.is_some_and(|known| known.reply.destination != known.original.source);
     let endpoint = translated.or(moved);
+    let is_masqueraded = |known: &Connection| known.reply.destination != known.original.source;
+    let masquerade = endpoint.is_some() && known.as_ref().is_some_and(is_masqueraded);
     let mut telling = Telling { service, endpoint, verdict: None, reasons: Vec::new(), masquerade, steps: Vec::new() };
     for (report, packet) in reports.iter().zip(&seen).filter(|(report, _)| report.table != *own) {
         let rule = match report.event {
@@ -236,7 +239,7 @@ impl Telling {
             Some(port) => SocketAddr::new(first.source, port).to_string(),
             None => first.source.to_string(),
         };
-        let name = crate::inspect::explain::packet::protocol_name(first.protocol);
+        let name = crate::explain::packet::protocol_name(first.protocol);
         Story {
             from: source,
             to: if first.has_ports() { first.target().to_string() } else { first.destination.to_string() },
@@ -273,9 +276,9 @@ fn flags(first: &Packet, reports: &[Traced]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conntrack::traffic::{Ends, Phase};
     use nft::expr::{MetaKey, RejectWith};
     use nft::{Family, Statement};
+    use node::kernel::connections::{Ends, Phase};
 
     /// Rules by handle: 1 goes to a balancer, 2 translates, 3 masquerades, 4 refuses.
     struct Shelf;
@@ -400,7 +403,12 @@ mod tests {
     fn packets_of_a_known_connection_and_untouched_ones_are_told_apart() {
         let mut later = arrival();
         later.headers.as_mut().unwrap().transport[..2].copy_from_slice(&[0, 1]);
-        let story = tell(&[later], &own(), &mut Shelf).unwrap();
+        let story = tell(&[later.clone()], &own(), &mut Shelf).unwrap();
+        assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
+        assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
+        // Some kernels report the chains behind the translation too.
+        let seen = report("kube-proxy", 77, None, Some(headers([10, 244, 0, 1], 8080)));
+        let story = tell(&[later, seen], &own(), &mut Shelf).unwrap();
         assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
         assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
         let untouched = tell(&[arrival()], &own(), &mut Shelf).unwrap();

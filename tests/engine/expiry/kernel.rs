@@ -8,12 +8,12 @@ use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use kube_proxy::conntrack::Flow;
-use kube_proxy::kernel::{ForeignWrites, Kernel, Netfilter};
-use kube_proxy::model::Family;
 use nft::{Command, CommitError, Committed, Element, ReadError, Refusal, Set, TableDump, TableName};
+use node::kernel::{ForeignWrites, Kernel, Netfilter};
+use rules::conntrack::Flow;
+use rules::model::Family;
 
 /// Which kernel it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +82,12 @@ impl Kernel for Aged {
         self.inner.borrow_mut().elements(table, set)
     }
 
-    fn foreign_writes(&mut self, tables: &[TableName]) -> Result<ForeignWrites, ReadError> {
-        self.inner.borrow_mut().foreign_writes(tables)
+    fn reading(&mut self) {
+        self.inner.borrow_mut().reading();
+    }
+
+    fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError> {
+        self.inner.borrow_mut().foreign_writes(tables, now)
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {

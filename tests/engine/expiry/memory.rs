@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use kube_proxy::kernel::Kernel;
-use kube_proxy::model::{Endpoint, Event, Family};
-use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Engine;
 use nft::{Command, Data, Element, Set, TableName, Value};
+use node::kernel::Kernel;
+use rules::model::{Endpoint, Event, Family};
+use rules::ruleset::Layout;
 
 use super::kernel::{Age, Aged};
 use crate::support::cluster::{address, config, endpoint, node, service, slice};

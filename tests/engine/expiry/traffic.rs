@@ -16,9 +16,9 @@ use std::{env, fs};
 
 use kube_proxy::health;
 use kube_proxy::metrics::Metrics;
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::{Engine, RefusedService, Schedule, Sync};
+use rules::model::{Event, Family};
+use rules::ruleset::Layout;
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use socket2::{Domain, Socket, Type};
@@ -107,7 +107,7 @@ impl Load {
                 return;
             }
             let begun = Instant::now();
-            match connect(v4(address(Family::V4, 244, client)), front(service)) {
+            match connect(v4(address(Family::V4, 244, client)), frontend(service)) {
                 Ok(endpoint) => self.reached(endpoint, begun),
                 // The servers' thread has to wait for a processor as well.
                 Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
@@ -188,7 +188,7 @@ fn connect(from: Ipv4Addr, to: Ipv4Addr) -> io::Result<Ipv4Addr> {
 /// Waits until each Service has an endpoint for the calling thread's namespace.
 fn wait_for_rules() {
     let start = Instant::now();
-    let is_served = |service: usize| connect(v4(address(Family::V4, 244, 0)), front(service)).is_ok();
+    let is_served = |service: usize| connect(v4(address(Family::V4, 244, 0)), frontend(service)).is_ok();
     while !(0..TIMEOUTS.len()).all(is_served) {
         assert!(start.elapsed() < PATIENCE, "the Services are not served");
         sleep(Duration::from_millis(20));
@@ -196,7 +196,7 @@ fn wait_for_rules() {
 }
 
 /// The address of a Service.
-fn front(service: usize) -> Ipv4Addr {
+fn frontend(service: usize) -> Ipv4Addr {
     v4(address(Family::V4, 96, u16::try_from(service).expect("a few Services")))
 }
 
@@ -389,6 +389,12 @@ fn clients_that_expire_fail_no_sync_and_reach_no_removed_endpoint() {
 fn clients_that_expire_cost_no_sync_on_an_old_kernel() {
     // The same without the message that deletes an element only if it is there (E6).
     clients_come_and_go("layout maps, as before Linux 6.3", Layout::Maps, Age::Old, duration(5));
+}
+
+#[test]
+fn clients_that_expire_cost_no_sync_in_chains_of_services() {
+    // The same with a map of clients for each service port (E6).
+    clients_come_and_go("layout chains, without chains of endpoints", Layout::ServiceChains, Age::Present, duration(5));
 }
 
 #[test]

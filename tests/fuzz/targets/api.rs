@@ -1,8 +1,8 @@
 //! Answers of an API server. The first byte says of which kind and in which format ('0' to '3':
 //! Node, Service, EndpointSlice, ServiceCIDR in JSON, '4' to '7': the same in protobuf).
 
-use kube_proxy::model::Event;
-use kube_proxy::source::api::{list_bytes, watch_bytes};
+use cluster::source::api::{list_bytes, watch_bytes};
+use rules::model::Event;
 
 use super::cluster::programmed;
 

@@ -2,10 +2,10 @@
 
 use std::sync::OnceLock;
 
-use kube_proxy::config::{self, Config, Invocation};
-use kube_proxy::model::{Event, Family};
-use kube_proxy::ruleset::Layout;
+use component::config::{self, Config, Invocation};
 use kube_proxy::sync::{Engine, NoKernel};
+use rules::model::{Event, Family};
+use rules::ruleset::Layout;
 
 /// A configuration by flags only.
 pub(super) fn config() -> Config {
@@ -23,7 +23,7 @@ pub(super) fn programmed(events: Vec<Event>) {
     if events.is_empty() {
         return;
     }
-    for layout in [Layout::Maps, Layout::Chains] {
+    for layout in Layout::ALL {
         let mut engine = Engine::new(config(), layout, &Family::BOTH, NoKernel::default());
         events.iter().cloned().for_each(|event| {
             engine.apply(event);

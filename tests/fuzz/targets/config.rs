@@ -1,6 +1,6 @@
 //! A configuration file, at the start and while the process runs. What was decoded and is written down decodes to the same.
 
-use kube_proxy::config::{check_content, file};
+use component::config::{check_content, file};
 
 pub(super) fn run(bytes: &[u8]) {
     if let Err(problem) = check_content(bytes) {

@@ -1,8 +1,8 @@
 //! The kernel's lists of flows and of addresses. A flow is deleted by the tuple that was read, and no other.
 
-use kube_proxy::kernel;
 use nft::decode::Messages;
 use nft::wire::{Attr, Attrs};
+use node::kernel;
 
 /// Bytes of `nlmsghdr` and `nfgenmsg`.
 const HEADERS: usize = 20;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kube_proxy::source::manifests::read_bytes;
+use cluster::source::manifests::read_bytes;
 
 use super::cluster::programmed;
 

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use kube_proxy::model::{
-    ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
-    SlicePort, TrafficPolicy, TriggerTime,
-};
-use kube_proxy::ruleset::Layout;
 use kube_proxy::sync::Engine;
 use nft::decode::{self, Decoded, Messages, RawElement};
 use nft::{Element, Set, Table, TableDump, TableName};
+use rules::model::{
+    ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
+    SlicePort, TrafficPolicy, TriggerTime,
+};
+use rules::ruleset::Layout;
 
 use super::cluster::config;
 use super::kernel::Recorder;

@@ -10,18 +10,23 @@ use serde_json::{Value, json};
 use super::cluster::{Cluster, rolling};
 use super::load::Load;
 use crate::support::figures::Figures;
+use crate::support::layout::Layout;
 use crate::support::netns::run;
 use crate::support::nft::{list_ruleset, normalised, without_unused_chains};
 use crate::support::objects::{service, slices};
 use crate::support::plan::{ENDPOINTS, Family};
 use crate::support::probe::Proto;
-use crate::support::proxy::{binary, config};
+use crate::support::proxy::{binary, config_in};
 
 /// A repair that takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 /// More than a second: after that, the clients that were remembered last have been checked again.
 const AFFINITY_CHECKED: Duration = Duration::from_millis(2_500);
+
+/// The layouts in the order of the switches, which begin and end with `maps`: from each to each other one.
+const SWITCHES: [Layout; 6] =
+    [Layout::Chains, Layout::Maps, Layout::ServiceChains, Layout::Chains, Layout::ServiceChains, Layout::Maps];
 
 /// The lines of each object.
 type Rules = BTreeMap<String, Vec<String>>;
@@ -39,7 +44,7 @@ pub(crate) enum Change {
     Kill,
     /// SIGTERM, and another program.
     Upgrade,
-    /// SIGTERM, and the same program with the other layout.
+    /// SIGTERM, and the same program with another layout.
     SwitchLayout,
     /// Another program changes our rules.
     Tamper,
@@ -89,7 +94,7 @@ pub(crate) struct Changes<'world> {
     load: &'world Load,
     /// The program under test, and another version of it.
     binaries: [PathBuf; 2],
-    layout: &'static str,
+    layout: Layout,
     made: BTreeMap<Change, u32>,
     rolled: u8,
     repairs: Vec<Duration>,
@@ -104,7 +109,7 @@ impl<'world> Changes<'world> {
             cluster,
             load,
             binaries: [binary(), other],
-            layout: "maps",
+            layout: Layout::Maps,
             made: BTreeMap::new(),
             rolled: 0,
             repairs: Vec::new(),
@@ -126,7 +131,7 @@ impl<'world> Changes<'world> {
                 let next = self.binaries[0].clone();
                 self.restart(|cluster| cluster.proxy.set_binary(&next));
             }
-            Change::SwitchLayout => self.switch_layout(),
+            Change::SwitchLayout => self.switch_layout(SWITCHES[number % SWITCHES.len()]),
             Change::Tamper => self.tamper(number),
             Change::TamperWithTheDead => self.tamper_with_the_dead(number),
         }
@@ -175,13 +180,12 @@ impl<'world> Changes<'world> {
         self.cluster.proxy.wait_until_quiet();
     }
 
-    fn switch_layout(&mut self) {
-        self.layout = if self.layout == "maps" { "chains" } else { "maps" };
-        let mut config = config();
-        config["nftables"]["rulesetLayout"] = json!(self.layout);
+    fn switch_layout(&mut self, next: Layout) {
+        self.layout = next;
+        let config = config_in(self.layout);
         self.restart(|cluster| cluster.proxy.configure(&config));
         let is_chains = list_ruleset(self.cluster.node()).contains("chain KUBE-SVC-");
-        assert_eq!(is_chains, self.layout == "chains");
+        assert_eq!(is_chains, self.layout != Layout::Maps);
     }
 
     /// The rules, without what may differ between equal ones.
@@ -243,13 +247,13 @@ fn kill(cluster: &mut Cluster<'_>) {
 
 /// What another program does to our tables. The chains with hooks stay, because without these the kernel translates nothing any more,
 /// not even what it tracks.
-fn tampering(layout: &str, number: usize) -> String {
+fn tampering(layout: Layout, number: usize) -> String {
     let family = Family::ALL[number / 2 % 2];
-    let (kind, front) = (if family == Family::V4 { "ip" } else { "ip6" }, family.cluster_ip(1));
+    let (kind, frontend) = (if family == Family::V4 { "ip" } else { "ip6" }, family.cluster_ip(1));
     let table = format!("{kind} kube-proxy");
-    let services = if layout == "maps" { "services" } else { "KUBE-SERVICES" };
+    let services = if layout == Layout::Maps { "services" } else { "KUBE-SERVICES" };
     let commands = [
-        format!("delete element {table} {services} {{ {front} . tcp . 80 }}"),
+        format!("delete element {table} {services} {{ {frontend} . tcp . 80 }}"),
         format!("flush map {table} {services}"),
         format!("flush table {table}"),
         format!("insert rule {table} KUBE-SERVICES drop"),

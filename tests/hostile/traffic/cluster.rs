@@ -28,7 +28,7 @@ const STEADY: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
 const GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A way to the Services: from where, and through which front.
+/// A way to the Services: from where, and through which frontend.
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'world> {
     name: &'static str,
@@ -36,8 +36,8 @@ pub(crate) struct Way<'world> {
     pub(crate) from: &'world Namespace,
     /// Its address.
     pub(crate) source: fn(Family) -> IpAddr,
-    /// The front's address, for the number of a Service.
-    front: fn(Family, u8) -> IpAddr,
+    /// The frontend's address, for the number of a Service.
+    frontend: fn(Family, u8) -> IpAddr,
     is_node_port: bool,
 }
 
@@ -48,25 +48,25 @@ impl fmt::Display for Way<'_> {
 }
 
 impl Way<'_> {
-    /// The front of `rolling`.
+    /// The frontend of `rolling`.
     pub(crate) fn target(self, family: Family, proto: Proto) -> SocketAddr {
         let (port, node_port) = if proto == Proto::Tcp { (80, 30080) } else { (53, 30053) };
-        SocketAddr::new((self.front)(family, 1), if self.is_node_port { node_port } else { port })
+        SocketAddr::new((self.frontend)(family, 1), if self.is_node_port { node_port } else { port })
     }
 
-    /// The front of `steady`.
+    /// The frontend of `steady`.
     pub(crate) fn steady(self, family: Family) -> SocketAddr {
-        SocketAddr::new((self.front)(family, 2), if self.is_node_port { 30082 } else { 80 })
+        SocketAddr::new((self.frontend)(family, 2), if self.is_node_port { 30082 } else { 80 })
     }
 }
 
 /// Every way to the Services.
 pub(crate) fn ways(world: &World) -> [Way<'_>; 4] {
-    let way = |name, from, source: fn(Family) -> IpAddr, front: fn(Family, u8) -> IpAddr, is_node_port| Way {
+    let way = |name, from, source: fn(Family) -> IpAddr, frontend: fn(Family, u8) -> IpAddr, is_node_port| Way {
         name,
         from,
         source,
-        front,
+        frontend,
         is_node_port,
     };
     let node: fn(Family, u8) -> IpAddr = |family, _| family.node();
@@ -211,7 +211,7 @@ fn uses(rules: &str, n: u8) -> [bool; 4] {
     )
 }
 
-/// The Service `rolling` with every front.
+/// The Service `rolling` with every frontend.
 pub(crate) fn rolling() -> ServiceBuilder {
     let rolling = service("load", "rolling").cluster_ips(1);
     let rolling = rolling.port("http", Proto::Tcp, 80).node_port(30080).port("dns", Proto::Udp, 53).node_port(30053);

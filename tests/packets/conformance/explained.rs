@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use kube_proxy::inspect::explain::{Explanation, Verdict, explain};
+use inspect::explain::{Explanation, Verdict, explain};
 
 use super::case::{Expect, Origin, Probe, scheduler};
 use super::network::Network;
@@ -61,7 +61,7 @@ fn judge_endpoints(probe: &Probe, tally: &Tally, explanation: &Explanation) -> R
         return Err(format!("the probabilities add up to {sum}"));
     }
     for answer in answers().filter(|_| probe.proto != Proto::Ping) {
-        let at = |endpoint: &&kube_proxy::inspect::explain::Endpoint| {
+        let at = |endpoint: &&inspect::explain::Endpoint| {
             (endpoint.address, endpoint.port) == (answer.endpoint, answer.port)
         };
         let masquerade = explanation.endpoints.iter().find(at).is_some_and(|endpoint| endpoint.masquerade);

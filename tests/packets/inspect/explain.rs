@@ -209,9 +209,29 @@ fn a_rule_of_another_program_that_drops_earlier_is_found(layout: Layout) {
     assert_eq!(code, Some(1));
 }
 
-/// What another program writes into the table of a proxy that has ended: an endpoint that nobody wanted.
-const TAMPERING: &str = "delete element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 }
-    add element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 : 10.244.2.11 . 9090 }";
+/// Writes an endpoint that no Service has into the table of a proxy that has ended, as another program may.
+fn tamper(node: &Namespace, layout: Layout) {
+    if layout != Layout::Chains {
+        return nft::load(
+            node,
+            "delete element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 }
+             add element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 : 10.244.2.11 . 9090 }",
+        );
+    }
+    let listing = nft::list_ruleset(node);
+    let chain = listing
+        .split("\tchain ")
+        .find(|chain| chain.contains("shop/web:http -> 10.244.1.10:8080"))
+        .and_then(|chain| chain.split(' ').next())
+        .expect("the chain of the endpoint");
+    nft::load(
+        node,
+        &format!(
+            "flush chain ip kube-proxy {chain}
+             add rule ip kube-proxy {chain} meta l4proto tcp dnat to 10.244.2.11:9090"
+        ),
+    );
+}
 
 // The rules in the kernel are told, and not those that the proxy meant to write (Q1).
 test_in_each_layout!(an_endpoint_that_another_program_wrote_into_the_table_is_told_as_packets_find_it);
@@ -220,7 +240,7 @@ fn an_endpoint_that_another_program_wrote_into_the_table_is_told_as_packets_find
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
     // A running proxy would put it right.
     proxy.kill();
-    nft::load(&world.node, TAMPERING);
+    tamper(&world.node, layout);
     let v4 = Family::V4;
     let flow = Flow::new(Proto::Tcp, v4.shell(), v4.cluster_ip(1), 80);
     let reached: BTreeSet<SocketAddr> = probe_many(&world.shell, flow, FEW)

@@ -52,21 +52,21 @@ fn json(node: &Namespace, args: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
 }
 
-/// The front of a document with this address, port and protocol; a node port has no address.
-fn front<'a>(document: &'a Value, family: Family, address: Option<IpAddr>, port: u16, protocol: &str) -> &'a Value {
+/// The frontend of a document with this address, port and protocol; a node port has no address.
+fn frontend<'a>(document: &'a Value, family: Family, address: Option<IpAddr>, port: u16, protocol: &str) -> &'a Value {
     let family = if family == Family::V4 { "IPv4" } else { "IPv6" };
     let is_it = |service: &&Value| {
-        let front = &service["front"];
-        front["address"] == json!(address)
-            && (&front["port"], &front["protocol"], &front["family"])
+        let frontend = &service["front"];
+        frontend["address"] == json!(address)
+            && (&frontend["port"], &frontend["protocol"], &frontend["family"])
                 == (&json!(port), &json!(protocol), &json!(family))
     };
     let services = document["services"].as_array().expect("a list");
     services.iter().find(is_it).unwrap_or_else(|| panic!("no {address:?} {port}/{protocol} in {document}"))
 }
 
-test_in_each_layout!(the_fronts_of_small_clusters_are_listed_the_same_in_both_layouts);
-fn the_fronts_of_small_clusters_are_listed_the_same_in_both_layouts(layout: Layout) {
+test_in_each_layout!(the_frontends_of_small_clusters_are_listed_the_same_in_both_layouts);
+fn the_frontends_of_small_clusters_are_listed_the_same_in_both_layouts(layout: Layout) {
     for (cluster, ruleset) in rulesets(layout) {
         let node = Namespace::new("golden");
         nft::load(&node, &ruleset);
@@ -93,7 +93,7 @@ const SERVICE: &[(&str, &[&str])] = &[
     ("endpoints", &["array"]),
     ("stats", &["object"]),
 ];
-const FRONT: &[(&str, &[&str])] = &[
+const FRONTEND: &[(&str, &[&str])] = &[
     ("address", &["string", "null"]),
     ("port", &["number"]),
     ("protocol", &["string"]),
@@ -130,7 +130,7 @@ fn the_document_of_a_running_proxy_has_the_documented_fields(layout: Layout) {
     assert_eq!((&document["oversizedServices"], &document["unreadableObjects"]), (&json!([]), &json!(0)));
     for service in document["services"].as_array().expect("a list") {
         assert_schema(service, SERVICE);
-        assert_schema(&service["front"], FRONT);
+        assert_schema(&service["front"], FRONTEND);
         assert_schema(&service["stats"], STATS);
         for endpoint in service["endpoints"].as_array().expect("a list") {
             assert_schema(endpoint, ENDPOINT);
@@ -138,7 +138,7 @@ fn the_document_of_a_running_proxy_has_the_documented_fields(layout: Layout) {
         }
     }
     for family in Family::ALL {
-        let find = |address, port, protocol| front(&document, family, address, port, protocol);
+        let find = |address, port, protocol| frontend(&document, family, address, port, protocol);
         let web = find(Some(family.cluster_ip(1)), 80, "TCP");
         assert_eq!((&web["service"], &web["front"]["kind"]), (&json!("shop/web:http"), &json!("ClusterIP")));
         let locals: Vec<&Value> =
@@ -169,37 +169,37 @@ fn connections_and_remembered_clients_are_those_of_the_traffic(layout: Layout) {
     let flow = Flow::new(Proto::Tcp, family.shell(), vip, 80);
     let (_connection, _answer) = Connection::open(&world.shell, flow);
     let document = json(&world.node, &["--stats", "shop/web"]);
-    let web = front(&document, family, Some(vip), 80, "TCP");
+    let web = frontend(&document, family, Some(vip), 80, "TCP");
     assert_eq!((&web["stats"]["open"], &web["stats"]["connections"]), (&json!(1), &json!(1)), "{web}");
     assert!(web["stats"]["packets"].as_u64().is_some_and(|packets| packets >= 3), "{web}");
     let open: u64 =
         web["endpoints"].as_array().into_iter().flatten().filter_map(|one| one["stats"]["open"].as_u64()).sum();
     assert_eq!(open, 1, "{web}");
-    let node_port = front(&document, family, None, 30080, "TCP");
+    let node_port = frontend(&document, family, None, 30080, "TCP");
     assert_eq!(node_port["stats"]["connections"], 0, "{node_port}");
 
     let sticky = Flow::new(Proto::Tcp, family.shell(), family.cluster_ip(2), 80);
     let (_remembered, _answer) = Connection::open(&world.shell, sticky);
     let document = json(&world.node, &["shop/sticky"]);
     for (address, port) in [(Some(family.cluster_ip(2)), 80), (None, 30082)] {
-        let sticky = front(&document, family, address, port, "TCP");
+        let sticky = frontend(&document, family, address, port, "TCP");
         assert_eq!(sticky["affinityClients"], 1, "all fronts of a service port share the memory: {sticky}");
     }
 }
 
-/// The packets that the kernel's counter at the element of a front has, as nft lists it.
-fn counted_by_kernel(node: &Namespace, front: &str) -> u64 {
+/// The packets that the kernel's counter at the element of a frontend has, as nft lists it.
+fn counted_by_kernel(node: &Namespace, frontend: &str) -> u64 {
     let listing = nft::list_ruleset(node);
-    let line = listing.lines().find(|line| line.contains(&format!("{front} counter packets ")));
-    let line = line.unwrap_or_else(|| panic!("no counter of {front} in {listing}"));
+    let line = listing.lines().find(|line| line.contains(&format!("{frontend} counter packets ")));
+    let line = line.unwrap_or_else(|| panic!("no counter of {frontend} in {listing}"));
     let (_, rest) = line.split_once(" counter packets ").expect("the line has it");
     rest.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
 }
 
 // The numbers of `services --stats` and `top` are those of the kernel's counters, and these are the connections that were made
 // (Q4).
-test_in_each_layout!(what_the_rules_count_is_shown_for_fronts_and_endpoints);
-fn what_the_rules_count_is_shown_for_fronts_and_endpoints(layout: Layout) {
+test_in_each_layout!(what_the_rules_count_is_shown_for_frontends_and_endpoints);
+fn what_the_rules_count_is_shown_for_frontends_and_endpoints(layout: Layout) {
     let world = World::new();
     let mut config = config_in(layout);
     config["nftables"]["counters"] = json!("endpoints");
@@ -215,15 +215,15 @@ fn what_the_rules_count_is_shown_for_fronts_and_endpoints(layout: Layout) {
         }
     }
     let document = json(&world.node, &["--stats", "shop/web:http"]);
-    let of = |address, port| front(&document, v4, address, port, "TCP")["stats"]["counted"].clone();
+    let of = |address, port| frontend(&document, v4, address, port, "TCP")["stats"]["counted"].clone();
     let [cluster_ip, external_ip] = [v4.cluster_ip(1), v4.external_ip(1)];
-    let fronts = [
+    let frontends = [
         (of(Some(cluster_ip), 80), format!("{cluster_ip} . tcp . 80"), 12),
         (of(Some(external_ip), 80), format!("{external_ip} . tcp . 80"), 5),
         (of(None, 30080), "tcp . 30080".to_owned(), 3),
     ];
-    for (shown, front, made) in fronts {
-        assert_eq!((shown, counted_by_kernel(&world.node, &front)), (json!(made), made), "{front}: {document:#}");
+    for (shown, frontend, made) in frontends {
+        assert_eq!((shown, counted_by_kernel(&world.node, &frontend)), (json!(made), made), "{frontend}: {document:#}");
     }
     let text =
         printed(&world.node, &["top", "--once", "--interval", "100ms", "-o", "json", "--filter", "shop/web:http"]);
@@ -270,7 +270,7 @@ fn what_another_program_changed_in_the_tables_is_seen(layout: Layout) {
     let service = &document["services"][0];
     assert_eq!(code, Some(1), "a front that leads to what the proxy does not write");
     assert_eq!((&service["service"], &service["state"]), (&json!("else/where"), &Value::Null));
-    // The other fronts are still fine.
+    // The other frontends are still fine.
     let others = document["services"].as_array().map(Vec::len);
     assert_eq!(others, Some(1));
     assert_eq!(outcome(&mut command(&node, &["services", "10.96.0.10"])).0, Some(0));

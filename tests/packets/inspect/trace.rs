@@ -159,6 +159,7 @@ fn a_paragraph_names_the_service_the_endpoint_and_the_rules(layout: Layout) {
     let expected = match layout {
         Layout::Maps => include_str!("../../data/inspect/trace-maps.txt"),
         Layout::Chains => include_str!("../../data/inspect/trace-chains.txt"),
+        Layout::ServiceChains => include_str!("../../data/inspect/trace-service-chains.txt"),
     };
     assert_eq!(format!("203.0.113.7:PORT -> {rest}"), expected, "{text}");
     let (_, wide) = one(&world, &world.client, flow, "wide");

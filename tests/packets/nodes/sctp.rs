@@ -33,8 +33,8 @@ fn listener(nodes: &Nodes, family: Family) -> Socket {
     })
 }
 
-/// Connects through `front`, has its message answered, and gives the source that the server saw.
-fn converse(nodes: &Nodes, family: Family, listener: &Socket, outside: bool, front: SocketAddr) -> IpAddr {
+/// Connects through `frontend`, has its message answered, and gives the source that the server saw.
+fn converse(nodes: &Nodes, family: Family, listener: &Socket, outside: bool, frontend: SocketAddr) -> IpAddr {
     let (from, source) = if outside { (&nodes.client, client(family)) } else { (&nodes.shell, family.shell()) };
     std::thread::scope(|scope| {
         let server = scope.spawn(move || -> std::io::Result<SockAddr> {
@@ -47,13 +47,13 @@ fn converse(nodes: &Nodes, family: Family, listener: &Socket, outside: bool, fro
         let echoed = from.enter(|| -> std::io::Result<Vec<u8>> {
             let mut stream = socket(family);
             stream.bind(&SocketAddr::new(source, 0).into())?;
-            stream.connect(&front.into())?;
+            stream.connect(&frontend.into())?;
             stream.write_all(b"hello")?;
             let mut text = [0; 16];
             let length = stream.read(&mut text)?;
             Ok(text[..length].to_vec())
         });
-        assert_eq!(echoed.unwrap_or_else(|error| panic!("{front}: {error}")), b"hello");
+        assert_eq!(echoed.unwrap_or_else(|error| panic!("{frontend}: {error}")), b"hello");
         let peer = server.join().expect("the server ends").expect("the server was asked");
         peer.as_socket().expect("an IP address").ip()
     })

@@ -66,7 +66,7 @@ fn objects(web: ServiceBuilder) -> Vec<Value> {
 }
 
 /// The cluster IP's ports in both families.
-fn fronts() -> impl Iterator<Item = (Family, Proto, SocketAddr)> {
+fn frontends() -> impl Iterator<Item = (Family, Proto, SocketAddr)> {
     Family::ALL.into_iter().flat_map(|family| {
         [(Proto::Tcp, 80), (Proto::Udp, 53)]
             .map(|(proto, port)| (family, proto, SocketAddr::new(family.cluster_ip(1), port)))
@@ -74,8 +74,8 @@ fn fronts() -> impl Iterator<Item = (Family, Proto, SocketAddr)> {
 }
 
 /// One new connection of a client.
-fn connect(world: &World, client: IpAddr, proto: Proto, front: SocketAddr) -> SocketAddr {
-    let flow = Flow::new(proto, client, front.ip(), front.port());
+fn connect(world: &World, client: IpAddr, proto: Proto, frontend: SocketAddr) -> SocketAddr {
+    let flow = Flow::new(proto, client, frontend.ip(), frontend.port());
     match probe(&world.client, flow) {
         Outcome::Reached(answer) => SocketAddr::new(answer.endpoint, answer.port),
         outcome => panic!("{flow:?}: {outcome:?}"),
@@ -83,15 +83,15 @@ fn connect(world: &World, client: IpAddr, proto: Proto, front: SocketAddr) -> So
 }
 
 /// One new connection of every client.
-fn connect_all(world: &World, proto: Proto, front: SocketAddr) -> Memory {
-    let family = Family::of(front.ip());
+fn connect_all(world: &World, proto: Proto, frontend: SocketAddr) -> Memory {
+    let family = Family::of(frontend.ip());
     let clients = (0..CLIENTS).map(|n| client(family, n));
-    clients.map(|client| (client, connect(world, client, proto, front))).collect()
+    clients.map(|client| (client, connect(world, client, proto, frontend))).collect()
 }
 
-/// One new connection of every client to every front.
+/// One new connection of every client to every frontend.
 fn connect_everywhere(world: &World) -> Vec<Memory> {
-    fronts().map(|(_, proto, front)| connect_all(world, proto, front)).collect()
+    frontends().map(|(_, proto, frontend)| connect_all(world, proto, frontend)).collect()
 }
 
 fn used(memory: &Memory) -> BTreeSet<SocketAddr> {
@@ -108,13 +108,37 @@ fn list_table(world: &World, family: Family) -> Vec<Value> {
     listing["nftables"].as_array_mut().map(std::mem::take).expect("a list of objects")
 }
 
-/// What the rules remember of the clients of a port of `shop/web`, as `nft -j` shows it: a map from client to endpoint.
-fn entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
+/// What the rules remember of the clients of a port of `shop/web`, as `nft -j` shows it.
+fn entries(world: &World, layout: Layout, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
+    match layout {
+        Layout::Chains => set_entries(world, family, proto),
+        Layout::Maps | Layout::ServiceChains => map_entries(world, family, proto),
+    }
+}
+
+/// The entries of the one map from client to endpoint that a port has.
+fn map_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
     let name = format!("affinity-shop/web/{}", map_of(proto));
     let objects = list_table(world, family);
     let map = objects.iter().filter_map(|object| object.get("map")).find(|map| map["name"] == *name);
     let elements = map.expect("the map is listed")["elem"].as_array().cloned().unwrap_or_default();
     elements.iter().map(|element| entry(&element[0], address(&element[1]))).collect()
+}
+
+/// The entries of layout `chains`, which has a set of clients for each endpoint, with the name of the endpoint's chain.
+fn set_entries(world: &World, family: Family, proto: Proto) -> BTreeMap<IpAddr, Entry> {
+    let objects = list_table(world, family);
+    let endpoint = |name: &Value| {
+        let rules = objects.iter().filter_map(|object| object.get("rule")).filter(|rule| rule["chain"] == *name);
+        let dnat = rules.flat_map(|rule| rule["expr"].as_array()).flatten().find_map(|expr| expr.get("dnat"));
+        address(&dnat.expect("an endpoint's chain translates")["addr"])
+    };
+    let sets = objects.iter().filter_map(|object| object.get("set")).filter(|set| set["comment"] == label_of(proto));
+    let elements = sets.flat_map(|set| {
+        let elements = set["elem"].as_array().cloned().unwrap_or_default();
+        elements.into_iter().map(|element| (element, endpoint(&set["name"])))
+    });
+    elements.map(|(element, endpoint)| entry(&element, endpoint)).collect()
 }
 
 fn address(value: &Value) -> IpAddr {
@@ -130,19 +154,28 @@ fn map_of(proto: Proto) -> &'static str {
     if proto == Proto::Tcp { "http/tcp-8080" } else { "dns/udp-9090" }
 }
 
+fn label_of(proto: Proto) -> &'static str {
+    if proto == Proto::Tcp { "shop/web:http" } else { "shop/web:dns" }
+}
+
+/// How many sets or maps remember the clients of a port in a family.
+fn memories(layout: Layout) -> usize {
+    if layout == Layout::Chains { ALL.len() } else { 1 }
+}
+
 // The endpoint of a client is remembered, and its new connections go there (E1, E2).
 test_in_each_layout!(a_client_stays_with_its_endpoint_and_clients_are_spread);
 fn a_client_stays_with_its_endpoint_and_clients_are_spread(layout: Layout) {
     let world = world_of_clients();
     let _proxy = Proxy::start(&world.node, &config_in(layout), &objects(web(LONG)));
-    for (family, proto, front) in fronts() {
-        let first = connect_all(&world, proto, front);
+    for (family, proto, frontend) in frontends() {
+        let first = connect_all(&world, proto, frontend);
         let port = if proto == Proto::Tcp { 8080 } else { 9090 };
         assert_eq!(used(&first), endpoints(family, &ALL, port).into_iter().collect(), "{proto:?}");
         for _ in 0..4 {
-            assert_eq!(connect_all(&world, proto, front), first);
+            assert_eq!(connect_all(&world, proto, frontend), first);
         }
-        let known = entries(&world, family, proto);
+        let known = entries(&world, layout, family, proto);
         let remembered: BTreeMap<_, _> = known.iter().map(|(client, entry)| (*client, entry.endpoint)).collect();
         assert_eq!(remembered, first.iter().map(|(client, endpoint)| (*client, endpoint.ip())).collect());
         assert!(known.values().all(|entry| entry.timeout == u64::from(LONG)), "{known:?}");
@@ -157,29 +190,29 @@ fn each_new_connection_renews_the_time_and_afterwards_a_client_is_balanced_anew(
     let time = Duration::from_secs(seconds.into());
     let world = world_of_clients();
     let _proxy = Proxy::start(&world.node, &config_in(layout), &objects(web(seconds)));
-    let all = || fronts().filter(|(_, proto, _)| *proto == Proto::Tcp);
-    for (family, _, front) in all() {
+    let all = || frontends().filter(|(_, proto, _)| *proto == Proto::Tcp);
+    for (family, _, frontend) in all() {
         let me = client(family, 0);
-        let endpoint = connect(&world, me, Proto::Tcp, front);
+        let endpoint = connect(&world, me, Proto::Tcp, frontend);
         for _ in 0..3 {
             sleep(time.mul_f32(0.65));
-            assert_eq!(connect(&world, me, Proto::Tcp, front), endpoint);
+            assert_eq!(connect(&world, me, Proto::Tcp, frontend), endpoint);
             // Without renewal a third would be left; nft shows whole seconds.
-            let known = entries(&world, family, Proto::Tcp);
+            let known = entries(&world, layout, family, Proto::Tcp);
             assert!(known[&me].expires >= u64::from(seconds / 2), "{known:?}");
         }
     }
-    let before: Vec<Memory> = all().map(|(_, _, front)| connect_all(&world, Proto::Tcp, front)).collect();
+    let before: Vec<Memory> = all().map(|(_, _, frontend)| connect_all(&world, Proto::Tcp, frontend)).collect();
     sleep(time + Duration::from_millis(200));
-    for ((family, _, front), before) in all().zip(before) {
-        assert!(entries(&world, family, Proto::Tcp).is_empty());
-        assert_ne!(connect_all(&world, Proto::Tcp, front), before);
+    for ((family, _, frontend), before) in all().zip(before) {
+        assert!(entries(&world, layout, family, Proto::Tcp).is_empty());
+        assert_ne!(connect_all(&world, Proto::Tcp, frontend), before);
     }
 }
 
 // A client is its address, whichever address of the Service it uses (E4).
-test_in_each_layout!(fronts_of_a_port_share_the_memory_and_ports_do_not);
-fn fronts_of_a_port_share_the_memory_and_ports_do_not(layout: Layout) {
+test_in_each_layout!(frontends_of_a_port_share_the_memory_and_ports_do_not);
+fn frontends_of_a_port_share_the_memory_and_ports_do_not(layout: Layout) {
     let world = world_of_clients();
     let web = service("shop", "web").cluster_ips(1).client_ip_affinity(LONG);
     let web = web.port("http", Proto::Tcp, 80).node_port(30080).port("admin", Proto::Tcp, 81).node_port(30081);
@@ -227,12 +260,12 @@ fn clients_of_a_removed_endpoint_move_and_the_others_stay(layout: Layout) {
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects(web(LONG)));
     let before = connect_everywhere(&world);
     proxy.apply(&slices("shop", "web", &[0, 1, 2], &PORTS));
-    for (family, proto, _) in fronts() {
-        let known = entries(&world, family, proto);
+    for (family, proto, _) in frontends() {
+        let known = entries(&world, layout, family, proto);
         assert!(!known.is_empty() && known.values().all(|entry| entry.endpoint != family.endpoint(3)), "{known:?}");
     }
     let moved = connect_everywhere(&world);
-    for ((family, _, _), (before, moved)) in fronts().zip(before.iter().zip(&moved)) {
+    for ((family, _, _), (before, moved)) in frontends().zip(before.iter().zip(&moved)) {
         assert!(moved.values().all(|endpoint| endpoint.ip() != family.endpoint(3)));
         let stayed = before.iter().filter(|(_, endpoint)| endpoint.ip() != family.endpoint(3));
         stayed.for_each(|(client, endpoint)| assert_eq!(moved[client], *endpoint, "{client}"));
@@ -262,28 +295,39 @@ fn a_full_map_balances_new_clients(layout: Layout) {
     let world = world_of_clients();
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects(web(LONG)));
     let listing = nft::list_ruleset(&world.node);
-    assert_eq!(listing.matches("size 65536").count(), fronts().count(), "{listing}");
+    assert_eq!(listing.matches("size 65536").count(), frontends().count() * memories(layout), "{listing}");
     // While it runs, the tables are the proxy's alone.
     proxy.stop();
     for family in Family::ALL {
-        fill(&world, family);
+        fill(&world, layout, family);
         assert_spread_without_memory(&world, family);
     }
     proxy.launch();
     Family::ALL.iter().for_each(|family| assert_spread_without_memory(&world, *family));
 }
 
-/// Puts 65,536 clients into the map that remembers those of the TCP port.
-fn fill(world: &World, family: Family) {
+/// Puts 65,536 clients into what remembers those of the TCP port.
+fn fill(world: &World, layout: Layout, family: Family) {
     let client = |n: u32| match family {
         Family::V4 => format!("100.64.{}.{}", n >> 8, n & 0xff),
         Family::V6 => format!("2001:db8:64::{n:x}"),
     };
-    let endpoint = family.endpoint(0);
-    let elements: Vec<String> = (0..65_536).map(|n| format!("{} : {endpoint}", client(n))).collect();
-    let name = format!("affinity-shop/web/{}", map_of(Proto::Tcp));
-    let elements = elements.join(", ");
-    nft::load(&world.node, &format!("add element {} kube-proxy {name} {{ {elements} }}\n", table(family)));
+    let clients = 0..65_536;
+    let add = |name: &str, elements: Vec<String>| {
+        let elements = elements.join(", ");
+        nft::load(&world.node, &format!("add element {} kube-proxy {name} {{ {elements} }}\n", table(family)));
+    };
+    if layout != Layout::Chains {
+        let endpoint = family.endpoint(0);
+        let elements = clients.map(|n| format!("{} : {endpoint}", client(n))).collect();
+        add(&format!("affinity-shop/web/{}", map_of(Proto::Tcp)), elements);
+        return;
+    }
+    let sets = list_table(world, family);
+    let sets = sets.iter().filter_map(|object| object.get("set"));
+    for set in sets.filter(|set| set["comment"] == label_of(Proto::Tcp)) {
+        add(set["name"].as_str().expect("a name"), clients.clone().map(client).collect());
+    }
 }
 
 fn assert_spread_without_memory(world: &World, family: Family) {
@@ -298,11 +342,11 @@ fn a_new_time_out_holds_for_new_connections_and_forgets_no_client(layout: Layout
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects(web(300)));
     let memories = connect_everywhere(&world);
     proxy.apply(&[web(3_000).json()]);
-    for ((family, proto, front), memory) in fronts().zip(&memories) {
+    for ((family, proto, frontend), memory) in frontends().zip(&memories) {
         let (old, new) = (client(family, 0), family.client());
-        assert_eq!(connect(&world, old, proto, front), memory[&old]);
-        connect(&world, new, proto, front);
-        let known = entries(&world, family, proto);
+        assert_eq!(connect(&world, old, proto, frontend), memory[&old]);
+        connect(&world, new, proto, frontend);
+        let known = entries(&world, layout, family, proto);
         assert_eq!(known.len(), memory.len() + 1);
         assert!(known[&old].expires > 300, "{:?}", known[&old]);
         assert_eq!(known[&new].timeout, 3_000);

@@ -1,4 +1,4 @@
-//! Two Services that claim the same front: which of them gets the packets. In each test `shop/web` is what others rely on, and
+//! Two Services that claim the same frontend: which of them gets the packets. In each test `shop/web` is what others rely on, and
 //! `tenant/taker`, which is older, is what an ordinary user of a namespace may make.
 
 use std::net::IpAddr;
@@ -81,8 +81,8 @@ fn an_external_ip_never_takes_the_traffic_of_a_cluster_ip(layout: Layout) {
     assert_eq!(proxy.series("kubeproxy_nft_lost_claims"), [0.0]);
 }
 
-test_in_each_layout!(without_a_service_cidr_a_cluster_ip_takes_its_front_back_when_it_comes);
-fn without_a_service_cidr_a_cluster_ip_takes_its_front_back_when_it_comes(layout: Layout) {
+test_in_each_layout!(without_a_service_cidr_a_cluster_ip_takes_its_frontend_back_when_it_comes);
+fn without_a_service_cidr_a_cluster_ip_takes_its_frontend_back_when_it_comes(layout: Layout) {
     let world = World::new();
     let cluster_ip = |family: Family| family.cluster_ip(1);
     let mut objects = [surroundings(), vec![taker(80, Family::ALL.map(cluster_ip))]].concat();

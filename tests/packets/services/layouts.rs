@@ -1,4 +1,4 @@
-//! A restart with the other layout, or with another number of maps of endpoints, replaces the rules, and traffic goes on as before.
+//! A restart with another layout, or with another number of maps of endpoints, replaces the rules, and traffic goes on as before.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,14 +11,14 @@ use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::Family;
-use crate::support::probe::{Connection, Flow, Outcome, Proto, probe};
+use crate::support::probe::{Connection, Flow, Outcome, Proto, probe_served};
 use crate::support::proxy::{Proxy, config_in};
 use crate::support::server::Answer;
 use crate::support::world::World;
 
 const PORTS: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 9090)];
 
-/// From outside to every kind of front, and the port of the endpoints.
+/// From outside to every kind of frontend, and the port of the endpoints.
 fn flows(family: Family) -> Vec<(Flow, u16)> {
     let to = |proto, address, port| Flow::new(proto, family.client(), address, port);
     vec![
@@ -41,8 +41,8 @@ fn assert_serving(world: &World, held: &[(Connection, Answer)]) {
     }
 }
 
-/// The fronts and where they lead, as `kube-proxy services` shows them.
-fn fronts(world: &World) -> String {
+/// The frontends and where they lead, as `kube-proxy services` shows them.
+fn frontends(world: &World) -> String {
     let (code, text, errors) = outcome(&mut command(&world.node, &["services", "-o", "wide"]));
     assert_eq!(code, Some(0), "{text}{errors}");
     text
@@ -50,7 +50,7 @@ fn fronts(world: &World) -> String {
 
 test_in_each_layout!(a_change_of_layout_breaks_no_connection);
 fn a_change_of_layout_breaks_no_connection(layout: Layout) {
-    // Connections outlive a restart with other rules (D12, O7).
+    // Connections outlive a restart with other rules (D12, O7). The three tests together switch from each layout to each other one.
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1);
     let web = web.port("http", Proto::Tcp, 80).node_port(30080).port("dns", Proto::Udp, 53).node_port(30053);
@@ -61,7 +61,7 @@ fn a_change_of_layout_breaks_no_connection(layout: Layout) {
     let all_flows = || Family::ALL.into_iter().flat_map(flows).map(|(flow, _)| flow);
     let held: Vec<(Connection, Answer)> = all_flows().map(|flow| Connection::open(&world.client, flow)).collect();
     for (next, maps) in [(layout.other(), 1), (layout, 1), (layout, 16)] {
-        let listed = fronts(&world);
+        let listed = frontends(&world);
         proxy.stop();
         let mut config = config_in(next);
         config["nftables"]["endpointMaps"] = json!(maps);
@@ -72,7 +72,7 @@ fn a_change_of_layout_breaks_no_connection(layout: Layout) {
                 let mut count = 0;
                 while !is_done.load(Ordering::Relaxed) {
                     for flow in all_flows() {
-                        let outcome = probe(&world.client, flow);
+                        let outcome = probe_served(&world.client, flow);
                         assert!(matches!(outcome, Outcome::Reached(_)), "{flow:?}: {outcome:?}");
                         count += 1;
                     }
@@ -85,9 +85,10 @@ fn a_change_of_layout_breaks_no_connection(layout: Layout) {
             assert!(count >= all_flows().count(), "nothing was probed during the change");
         });
         let listing = nft::list_ruleset(&world.node);
-        assert_eq!(listing.contains("chain KUBE-SVC-"), next == Layout::Chains);
+        assert_eq!(listing.contains("chain KUBE-SVC-"), next != Layout::Maps);
+        assert_eq!(listing.contains("goto KUBE-SEP-"), next == Layout::Chains);
         assert_eq!(listing.contains("map nodeport-endpoints.15 {"), maps == 16, "{listing}");
-        assert_eq!(fronts(&world), listed, "what operators see is the same");
+        assert_eq!(frontends(&world), listed, "what operators see is the same");
         assert_serving(&world, &held);
     }
 }
@@ -97,10 +98,15 @@ fn the_flag_counts_beside_the_file(layout: Layout) {
     let world = World::new();
     let other = layout.other();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json();
-    let flag = format!("--ruleset-layout={}", other.name());
-    let _proxy = Proxy::start_with(&[&flag], &world.node, &config_in(layout), &[node(), service_cidr(), web]);
+    let [layout_flag, chains_flag] = other.flags();
+    let _proxy = Proxy::start_with(
+        &[&layout_flag, &chains_flag],
+        &world.node,
+        &config_in(layout),
+        &[node(), service_cidr(), web],
+    );
     let listing = nft::list_ruleset(&world.node);
-    assert_eq!(listing.contains("map KUBE-SERVICES"), other == Layout::Chains, "{listing}");
+    assert_eq!(listing.contains("map KUBE-SERVICES"), other != Layout::Maps, "{listing}");
     let flow = Flow::new(Proto::Tcp, Family::V4.client(), Family::V4.cluster_ip(1), 80);
     assert_outcome(&world.client, flow, &Outcome::Refused);
 }

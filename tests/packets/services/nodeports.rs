@@ -1,5 +1,6 @@
 //! Which addresses of the node answer on node ports.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::objects::{node, service, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Flow, Outcome, Proto, probe};
-use crate::support::proxy::{Proxy, config_in};
+use crate::support::proxy::{Proxy, config_in, is_slow};
 use crate::support::world::World;
 
 const PORTS: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 8080)];
@@ -157,4 +158,55 @@ fn only_addresses_that_can_serve_node_ports_cause_a_sync_and_are_named(layout: L
         let served = matches!(probe(&world.client, second), Outcome::Reached(_));
         assert_eq!(served, answers, "{ranges}");
     }
+}
+
+/// Time from a new address to an answer on its node port: a second, and as much again for a busy machine.
+const SOON: Duration = Duration::from_secs(2);
+
+test_in_each_layout!(an_address_gets_its_node_ports_within_a_second_while_the_cluster_changes_all_the_time);
+fn an_address_gets_its_node_ports_within_a_second_while_the_cluster_changes_all_the_time(layout: Layout) {
+    // A failover address is served at once, also when each second has a sync (G11).
+    let world = World::new();
+    let mut config = config_in(layout);
+    config["nodePortAddresses"] = json!(["198.18.0.0/24", "2001:db8:18::/64"]);
+    config["nftables"]["minSyncPeriod"] = json!("1s");
+    let proxy = Proxy::start(&world.node, &config, &objects_with(&Family::ALL.map(Family::node)));
+    let new: std::net::IpAddr = "198.18.0.77".parse().expect("an address");
+    let flow = Flow::new(Proto::Tcp, Family::V4.client(), new, 30080);
+    let stop = AtomicBool::new(false);
+    let times = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let endpoints = if round % 2 == 0 { [0, 2] } else { [1, 3] };
+                slices("shop", "web", &endpoints, &PORTS).iter().for_each(|slice| proxy.manifests().apply(slice));
+                round += 1;
+                thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let timed = |command: &str, served: bool| {
+            world.node.ip(&[format!("address {command} {new}/32 dev lo")]);
+            let start = Instant::now();
+            // The flow may meet an endpoint that is just being replaced; it is served when one answers.
+            while matches!(probe(&world.client, flow), Outcome::Reached(_)) != served {
+                if start.elapsed() > 4 * SOON {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            start.elapsed()
+        };
+        thread::sleep(Duration::from_secs(2));
+        let mut times = Vec::new();
+        for _ in 0..2 {
+            times.push(timed("add", true));
+            // Time for another sync, so that what follows is seen by itself.
+            thread::sleep(Duration::from_millis(1_200));
+            timed("del", false);
+        }
+        stop.store(true, Ordering::Relaxed);
+        times
+    });
+    println!("a new address answered on its node port after {times:?}");
+    assert!(is_slow() || times.iter().all(|time| *time <= SOON), "{times:?}");
 }

@@ -33,7 +33,7 @@ fn cluster(service: ServiceBuilder, which: &[u8]) -> Vec<Value> {
     objects
 }
 
-/// Flows to the external fronts of the Service.
+/// Flows to the external frontends of the Service.
 fn external(family: Family, source: std::net::IpAddr) -> [Flow; 3] {
     let to = |address, port| Flow::new(Proto::Tcp, source, address, port);
     [to(family.node(), 30080), to(family.external_ip(1), 80), to(family.load_balancer_ip(1), 80)]

@@ -19,8 +19,8 @@ fn assert_everywhere(world: &World, proto: Proto, address: IpAddr, port: u16, ex
     assert_stopped_on_node(&world.node, from(family.node()), expected);
 }
 
-test_in_each_layout!(a_service_without_endpoints_refuses_on_every_front);
-fn a_service_without_endpoints_refuses_on_every_front(layout: Layout) {
+test_in_each_layout!(a_service_without_endpoints_refuses_on_every_frontend);
+fn a_service_without_endpoints_refuses_on_every_frontend(layout: Layout) {
     // Without an endpoint every address of a Service answers with ICMP port unreachable (D2, D3, D4, D13).
     let world = World::new();
     let ports = [("tcp", Proto::Tcp), ("udp", Proto::Udp), ("sctp", Proto::Sctp)];

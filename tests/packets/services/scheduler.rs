@@ -13,7 +13,7 @@ use crate::support::netns::Namespace;
 use crate::support::nft;
 use crate::support::objects::{ServiceBuilder, node, service, service_cidr, slice, slices};
 use crate::support::plan::{Family, host_prefix};
-use crate::support::probe::{Flow, Outcome, Proto, probe};
+use crate::support::probe::{Flow, Outcome, Proto, probe_served};
 use crate::support::proxy::{Proxy, config_in};
 use crate::support::server::Server;
 use crate::support::stats::assert_even;
@@ -92,22 +92,22 @@ fn many(which: impl Iterator<Item = u8> + Clone) -> Vec<Value> {
     Family::ALL.map(of).to_vec()
 }
 
-fn front(family: Family) -> SocketAddr {
+fn frontend(family: Family) -> SocketAddr {
     SocketAddr::new(family.cluster_ip(1), 80)
 }
 
 /// One new connection of a client.
-fn connect(from: &Namespace, client: IpAddr, proto: Proto, front: SocketAddr) -> SocketAddr {
-    match probe(from, Flow::new(proto, client, front.ip(), front.port())) {
+fn connect(from: &Namespace, client: IpAddr, proto: Proto, frontend: SocketAddr) -> SocketAddr {
+    match probe_served(from, Flow::new(proto, client, frontend.ip(), frontend.port())) {
         Outcome::Reached(answer) => SocketAddr::new(answer.endpoint, answer.port),
-        other => panic!("{client} to {front} over {proto:?}: {other:?}"),
+        other => panic!("{client} to {frontend} over {proto:?}: {other:?}"),
     }
 }
 
 /// One new connection of each client.
-fn connect_all(world: &World, proto: Proto, front: SocketAddr) -> Reached {
-    let family = Family::of(front.ip());
-    let one = |n| (client(family, n), connect(&world.client, client(family, n), proto, front));
+fn connect_all(world: &World, proto: Proto, frontend: SocketAddr) -> Reached {
+    let family = Family::of(frontend.ip());
+    let one = |n| (client(family, n), connect(&world.client, client(family, n), proto, frontend));
     (0..CLIENTS).map(one).collect()
 }
 
@@ -134,16 +134,16 @@ fn a_client_stays_with_its_endpoint(layout: Layout, scheduler: &str) {
     let proxy = Proxy::start(&world.node, &config_with(layout, scheduler), &cluster(web(), &[0, 1, 2, 3]));
     for family in Family::ALL {
         let ip = family.cluster_ip(1);
-        let first = connect_all(&world, Proto::Tcp, front(family));
+        let first = connect_all(&world, Proto::Tcp, frontend(family));
         assert_even(scheduler, &shares(&first, 4));
-        assert_eq!(connect_all(&world, Proto::Tcp, front(family)), first);
+        assert_eq!(connect_all(&world, Proto::Tcp, frontend(family)), first);
         for n in 0..20 {
             let (client, endpoint) = (client(family, n), first[&client(family, n)]);
             // The ports of a Service have the same endpoints here, and the hash is that of the client.
             let udp = connect(&world.client, client, Proto::Udp, SocketAddr::new(ip, 53));
             let sctp = connect(&world.client, client, Proto::Sctp, SocketAddr::new(ip, 99));
             assert_eq!((udp, sctp), (endpoint, endpoint), "{client}");
-            assert_eq!(explained(&world.node, &client.to_string(), front(family)), [endpoint.ip().to_string()]);
+            assert_eq!(explained(&world.node, &client.to_string(), frontend(family)), [endpoint.ip().to_string()]);
         }
     }
     let path = |path: &Path| path.to_str().expect("a temporary path is text").to_owned();
@@ -186,7 +186,7 @@ fn with_maglev_few_clients_move_when_an_endpoint_goes_or_comes() {
     let _server = add_endpoints(&world);
     let objects = [vec![node(), service_cidr(), web().json()], many(0..MANY)].concat();
     let mut proxy = Proxy::start(&world.node, &config_with(Layout::Maps, "maglev"), &objects);
-    let all = || Family::ALL.map(|family| connect_all(&world, Proto::Tcp, front(family)));
+    let all = || Family::ALL.map(|family| connect_all(&world, Proto::Tcp, frontend(family)));
     let before = all();
     before.iter().for_each(|reached| assert_even("maglev", &shares(reached, usize::from(MANY))));
     let (mut moves, mut had) = (0, 0);
@@ -208,34 +208,36 @@ test_in_each_layout!(with_source_hash_the_same_endpoints_have_the_same_clients);
 fn with_source_hash_the_same_endpoints_have_the_same_clients(layout: Layout) {
     let world = world_of_clients();
     let mut proxy = Proxy::start(&world.node, &config_with(layout, "source-hash"), &cluster(web(), &[0, 1, 2, 3]));
-    let before = connect_all(&world, Proto::Tcp, front(Family::V4));
+    let before = connect_all(&world, Proto::Tcp, frontend(Family::V4));
     proxy.apply(&slices("shop", "web", &[0, 1, 3], &PORTS));
-    assert_even("of three", &shares(&connect_all(&world, Proto::Tcp, front(Family::V4)), 3));
+    assert_even("of three", &shares(&connect_all(&world, Proto::Tcp, frontend(Family::V4)), 3));
     proxy.apply(&slices("shop", "web", &[3, 2, 1, 0], &PORTS));
-    assert_eq!(connect_all(&world, Proto::Tcp, front(Family::V4)), before);
+    assert_eq!(connect_all(&world, Proto::Tcp, frontend(Family::V4)), before);
 }
 
-// Two nodes choose alike, however the endpoints came and in either layout, and so does a process that finds the rules of another (E11).
+// Two nodes choose alike, however the endpoints came and in any layout, and so does a process that finds the rules of another (E11).
 #[test]
 fn nodes_and_restarts_choose_alike() {
-    for scheduler in ["source-hash", "maglev"] {
+    // With `maglev` the two forms of layout `chains` are the same.
+    let cases = [("source-hash", Layout::Chains), ("maglev", Layout::Chains), ("source-hash", Layout::ServiceChains)];
+    for (scheduler, layout) in cases {
         let (one, other) = (world_of_clients(), world_of_clients());
         let _one = Proxy::start(&one.node, &config_with(Layout::Maps, scheduler), &cluster(web(), &[0, 1, 2, 3]));
         // The other node got there over other endpoints, one after the other, and was started anew in between.
-        let mut proxy = Proxy::start(&other.node, &config_with(Layout::Chains, scheduler), &cluster(web(), &[2]));
+        let mut proxy = Proxy::start(&other.node, &config_with(layout, scheduler), &cluster(web(), &[2]));
         proxy.apply(&slices("shop", "web", &[3, 1], &PORTS));
         proxy.kill();
         proxy.manifests().apply(&web().json());
         slices("shop", "web", &[1, 3, 0, 2], &PORTS).iter().for_each(|slice| proxy.manifests().apply(slice));
         proxy.launch();
         for family in Family::ALL {
-            let [first, second] = [&one, &other].map(|world| connect_all(world, Proto::Tcp, front(family)));
-            assert_eq!(first, second, "{scheduler}");
+            let [first, second] = [&one, &other].map(|world| connect_all(world, Proto::Tcp, frontend(family)));
+            assert_eq!(first, second, "{scheduler}, {layout:?}");
         }
         let before = nft::list_ruleset(&other.node);
         proxy.kill();
         proxy.launch();
-        assert_eq!(nft::list_ruleset(&other.node), before, "{scheduler}: a restart changed rules");
+        assert_eq!(nft::list_ruleset(&other.node), before, "{scheduler}, {layout:?}: a restart changed rules");
     }
 }
 
@@ -249,7 +251,7 @@ fn an_annotation_is_for_one_service(layout: Layout) {
         object
     };
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &cluster(web(), &[0, 1, 2, 3]));
-    let twice = || [0, 1].map(|_| connect_all(&world, Proto::Tcp, front(Family::V4)));
+    let twice = || [0, 1].map(|_| connect_all(&world, Proto::Tcp, frontend(Family::V4)));
     let differ = |[first, second]: [Reached; 2]| first != second;
     assert!(differ(twice()), "120 clients chose the same of four endpoints twice, at random");
     for name in ["source-hash", "maglev"] {
@@ -271,14 +273,14 @@ fn session_affinity_counts_before_the_scheduler(layout: Layout) {
     let world = world_of_clients();
     let sticky = || web().client_ip_affinity(10_800);
     let mut proxy = Proxy::start(&world.node, &config_with(layout, "source-hash"), &cluster(sticky(), &[0, 1, 3]));
-    let first = connect_all(&world, Proto::Tcp, front(Family::V4));
+    let first = connect_all(&world, Proto::Tcp, frontend(Family::V4));
     proxy.apply(&slices("shop", "web", &[0, 1, 2, 3], &PORTS));
-    assert_eq!(connect_all(&world, Proto::Tcp, front(Family::V4)), first, "remembered clients stay");
+    assert_eq!(connect_all(&world, Proto::Tcp, frontend(Family::V4)), first, "remembered clients stay");
     proxy.delete(&[sticky().json()]);
     proxy.apply(&[web().json()]);
-    let by_hash = connect_all(&world, Proto::Tcp, front(Family::V4));
+    let by_hash = connect_all(&world, Proto::Tcp, frontend(Family::V4));
     proxy.apply(&[sticky().json()]);
-    assert_eq!(connect_all(&world, Proto::Tcp, front(Family::V4)), by_hash, "the hash chooses for new clients");
+    assert_eq!(connect_all(&world, Proto::Tcp, frontend(Family::V4)), by_hash, "the hash chooses for new clients");
     assert_ne!(by_hash, first);
 }
 
@@ -300,7 +302,7 @@ fn policies_and_node_ports_choose_among_their_own_lists(layout: Layout) {
             assert_eq!(connect_all(&world, Proto::Tcp, node_port), first);
             // A pod uses the whole list.
             let pod: Vec<SocketAddr> =
-                (0..2).map(|_| connect(&world.shell, family.shell(), Proto::Tcp, front(family))).collect();
+                (0..2).map(|_| connect(&world.shell, family.shell(), Proto::Tcp, frontend(family))).collect();
             assert_eq!(pod[0], pod[1]);
         }
     }
@@ -317,13 +319,13 @@ fn with_the_port_the_connections_of_a_client_are_spread(layout: Layout) {
         for family in Family::ALL {
             let mut counts: BTreeMap<SocketAddr, u32> = BTreeMap::new();
             for _ in 0..CLIENTS {
-                *counts.entry(connect(&world.client, family.client(), Proto::Tcp, front(family))).or_default() += 1;
+                *counts.entry(connect(&world.client, family.client(), Proto::Tcp, frontend(family))).or_default() += 1;
             }
             assert_eq!(counts.len(), 4, "{counts:?}");
             assert_even(scheduler, &counts.into_values().collect::<Vec<_>>());
             let from = SocketAddr::new(family.client(), 40_000).to_string();
-            let name = explained(&world.node, &from, front(family));
-            assert!(name.len() == 1 && name == explained(&world.node, &from, front(family)), "{name:?}");
+            let name = explained(&world.node, &from, frontend(family));
+            assert!(name.len() == 1 && name == explained(&world.node, &from, frontend(family)), "{name:?}");
         }
     }
 }

@@ -140,18 +140,18 @@ fn a_table_with_the_health_checks_where_they_were_before_is_taken_over(layout: L
     // As a table of a former version: no map for health checks, but a longer comment on the cluster IP.
     let map = if layout == Layout::Maps { "services" } else { "KUBE-SERVICES" };
     // Without /etc/protocols nft prints the number of a protocol.
-    let fronts = ["10.96.0.1 . tcp . 80", "10.96.0.1 . 6 . 80"];
-    let found = fronts
+    let frontends = ["10.96.0.1 . tcp . 80", "10.96.0.1 . 6 . 80"];
+    let found = frontends
         .iter()
-        .find_map(|front| Some((front, ours.split(&format!("{front} comment \"shop/web:http\" : ")).nth(1)?)));
-    let (front, verdict) = found.unwrap_or_else(|| panic!("the front is not there: {ours}"));
+        .find_map(|frontend| Some((frontend, ours.split(&format!("{frontend} comment \"shop/web:http\" : ")).nth(1)?)));
+    let (frontend, verdict) = found.unwrap_or_else(|| panic!("the front is not there: {ours}"));
     let verdict: String = verdict.chars().take_while(|c| !",\n}".contains(*c)).collect();
     nft::load(
         &world.node,
         &format!(
             "delete map ip kube-proxy health-check-nodeports\n\
-             delete element ip kube-proxy {map} {{ {front} }}\n\
-             add element ip kube-proxy {map} {{ {front} comment \
+             delete element ip kube-proxy {map} {{ {frontend} }}\n\
+             add element ip kube-proxy {map} {{ {frontend} comment \
              \"shop/web:http; health check on 32123, local endpoints: 9\" : {verdict} }}\n"
         ),
     );

@@ -1,8 +1,10 @@
-//! What only layout `chains` has: chains of service ports that come and go, a counter for each endpoint, and the drop of packets of no connection.
+//! What only layout `chains` has: chains of service ports and endpoints that come and go, a counter for each endpoint, an even choice, and
+//! the drop of packets of no connection.
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,8 @@ use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Flow, Proto};
-use crate::support::proxy::{Proxy, config_in};
+use crate::support::proxy::{Proxy, config_in, is_slow};
+use crate::support::server::Answer;
 use crate::support::wire::raw_payload;
 use crate::support::world::World;
 
@@ -37,13 +40,13 @@ fn counted(world: &World) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn each_endpoint_counts_its_connections() {
+fn each_endpoint_that_is_an_element_counts_its_connections() {
     // The choice is even, and an endpoint that stays counts on (D11).
     let world = World::new();
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json();
     let mut objects = vec![node(), service_cidr(), web];
     objects.extend(slices("shop", "web", &[0, 1, 2], &PORTS));
-    let mut proxy = Proxy::start(&world.node, &config_in(Layout::Chains), &objects);
+    let mut proxy = Proxy::start(&world.node, &config_in(Layout::ServiceChains), &objects);
     let flow = Flow::new(Proto::Tcp, Family::V4.client(), Family::V4.cluster_ip(1), 80);
     assert_reaches(&world.client, flow, &endpoints(Family::V4, &[0, 1, 2], 8080), Source::Masqueraded, PROBES);
     let before = counted(&world);
@@ -58,6 +61,127 @@ fn each_endpoint_counts_its_connections() {
     // The endpoint with the highest number may have taken the place of the one that went.
     assert!(stayed >= 1, "{before:?} {after:?}");
     assert_eq!(counted(&world).values().sum::<u64>(), after.values().sum::<u64>() + u64::from(PROBES));
+}
+
+/// The chains of a family's endpoints with the rules in them: `None` when there is none that translates, else what it counted.
+fn endpoint_chains(world: &World, family: Family) -> BTreeMap<String, Option<u64>> {
+    let table = if family == Family::V4 { "ip" } else { "ip6" };
+    let listing = nft::list_json(&world.node);
+    let objects = listing["nftables"].as_array().expect("a list of objects");
+    let of_family = |kind: &'static str| {
+        objects.iter().filter_map(move |object| object.get(kind)).filter(|object| object["family"] == table)
+    };
+    let names = of_family("chain").filter_map(|chain| chain["name"].as_str());
+    let counted = |name: &str| {
+        let rules = of_family("rule").filter(|rule| rule["chain"] == name);
+        rules.filter_map(|rule| rule["expr"].as_array()).find_map(|expr| translated(expr))
+    };
+    names.filter(|name| name.starts_with("KUBE-SEP-")).map(|name| (name.to_owned(), counted(name))).collect()
+}
+
+/// The packets that a translating rule counted.
+fn translated(expr: &[Value]) -> Option<u64> {
+    expr.iter().find(|expr| expr.get("dnat").is_some())?;
+    expr.iter().find_map(|expr| expr["counter"]["packets"].as_u64())
+}
+
+#[test]
+fn the_chain_of_an_endpoint_counts_its_connections_and_goes_with_it() {
+    // The choice is even, and an emptied chain is deleted by a later transaction (D11, F8).
+    let world = World::new();
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json();
+    let mut objects = vec![node(), service_cidr(), web];
+    objects.extend(slices("shop", "web", &[0, 1, 2], &PORTS));
+    let mut proxy = Proxy::start(&world.node, &config_in(Layout::Chains), &objects);
+    let flow = Flow::new(Proto::Tcp, Family::V4.client(), Family::V4.cluster_ip(1), 80);
+    assert_reaches(&world.client, flow, &endpoints(Family::V4, &[0, 1, 2], 8080), Source::Masqueraded, PROBES);
+    let before = endpoint_chains(&world, Family::V4);
+    assert_eq!(before.len(), 3);
+    assert_eq!(before.values().map(|count| count.expect("it translates")).sum::<u64>(), u64::from(PROBES));
+
+    proxy.apply(&slices("shop", "web", &[1, 2], &PORTS));
+    let emptied = endpoint_chains(&world, Family::V4);
+    let (gone, left): (Vec<_>, Vec<_>) = emptied.iter().partition(|(_, count)| count.is_none());
+    // Emptied chains are deleted after a second, which may have passed.
+    assert!(gone.len() <= 1 && left.len() == 2, "{emptied:?}");
+    assert!(left.iter().all(|(name, count)| **count == before[*name]), "the others count on");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while endpoint_chains(&world, Family::V4).len() > 2 {
+        assert!(Instant::now() < deadline, "the emptied chain is never deleted");
+        sleep(Duration::from_millis(100));
+    }
+    assert_reaches(&world.client, flow, &endpoints(Family::V4, &[1, 2], 8080), Source::Masqueraded, PROBES);
+}
+
+const CONNECTIONS: u16 = 60_000;
+/// So many are under way at once, which the buffers of three endpoints hold.
+const AT_ONCE: u16 = 64;
+/// How often a datagram is sent that is not answered.
+const TRIES: usize = 5;
+
+/// A UDP connection from each of these ports to the frontend: the endpoints that answered.
+fn answered(ports: Range<u16>, family: Family) -> Vec<IpAddr> {
+    let bound = |port| {
+        let socket = UdpSocket::bind((family.client(), port)).expect("the port is free");
+        socket
+            .set_read_timeout(Some(Duration::from_secs(if is_slow() { 5 } else { 1 })))
+            .expect("a time-out can be set");
+        socket.connect((family.cluster_ip(1), 53)).expect("the node is reachable");
+        socket
+    };
+    let mut open: Vec<UdpSocket> = ports.map(bound).collect();
+    let mut endpoints = Vec::new();
+    for _ in 0..TRIES {
+        for socket in &open {
+            socket.send(b"x").expect("the node takes it");
+        }
+        open.retain(|socket| {
+            let mut answer = [0; 128];
+            let Ok(length) = socket.recv(&mut answer) else { return true };
+            let answer: Answer = str::from_utf8(&answer[..length]).expect("text").parse().expect("an answer");
+            endpoints.push(answer.endpoint);
+            false
+        });
+    }
+    endpoints
+}
+
+#[test]
+fn sixty_thousand_connections_are_spread_evenly_by_the_map_of_verdicts() {
+    // Spread within 1 %: the share of each endpoint is a third of all connections to within one percentage point, which of 60,000 are
+    // 20,000 +- 600, five standard deviations of a fair choice (D11).
+    let world = World::new();
+    let web = service("shop", "web").cluster_ips(1).port("dns", Proto::Udp, 53).json();
+    let mut objects = vec![node(), service_cidr(), web];
+    objects.extend(slices("shop", "web", &[0, 1, 2], &[("dns", Proto::Udp, 9090)]));
+    let _proxy = Proxy::start(&world.node, &config_in(Layout::Chains), &objects);
+    let listing = nft::list_ruleset(&world.node);
+    let elements = listing.matches(" : goto KUBE-SEP-").count();
+    assert!(listing.contains("numgen random mod 3 vmap @KUBE-SVC-") && elements >= 3, "{listing}");
+    Family::ALL.iter().for_each(|family| assert_even(&world, *family));
+}
+
+fn assert_even(world: &World, family: Family) {
+    // UDP from a port of its own is a connection to the kernel, and takes the same map of verdicts as one over TCP.
+    let mut reached: BTreeMap<IpAddr, u64> = BTreeMap::new();
+    world.client.enter(|| {
+        let end = 1024 + CONNECTIONS;
+        for first in (1024..end).step_by(usize::from(AT_ONCE)) {
+            for endpoint in answered(first..end.min(first + AT_ONCE), family) {
+                *reached.entry(endpoint).or_default() += 1;
+            }
+        }
+    });
+    assert_eq!(reached.values().sum::<u64>(), u64::from(CONNECTIONS), "each is answered: {reached:?}");
+    let third = u64::from(CONNECTIONS / 3);
+    let is_even = |count: &u64| count.abs_diff(third) <= u64::from(CONNECTIONS / 100);
+    assert!(reached.len() == 3 && reached.values().all(is_even), "{reached:?}");
+    // The chains of the endpoints counted the same connections.
+    let mut counted: Vec<u64> = endpoint_chains(world, family).into_values().flatten().collect();
+    let mut reached: Vec<u64> = reached.into_values().collect();
+    counted.sort_unstable();
+    reached.sort_unstable();
+    assert_eq!(counted, reached, "{family:?}");
 }
 
 #[test]

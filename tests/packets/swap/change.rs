@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::iptables::{self, NODE_PORT, PORT};
+use super::iptables::{self, NODE_PORT, PORT, Variant};
 use crate::support::apiserver::fault::{Ending, Fault, On};
 use crate::support::apiserver::{ApiServer, Scheme, wait_for};
 use crate::support::netns::{Namespace, run};
@@ -25,7 +25,7 @@ const HEALTHZ: &str = "127.0.0.1:10256";
 /// How long the load goes on after the change.
 const AFTER: Duration = Duration::from_secs(1);
 
-fn objects() -> Vec<Value> {
+pub(super) fn objects() -> Vec<Value> {
     let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(NODE_PORT);
     let mut objects = vec![node(), service_cidr(), web.json()];
     objects.extend(slices("shop", "web", &WEB, &PORTS));
@@ -33,7 +33,7 @@ fn objects() -> Vec<Value> {
 }
 
 /// The ways to `web` from the client outside, and from a pod, which shows its own address.
-fn flows(family: Family) -> [Flow; 3] {
+pub(super) fn flows(family: Family) -> [Flow; 3] {
     [
         (family.client(), family.cluster_ip(1), 80),
         (family.client(), family.node(), NODE_PORT),
@@ -43,7 +43,7 @@ fn flows(family: Family) -> [Flow; 3] {
 }
 
 /// Where a flow begins.
-fn from(world: &World, flow: Flow) -> &Namespace {
+pub(super) fn from(world: &World, flow: Flow) -> &Namespace {
     if flow.source == Family::of(flow.source).shell() { &world.shell } else { &world.client }
 }
 
@@ -67,18 +67,28 @@ fn load(world: &World, done: &AtomicBool) -> (u32, Vec<String>) {
 
 #[test]
 fn the_change_from_mode_iptables_loses_no_connection_and_breaks_none() {
+    changes_without_a_loss(Variant::Nft, "chains of table ip nat\"");
+}
+
+#[test]
+fn the_change_from_mode_iptables_of_iptables_legacy_loses_no_connection_and_breaks_none() {
+    changes_without_a_loss(Variant::Legacy, "chains of table ip nat of iptables-legacy\"");
+}
+
+fn changes_without_a_loss(variant: Variant, logged: &str) {
     // The rules of mode iptables serve until the first sync, and go after it (O2, O7).
     let world = World::new();
-    iptables::install(&world.node, &WEB);
+    variant.install(&world.node, &WEB);
     // Rules of another program in the same tables.
-    run(world.node.command("iptables-nft").args(["-A", "FORWARD", "-p", "tcp", "--dport", "22", "-j", "DROP"]));
+    let program = variant.program(Family::V4);
+    run(world.node.command(program).args(["-A", "FORWARD", "-p", "tcp", "--dport", "22", "-j", "DROP"]));
     let held: Vec<_> =
         Family::ALL.into_iter().flat_map(flows).map(|flow| Connection::open(from(&world, flow), flow)).collect();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..2).map(|_| scope.spawn(|| load(&world, &done))).collect();
         let proxy = Proxy::start(&world.node, &config(), &objects());
-        wait_for("the end of mode iptables", || iptables::listing(&world.node).is_empty().then_some(()));
+        wait_for("the end of mode iptables", || variant.listing(&world.node).is_empty().then_some(()));
         thread::sleep(AFTER);
         done.store(true, Ordering::Relaxed);
         for client in clients {
@@ -86,12 +96,12 @@ fn the_change_from_mode_iptables_loses_no_connection_and_breaks_none() {
             assert_eq!(failed, [""; 0], "of {count}: {}", proxy.log());
             assert!(count > 20, "{count} connections");
         }
-        assert!(proxy.log().contains("chains of table ip nat"), "{}", proxy.log());
+        assert!(proxy.log().contains(logged), "{}", proxy.log());
     });
     for (connection, first) in &held {
         assert_eq!(connection.ask(), *first, "a connection from before the change");
     }
-    let left = run(world.node.command("iptables-nft").args(["-S", "FORWARD"]));
+    let left = run(world.node.command(program).args(["-S", "FORWARD"]));
     assert!(left.contains("--dport 22 -j DROP"), "{left}");
 }
 
@@ -149,4 +159,20 @@ fn a_clean_up_that_fails_is_a_warning_and_stops_nothing() {
     assert!(proxy.get(HEALTHZ, "/readyz").starts_with("HTTP/1.1 200 OK"));
     drop(stdin);
     owner.wait().unwrap();
+}
+
+#[test]
+fn a_lock_of_iptables_that_another_program_holds_is_respected_and_stops_nothing() {
+    let world = World::new();
+    Variant::Legacy.install(&world.node, &WEB);
+    let run = tempfile::TempDir::new().unwrap();
+    let lock = std::fs::File::create(run.path().join("xtables.lock")).unwrap();
+    lock.lock().unwrap();
+    let mut proxy = Proxy::prepare(&world.node, &config(), &objects());
+    let script = format!("mount --bind {} /run && exec \"$@\"", run.path().display());
+    proxy.set_wrapper(&["unshare", "--mount", "sh", "-c", &script, "sh"]);
+    proxy.launch();
+    wait_for("a warning", || proxy.log().contains("another program holds /run/xtables.lock").then_some(()));
+    assert!(Variant::Legacy.listing(&world.node).contains("KUBE-SVC-WEB"));
+    assert!(proxy.get(HEALTHZ, "/readyz").starts_with("HTTP/1.1 200 OK"));
 }

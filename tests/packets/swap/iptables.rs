@@ -1,4 +1,4 @@
-//! What kube-proxy in mode iptables has on a node, as iptables-nft writes it: a Service `web` with cluster IP 1 and a node port, and a
+//! What kube-proxy in mode iptables has on a node, as iptables-nft or iptables-legacy writes it: a Service `web` with cluster IP 1 and a node port, and a
 //! Service with cluster IP 2 that has no endpoints.
 
 use crate::support::netns::{Namespace, run, run_with_input};
@@ -45,26 +45,52 @@ const NAT: &str = "*nat
 -A KUBE-EXT-WEB -j KUBE-SVC-WEB
 ";
 
+/// The program that writes the rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Variant {
+    Nft,
+    Legacy,
+}
+
 /// Writes the rules, with these endpoints of `web`.
 pub(crate) fn install(node: &Namespace, web: &[u8]) {
-    for family in Family::ALL {
-        run_with_input(node.command(restore(family)).arg("--noflush"), &text(family, web));
+    Variant::Nft.install(node, web);
+}
+
+/// The rules of both families as iptables-nft sees them, without counters; what kube-proxy made alone.
+pub(crate) fn listing(node: &Namespace) -> String {
+    Variant::Nft.listing(node)
+}
+
+impl Variant {
+    /// As [`install`].
+    pub(crate) fn install(self, node: &Namespace, web: &[u8]) {
+        for family in Family::ALL {
+            let program = format!("{}-restore", self.program(family));
+            run_with_input(node.command(program).arg("--noflush"), &text(family, web));
+        }
+    }
+
+    /// As [`listing`].
+    pub(crate) fn listing(self, node: &Namespace) -> String {
+        let save = |family: &Family| run(&mut node.command(format!("{}-save", self.program(*family))));
+        let saved: String = Family::ALL.iter().map(save).collect();
+        without_counters(&saved)
+    }
+
+    pub(crate) fn program(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Self::Nft, Family::V4) => "iptables-nft",
+            (Self::Nft, Family::V6) => "ip6tables-nft",
+            (Self::Legacy, Family::V4) => "iptables-legacy",
+            (Self::Legacy, Family::V6) => "ip6tables-legacy",
+        }
     }
 }
 
-/// The rules of both families as iptables sees them, without counters; what kube-proxy made alone.
-pub(crate) fn listing(node: &Namespace) -> String {
-    let saved: String = Family::ALL.iter().map(|family| run(&mut node.command(save(*family)))).collect();
+fn without_counters(saved: &str) -> String {
     let lines = saved.lines().filter(|line| line.contains("KUBE-"));
     lines.map(|line| line.split(" [").next().unwrap_or(line).to_owned() + "\n").collect()
-}
-
-fn restore(family: Family) -> &'static str {
-    if family == Family::V4 { "iptables-nft-restore" } else { "ip6tables-nft-restore" }
-}
-
-fn save(family: Family) -> &'static str {
-    if family == Family::V4 { "iptables-nft-save" } else { "ip6tables-nft-save" }
 }
 
 fn text(family: Family, web: &[u8]) -> String {

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, served};
-use crate::support::apiserver::fault::{Command, Ending};
+use crate::support::apiserver::fault::{Command, Ending, Fault, On};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::state::Streaming;
 use crate::support::apiserver::wait_for;
@@ -191,4 +193,49 @@ fn a_token_file_is_read_again(format: Format) {
     cluster.wait_until_serves("api", true);
     proxy.stop();
     assert!(!proxy.log().contains("rotated"), "{}", proxy.log());
+}
+
+test_in_each_format!(a_server_that_refused_everybody_for_a_while_is_used_again_soon);
+fn a_server_that_refused_everybody_for_a_while_is_used_again_soon(format: Format) {
+    // After refused credentials, and redirects, the server is tried again soon (O16).
+    for status in [401, 302] {
+        let cluster = Cluster::new(format);
+        let mut proxy = cluster.proxy();
+        cluster.server.wait_for_watches();
+        cluster.server.lasting_fault(On::All, Fault::Refuse(status, None));
+        cluster.server.order(None, Command::End(Ending::Close));
+        let asked = cluster.server.requests().len();
+        let time = Duration::from_secs(18);
+        thread::sleep(time);
+        let asked = cluster.server.requests().len() - asked;
+        cluster.server.clear_faults();
+        let start = Instant::now();
+        cluster.server.apply(&served("api", 2));
+        cluster.wait_until_serves("api", true);
+        println!("after {status} for {time:?}: {:?}, {asked} requests", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(5), "{status}: {:?}", start.elapsed());
+        assert!(asked < 36, "{asked} requests in {time:?}");
+        assert_eq!(proxy.stop().code(), Some(0));
+    }
+}
+
+test_in_each_format!(a_certificate_of_the_ca_file_that_cannot_be_used_is_skipped_with_one_warning);
+fn a_certificate_of_the_ca_file_that_cannot_be_used_is_skipped_with_one_warning(format: Format) {
+    let cluster = with_token(format, Scheme::Https);
+    let kubeconfig = cluster.server.kubeconfig(&json!({ "token": TOKEN }));
+    let file = cluster.server.directory().join("ca.crt");
+    let good = fs::read_to_string(&file).expect("the kubeconfig's CA");
+    let bad = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    fs::write(&file, format!("{bad}{good}")).expect("a file can be written");
+    let mut proxy = Proxy::with_api(&cluster.node, &config(), &kubeconfig);
+    proxy.launch();
+    cluster.server.wait_for_watches();
+    // The client is made again.
+    cluster.server.close();
+    cluster.server.open();
+    cluster.server.apply(&served("api", 2));
+    cluster.wait_until_serves("api", true);
+    proxy.stop();
+    assert_eq!(proxy.log().matches("Skips a certificate of the CA file").count(), 1, "{}", proxy.log());
+    assert!(proxy.log().contains("certificate 1: "), "{}", proxy.log());
 }

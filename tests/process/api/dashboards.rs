@@ -121,9 +121,12 @@ fn every_query_of_the_dashboards_has_data(format: Format) {
     wait_for("all queries to have data", || {
         // A rate needs what happens between two scrapes: changed endpoints, and events about Services that claim the same address.
         number.set(number.get() + 1);
-        let late = service("shop", &format!("late-{}", number.get())).cluster_ips(10 + number.get());
-        let late = late.port("http", Proto::Tcp, 80).external_ip(Family::V4.external_ip(1)).json();
-        cluster.server.apply(&[late]);
+        // An address has a few lines and events of a namespace at once, and one a minute from then on: so each time another one.
+        let claimant = |name: &str, ip| {
+            let claimant = service("shop", &format!("{name}-{}", number.get())).cluster_ips(ip);
+            claimant.port("http", Proto::Tcp, 80).external_ip(Family::V4.external_ip(number.get())).json()
+        };
+        cluster.server.apply(&[claimant("early", 10 + number.get()), claimant("late", 110 + number.get())]);
         // A watch ends after some minutes, and the next one is a request.
         cluster.server.order(None, Command::Finish);
         let mut changed = slices("shop", "web", &[number.get() % 3], &PORTS);

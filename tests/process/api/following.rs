@@ -150,6 +150,8 @@ fn a_slice_without_a_service_is_named_once_however_often_it_changes(format: Form
     // The next object of the same watch has arrived, so the broken one was read.
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
+    // The log is written by a thread of its own.
+    wait_for("the slice in the log", || (logged() > 0).then_some(()));
     assert_eq!(logged(), 1, "{}", proxy.log());
 }
 

@@ -11,7 +11,7 @@ use crate::support::plan::NODE;
 use crate::support::proxy::Proxy;
 
 /// `config.conf` of kubeadm's ConfigMap.
-const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/kubeadm.yaml");
+const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/component/config/testdata/kubeadm.yaml");
 
 test_in_each_format!(kubeadms_config_map_and_command_line_start_unchanged);
 fn kubeadms_config_map_and_command_line_start_unchanged(format: Format) {

@@ -3,6 +3,7 @@
 //! Needs root, iproute2 and nft (`make deps`). The server is that of `support/apiserver`, in the node's namespace.
 
 mod access;
+mod chaos;
 pub(crate) mod cluster;
 mod dashboards;
 mod following;
@@ -11,4 +12,9 @@ mod kubeadm;
 mod listings;
 mod mistakes;
 mod outages;
+mod proxies;
+mod restored;
+mod silence;
 mod trouble;
+mod tunnel;
+mod watches;

@@ -44,7 +44,7 @@ fn connect_until(stop: &AtomicBool, from: &Namespace) -> u32 {
 }
 
 /// The start of a Service's keys in nft's listings.
-fn front(family: Family, n: u8) -> String {
+fn frontend(family: Family, n: u8) -> String {
     format!(" {} . tcp . 80", family.cluster_ip(n))
 }
 
@@ -114,7 +114,7 @@ fn traffic_does_not_notice_an_outage_and_the_rules_catch_up(format: Format) {
         proxy.wait_until_quiet();
         let changes = monitor.stop();
         for (n, changed) in [(1, false), (2, true), (3, true), (5, true)] {
-            let of_service = |line: &&str| Family::ALL.iter().any(|family| line.contains(&front(*family, n)));
+            let of_service = |line: &&str| Family::ALL.iter().any(|family| line.contains(&frontend(*family, n)));
             let found: Vec<&str> = changes.lines().filter(of_service).collect();
             assert_eq!(!found.is_empty(), changed, "Service {n}: {found:?}");
         }

@@ -322,11 +322,15 @@ fn every_counter_is_there_with_0_before_anything_was_counted() {
 
 #[test]
 fn the_list_of_counters_is_whole() {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/families.rs");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/proxy/metrics/families.rs");
     let source = fs::read_to_string(source).expect("the source is there");
     let fields = source.lines().filter(|line| line.ends_with(": Counter,") || line.ends_with(", Counter>,")).count();
     // `rest_client_requests_total` has a series for each code that the server gave, and `REJECTED` has two labels.
-    assert_eq!(fields, COUNTERS.len() + 2, "counters that src/metrics/families.rs declares, and those listed here");
+    assert_eq!(
+        fields,
+        COUNTERS.len() + 2,
+        "counters that src/proxy/metrics/families.rs declares, and those listed here"
+    );
 }
 
 // Repairs of what another program changed are counted (G10).

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::api::cluster::Cluster;
 use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::netns::{Namespace, run};
+use crate::support::notifications;
 use crate::support::objects::{node, service, service_cidr, slice};
 use crate::support::plan::Family::V4;
 use crate::support::probe::Proto;
@@ -71,10 +72,10 @@ fn wait_for(node: &Namespace, what: &str, is_it: impl Fn(&Value) -> bool) -> Val
 fn tamper(node: &Namespace, layout: Layout) {
     let map = match layout {
         Layout::Maps => "services",
-        Layout::Chains => "KUBE-SERVICES",
+        Layout::Chains | Layout::ServiceChains => "KUBE-SERVICES",
     };
-    let front = format!("{{ {} . tcp . 80 }}", V4.cluster_ip(1));
-    run(node.command("nft").args(["delete", "element", "ip", "kube-proxy", map, &front]));
+    let frontend = format!("{{ {} . tcp . 80 }}", V4.cluster_ip(1));
+    run(node.command("nft").args(["delete", "element", "ip", "kube-proxy", map, &frontend]));
 }
 
 /// A table with its times, numbers of syncs and of processes replaced, and runs of spaces as one.
@@ -125,6 +126,7 @@ fn what_a_proxy_did_is_told_with_cause_and_result(layout: Layout) {
     proxy.apply(&[slice_of("api", &[1])]);
     proxy.delete(&[slice_of("api", &[1])]);
     proxy.delete(&[service_of("api", 2)]);
+    notifications::have_writers_named(node);
     tamper(node, layout);
     let repair = wait_for(node, "a repair", |entry| entry["kind"] == "repair");
     proxy.wait_until_quiet();

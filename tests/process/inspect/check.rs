@@ -8,7 +8,7 @@ use super::{json, run};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::{ApiServer, Scheme};
 use crate::support::mixed;
-use crate::support::netns::{self, Namespace};
+use crate::support::netns::{self, Namespace, run_with_input};
 use crate::support::nft::list_everything;
 use crate::support::proxy::{Proxy, binary, config};
 use tempfile::TempDir;
@@ -83,6 +83,25 @@ fn a_good_node_ends_with_0_and_nothing_is_written() {
     assert_eq!(site.server.events(), [Value::Null; 0]);
     let writes: Vec<_> = site.server.requests().into_iter().filter(|request| request.method != "GET").collect();
     assert!(writes.iter().all(|request| request.path.ends_with("/selfsubjectaccessreviews")), "{writes:?}");
+}
+
+#[test]
+fn what_other_modes_left_is_named_and_stays() {
+    let site = Site::new();
+    let path = site.configured(|_| {});
+    let chains = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC-A - [0:0]\n-A OUTPUT -j KUBE-SERVICES\nCOMMIT\n";
+    run_with_input(&mut site.node.command("iptables-legacy-restore"), chains);
+    run_with_input(&mut site.node.command("iptables-nft-restore"), chains);
+    run_with_input(site.node.command("ipset").arg("restore"), "create KUBE-CLUSTER-IP hash:ip,port\n");
+    let (code, report) = json(&site.node, &["check", "--config", &path]);
+    assert_eq!(code, Some(0), "{report:#}");
+    let warnings = with_result(&report, "warning");
+    for what in ["2 chains of table ip nat", "2 chains of table ip nat of iptables-legacy", "1 ipset"] {
+        let text = format!("other-programs {what} are from kube-proxy in another mode");
+        assert!(contains(&warnings, &text), "{text}: {report:#}");
+    }
+    let saved = netns::run(&mut site.node.command("iptables-legacy-save"));
+    assert!(saved.contains("-A OUTPUT -j KUBE-SERVICES"), "{saved}");
 }
 
 #[test]

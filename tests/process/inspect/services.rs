@@ -8,7 +8,7 @@ use crate::support::terminal::{Terminal, signal, wait_until_gone};
 
 const WATCH: &str = "services --watch --interval 1";
 
-/// The row of the first front.
+/// The row of the first frontend.
 fn first_row(screen: &str) -> &str {
     screen.lines().nth(1).unwrap_or_default()
 }

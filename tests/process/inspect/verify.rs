@@ -123,6 +123,13 @@ fn named(listing: &str, start: &str, comment: &str) -> String {
     panic!("no {start} with the comment {comment}");
 }
 
+/// What a listed map holds at a key.
+fn value_of<'a>(listing: &'a str, key: &str) -> &'a str {
+    let start = format!("{key} : ");
+    let rest = listing.split(&start).nth(1).unwrap_or_else(|| panic!("no {key} in {listing}"));
+    rest.split([',', '}', '\n']).next().unwrap_or_default().trim()
+}
+
 /// Changes of what both layouts have.
 fn in_both_layouts() -> Vec<Tampering> {
     let web = Some("shop/web");
@@ -188,7 +195,7 @@ fn in_both_layouts() -> Vec<Tampering> {
 fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
     let (http, dns, sticky) = (Some("shop/web:http"), Some("shop/web:dns"), Some("shop/sticky:http"));
     if layout == Layout::Maps {
-        let slot = "10.96.0.1 . udp . 53 . 0";
+        let (slot, commented) = ("10.96.0.1 . udp . 53 . 0", "10.96.0.1 . tcp . 80 . 0");
         return vec![
             tampering(
                 "delete element ip kube-proxy services { 10.96.0.1 . tcp . 80 }",
@@ -213,6 +220,15 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
                 ),
                 dns,
                 "has the endpoint 10.244.9.9:9090 in place of the endpoint 10.244.",
+            ),
+            tampering(
+                &format!(
+                    "delete element ip kube-proxy endpoints {{ {commented} }}; \
+                     add element ip kube-proxy endpoints {{ {commented} comment \"x\" : {} }}",
+                    value_of(listing, commented)
+                ),
+                http,
+                "has another comment at",
             ),
             tampering("flush map ip6 kube-proxy endpoints", http, "of [fd00:10:96::1]:80/tcp in endpoints"),
             tampering(
@@ -241,6 +257,10 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
     let (of_dns, of_sticky) =
         (named(listing, "chain KUBE-EXT-", "shop/web:dns"), named(listing, "chain KUBE-EXT-", "shop/sticky:http"));
     let firewall = named(listing, "chain KUBE-FW-", "shop/local:http");
+    let of_endpoint = match layout {
+        Layout::Chains => format!("{} {{ 0 }}", named(listing, "map KUBE-SVC-", "shop/web:http")),
+        Layout::Maps | Layout::ServiceChains => "endpoints { 10.96.0.1 . tcp . 80 . 0 }".to_owned(),
+    };
     vec![
         tampering(
             "delete element ip kube-proxy KUBE-SERVICES { 10.96.0.1 . tcp . 80 }",
@@ -253,11 +273,7 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
             sticky,
             "has `drop` in place of `goto KUBE-SVC-",
         ),
-        tampering(
-            "delete element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 }",
-            http,
-            "lacks the endpoint 10.244.",
-        ),
+        tampering(&format!("delete element ip kube-proxy {of_endpoint}"), http, "lacks the endpoint 10.244."),
         tampering(&format!("flush chain ip kube-proxy {of_dns}"), dns, "is empty"),
         tampering(&format!("insert rule ip kube-proxy {of_sticky} drop"), sticky, "should not have the rule"),
         tampering(&format!("flush chain ip kube-proxy {firewall}"), Some("shop/local:http"), "is empty"),
@@ -282,13 +298,19 @@ fn a_rule(node: &Namespace, chain: &str) -> (String, String) {
 /// itself, since the second and the third are about the same set.
 fn of_affinity(node: &Namespace, layout: Layout, listing: &str) -> [Tampering; 3] {
     let sticky = Some("shop/sticky:http");
-    let map = named(listing, "map affinity-shop/", "shop/sticky:http");
-    // The chains whose rules look at the map.
+    let (kind, map, elements) = match layout {
+        Layout::Chains => ("set", named(listing, "set KUBE-SEP-", "shop/sticky:http"), "type ipv4_addr"),
+        Layout::Maps | Layout::ServiceChains => {
+            ("map", named(listing, "map affinity-shop/", "shop/sticky:http"), "typeof ip saddr : ip daddr")
+        }
+    };
+    // The chains whose rules look at the map or set.
     let chains = match layout {
+        Layout::Chains => vec![named(listing, "chain KUBE-SVC-", "shop/sticky:http"), map.clone()],
         Layout::Maps => {
             ["", "nodeport-", "learn-"].map(|start| format!("{start}affinity-shop/sticky/http/tcp")).to_vec()
         }
-        Layout::Chains => {
+        Layout::ServiceChains => {
             let choice = named(listing, "chain KUBE-SVC-", "shop/sticky:http");
             vec![choice, "learn-affinity-shop/sticky/http/tcp".to_owned()]
         }
@@ -296,13 +318,13 @@ fn of_affinity(node: &Namespace, layout: Layout, listing: &str) -> [Tampering; 3
     // To the other end of the chain.
     let (moved, end) = match layout {
         Layout::Maps => (chains[0].clone(), "insert"),
-        Layout::Chains => (named(listing, "chain KUBE-EXT-", "shop/sticky:http"), "add"),
+        Layout::Chains | Layout::ServiceChains => (named(listing, "chain KUBE-EXT-", "shop/sticky:http"), "add"),
     };
     let (rule, handle) = a_rule(node, &moved);
     let emptied: String = chains.iter().map(|chain| format!("flush chain ip kube-proxy {chain}\n")).collect();
-    let gone = format!("{emptied}delete map ip kube-proxy {map}");
+    let gone = format!("{emptied}delete {kind} ip kube-proxy {map}");
     let anew = format!(
-        "add map ip kube-proxy {map} {{ typeof ip saddr : ip daddr; size 65536; flags dynamic,timeout; timeout 1h; comment \"shop/sticky:http\"; }}"
+        "add {kind} ip kube-proxy {map} {{ {elements}; size 65536; flags dynamic,timeout; timeout 1h; comment \"shop/sticky:http\"; }}"
     );
     let moved = format!("delete rule ip kube-proxy {moved} handle {handle}\n{end} rule ip kube-proxy {moved} {rule}");
     [
@@ -360,7 +382,7 @@ fn each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_righ
     // nft 1.0.6 does not take the rules of the first chain one by one, and writes one of the second in other instructions.
     let emptied = match layout {
         Layout::Maps => tampering("flush chain ip kube-proxy lb-4", None, "the chain lb-4 is empty"),
-        Layout::Chains => {
+        Layout::Chains | Layout::ServiceChains => {
             let chain = named(&list_ruleset(&node), "chain KUBE-SVC-", "shop/web:dns");
             tampering(&format!("flush chain ip kube-proxy {chain}"), Some("shop/web:dns"), "is empty")
         }
@@ -423,18 +445,19 @@ fn a_proxy_at_work_is_no_difference(layout: Layout) {
 }
 
 #[test]
-fn the_running_proxy_exports_when_it_last_found_its_tables_as_they_should_be() {
+fn the_running_proxy_exports_when_it_last_compared_its_tables() {
     let node = Namespace::new("verify");
     let proxy = Proxy::start(&node, &config(), &mixed::cluster());
-    let verified = || proxy.series("kubeproxy_nft_tables_verified_timestamp_seconds");
-    assert_eq!(verified(), [0.0], "the first sync wrote everything");
+    let verified = || proxy.series("kubeproxy_nft_tables_verified_timestamp_seconds")[0];
+    let first = verified();
+    assert!(first > 0.0, "the first sync read everything back");
     // A write without an effect has the proxy compare everything.
     nft(
         &node,
         "add element ip kube-proxy cluster-ips { 192.0.2.1 }\ndelete element ip kube-proxy cluster-ips { 192.0.2.1 }",
     );
     let end = Instant::now() + Duration::from_secs(20);
-    while verified() == [0.0] {
+    while verified() == first {
         assert!(Instant::now() < end, "{:?}", proxy.log());
         thread::sleep(Duration::from_millis(50));
     }

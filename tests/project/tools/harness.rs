@@ -14,7 +14,7 @@ use crate::support::strace::{self, Call};
 use crate::support::wire::{SctpInit, crc32c, port_unreachable};
 use crate::support::world::World;
 
-/// Every front of a service port, done by hand: cluster IP number 1 to all four endpoints, the client's traffic masqueraded.
+/// Every frontend of a service port, done by hand: cluster IP number 1 to all four endpoints, the client's traffic masqueraded.
 const RULES: &str = r#"
 table ip test {
   chain to-endpoints {

@@ -16,6 +16,7 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::Format;
 use super::fault::{Fault, take};
@@ -50,7 +51,12 @@ pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Inc
     let may_enter = enters(&shared, &peer, &head.headers);
     // A body that breaks off creates no Event.
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let outcome = match fault(&shared, &asked) {
+    let mut fault = fault(&shared, &asked);
+    if let Some(Fault::Delay(time)) = fault {
+        sleep(time).await;
+        fault = None;
+    }
+    let outcome = match fault {
         Some(Fault::Unanswered(ending)) => {
             let (mut writer, _body) = Writer::new(peer.killer.clone(), None);
             writer.end(ending).await;
@@ -64,6 +70,10 @@ pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Inc
         fault if may_enter => served(&shared, &asked, &query, &body, &head.headers, (&peer.killer, fault.as_ref())),
         _ => Err(Refusal::new(401, "Unauthorized")),
     };
+    if outcome.as_ref().is_err_and(|refusal| refusal.message.starts_with("Too large")) {
+        let wait = shared.lock().freshness_wait;
+        sleep(wait).await;
+    }
     let format = format(&shared, &head.headers, &asked);
     let response =
         outcome.map_or_else(|refusal| refused(&refusal, format), |(status, body)| response(status, body, format));
@@ -101,7 +111,11 @@ fn served(
         }
         Ask::List(resource) => {
             permitted(shared, *resource, headers)?;
-            let list = list(&shared.lock().store, *resource, query)?;
+            let list = {
+                let state = shared.lock();
+                let cached = state.has_cache.then(|| state.cached.unwrap_or_else(|| state.store.version()));
+                list(&state.store, cached, *resource, query)?
+            };
             let (mut writer, body) = Writer::new(killer.clone(), fault);
             let list = format(shared, headers, asked).object(&list);
             // The end of the answer matters to the client only.

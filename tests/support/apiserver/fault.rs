@@ -45,6 +45,8 @@ pub(crate) enum Ending {
 pub(crate) enum Fault {
     /// No answer at all, not even a status line.
     Unanswered(Ending),
+    /// The answer begins after this time.
+    Delay(Duration),
     /// The body breaks off after this many bytes.
     After(usize, Ending),
     /// The body comes in chunks of this many bytes, with a pause after each.

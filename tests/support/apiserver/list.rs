@@ -25,10 +25,10 @@ struct Start {
     limit: usize,
 }
 
-/// A list, or a page of it.
-pub(crate) fn list(store: &Store, resource: Resource, query: &Query) -> Result<Value, Refusal> {
+/// A list, or a page of it. `cached` is the version of the watch cache, if there is one.
+pub(crate) fn list(store: &Store, cached: Option<u64>, resource: Resource, query: &Query) -> Result<Value, Refusal> {
     let selector = selector(resource, query)?;
-    let start = start(store, query)?;
+    let start = start(store, cached, query)?;
     let objects = store.at(resource, start.version, &selector).map_err(|too_old| expired(&start, too_old))?;
     let after = start.after.as_ref();
     let rest: Vec<&Arc<Value>> =
@@ -47,7 +47,7 @@ pub(crate) fn list(store: &Store, resource: Resource, query: &Query) -> Result<V
     }))
 }
 
-fn start(store: &Store, query: &Query) -> Result<Start, Refusal> {
+fn start(store: &Store, cached: Option<u64>, query: &Query) -> Result<Start, Refusal> {
     let limit = match query.get("limit") {
         "" | "0" => usize::MAX,
         text => text.parse().map_err(|_| Refusal::new(400, format!("limit: {text:?} is no number")))?,
@@ -63,11 +63,16 @@ fn start(store: &Store, query: &Query) -> Result<Start, Refusal> {
         return Ok(Start { version, after: Some(after), limit });
     }
     let number = number(version)?;
+    let of_cache = cached.unwrap_or(present.version);
     match (rule, number) {
-        ("" | "NotOlderThan" | "Exact", Some(wanted)) if wanted > store.version() => Err(too_large(wanted, store)),
+        ("Exact", Some(wanted)) if wanted > store.version() => Err(too_large(wanted, store.version())),
+        ("" | "NotOlderThan", Some(wanted)) if wanted > of_cache => Err(too_large(wanted, of_cache)),
         // The watch cache of a real server answers these lists, and has no pages.
-        ("" | "NotOlderThan", Some(0)) => Ok(Start { limit: usize::MAX, ..present }),
-        ("NotOlderThan", Some(_)) | ("", None) => Ok(present),
+        ("" | "NotOlderThan", Some(0)) if cached.is_some() => {
+            Ok(Start { version: of_cache, limit: usize::MAX, ..present })
+        }
+        ("NotOlderThan", Some(_)) => Ok(Start { version: of_cache, ..present }),
+        ("", None | Some(0)) => Ok(present),
         ("", Some(_)) if limit == usize::MAX => Ok(present),
         ("" | "Exact", Some(wanted)) if wanted > 0 => Ok(Start { version: wanted, ..present }),
         _ => Err(Refusal::new(422, format!("resourceVersionMatch {rule:?} with version {version:?} is forbidden"))),
@@ -82,8 +87,8 @@ pub(crate) fn number(version: &str) -> Result<Option<u64>, Refusal> {
     version.parse().map(Some).map_err(|_| Refusal::new(400, format!("invalid resource version {version:?}")))
 }
 
-fn too_large(wanted: u64, store: &Store) -> Refusal {
-    Refusal::new(504, format!("Too large resource version: {wanted}, current: {}", store.version())).after(1)
+fn too_large(wanted: u64, present: u64) -> Refusal {
+    Refusal::new(504, format!("Too large resource version: {wanted}, current: {present}")).after(1)
 }
 
 fn expired(start: &Start, TooOld(oldest): TooOld) -> Refusal {

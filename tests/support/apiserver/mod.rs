@@ -26,7 +26,7 @@ mod watch;
 mod writer;
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::sync::{Arc, MutexGuard};
@@ -36,11 +36,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio_rustls::TlsAcceptor;
 
 use fault::{Command, Fault, On};
 use resource::Resource;
 use serve::Control;
 use state::{Record, Shared, State};
+use store::Store;
 use tls::{Authority, Signed};
 
 /// The deadline of every wait: longer than anything here takes, on a busy machine too.
@@ -132,15 +134,21 @@ impl ApiServer {
 
     /// The same, with the format for clients that accept it.
     pub(crate) fn start_with(scheme: Scheme, format: Format) -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST, scheme, format)
+    }
+
+    /// The same, on another address of the namespace.
+    pub(crate) fn start_at(at: Ipv4Addr, scheme: Scheme, format: Format) -> Self {
         let (shared, authority) = (Arc::new(Shared::new(format)), Authority::new());
-        let tls = (scheme == Scheme::Https).then(|| authority.server(&["127.0.0.1", "::1", "localhost"]));
+        let names = [&*at.to_string(), "127.0.0.1", "::1", "localhost"];
+        let tls = (scheme == Scheme::Https).then(|| authority.server(&names));
         let (controls, orders) = unbounded_channel();
         let (sender, receiver) = sync_channel(1);
         let state = Arc::clone(&shared);
         let body = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime can be made").block_on(async {
-                let listener = serve::listen(SocketAddr::from(([127, 0, 0, 1], 0))).await;
+                let listener = serve::listen(SocketAddr::from((at, 0))).await;
                 sender.send(listener.local_addr().expect("a listener has an address")).expect("the starter waits");
                 serve::serve(state, tls, listener, orders).await;
             });
@@ -187,6 +195,25 @@ impl ApiServer {
     pub(crate) fn compact(&self) {
         // Watches notice it with the next change, as at a real server.
         self.shared.lock().store.compact();
+    }
+
+    /// What the objects and their version are now, for [`ApiServer::restore`].
+    pub(crate) fn backup(&self) -> Store {
+        self.shared.lock().store.clone()
+    }
+
+    /// Lets versions pass, as the changes of kinds do that the proxy does not watch.
+    pub(crate) fn pass_versions(&self, versions: u64) {
+        self.shared.change(|store| store.pass(versions));
+    }
+
+    /// Goes back to a backup, as etcd does when it is restored and the server starts again: versions go back, and of what was before nothing
+    /// is known. Watches from a version of the future are served, and silent until the version is reached.
+    pub(crate) fn restore(&self, backup: Store) {
+        self.shared.change(|store| {
+            *store = backup;
+            store.compact();
+        });
     }
 
     /// Lets a fault meet the next `times` requests.
@@ -285,6 +312,11 @@ impl ApiServer {
         let Signed { certificate, key } = self.authority.user(name);
         let (certificate, key) = (self.file("user.crt", &certificate), self.file("user.key", &key));
         json!({ "client-certificate": certificate, "client-key": key })
+    }
+
+    /// TLS of another server at these names, whose certificate the kubeconfig's authority signed.
+    pub(crate) fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
+        self.authority.server(names)
     }
 
     /// A directory for a test's own files.

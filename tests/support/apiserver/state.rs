@@ -59,6 +59,14 @@ pub(crate) struct State {
     pub(crate) lists: Option<Vec<List>>,
     /// How often open watches get a bookmark.
     pub(crate) bookmark_every: Duration,
+    /// The longest life of a watch, whatever it asks for; a load balancer may have such a limit.
+    pub(crate) longest_watch: Duration,
+    /// The version at which the watch cache has stopped, as that of a server that lags behind the others; `None` if it is up to date.
+    pub(crate) cached: Option<u64>,
+    /// Whether there is a watch cache; without one a list of any version is one of now, with pages.
+    pub(crate) has_cache: bool,
+    /// How long a list waits for a version that the server does not have yet; a real one waits for 3 s.
+    pub(crate) freshness_wait: Duration,
     /// Faults for requests to come.
     pub(crate) plans: Vec<Planned>,
     /// Kinds the server does not have.
@@ -103,6 +111,10 @@ impl Shared {
             streaming: Streaming::default(),
             lists: None,
             bookmark_every: Duration::from_secs(60),
+            longest_watch: Duration::MAX,
+            cached: None,
+            has_cache: true,
+            freshness_wait: Duration::ZERO,
             plans: Vec::new(),
             missing: BTreeSet::new(),
             forbidden: BTreeSet::new(),

@@ -29,6 +29,7 @@ pub(crate) struct Notice {
     pub(crate) object: Arc<Value>,
 }
 
+#[derive(Clone)]
 struct Change {
     version: u64,
     resource: Resource,
@@ -38,6 +39,7 @@ struct Change {
 }
 
 /// All objects.
+#[derive(Clone)]
 pub(crate) struct Store {
     version: u64,
     compacted: u64,
@@ -87,6 +89,11 @@ impl Store {
     pub(crate) fn compact(&mut self) {
         self.compacted = self.version;
         self.history.clear();
+    }
+
+    /// Lets versions pass, as the changes of other kinds do.
+    pub(crate) fn pass(&mut self, versions: u64) {
+        self.version += versions;
     }
 
     /// One object as it is now.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
@@ -51,13 +51,13 @@ impl Authority {
     pub(crate) fn server(&self, names: &[&str]) -> TlsAcceptor {
         let (certificate, key) = self.sign("kube-apiserver", names);
         let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key of rcgen is one for rustls");
-        let provider = Arc::new(ring::default_provider());
+        let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).expect("an own certificate is a good one");
         let users = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
         let users = users.allow_unauthenticated().build().expect("there is an authority");
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = config.expect("ring has the usual versions").with_client_cert_verifier(users);
+        let config = config.expect("the provider has the usual versions").with_client_cert_verifier(users);
         let config = config.with_single_cert(vec![certificate.der().clone()], key).expect("the key belongs to it");
         TlsAcceptor::from(Arc::new(config))
     }

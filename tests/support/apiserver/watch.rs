@@ -82,8 +82,11 @@ impl Watch {
     pub(crate) async fn run(self, open: Open, mut orders: Orders, mut writer: Writer) -> Result<(), Over> {
         let shared = &open.shared;
         let mut changed = shared.changes();
-        let end = Instant::now() + self.life;
-        let pause = shared.lock().bookmark_every;
+        let (pause, longest) = {
+            let state = shared.lock();
+            (state.bookmark_every, state.longest_watch)
+        };
+        let end = Instant::now() + self.life.min(longest);
         let mut bookmarks = interval_at(Instant::now() + pause, pause);
         let mut version = match self.from {
             Some(version) => version,
@@ -101,12 +104,12 @@ impl Watch {
                         if command == Command::Finish {
                             return Ok(());
                         }
-                        self.obey(command, version, &mut writer).await?;
+                        self.obey(command, shared, version, &mut writer).await?;
                     }
                     Ok(_) => {}
                     Err(RecvError::Closed | RecvError::Lagged(_)) => return Err(Over),
                 },
-                _ = bookmarks.tick(), if self.bookmarks => self.bookmark(version, false, &mut writer).await?,
+                _ = bookmarks.tick(), if self.bookmarks => self.send_bookmark(shared, version, &mut writer).await?,
                 () = sleep_until(end) => return Ok(()),
                 () = writer.gone() => return Err(Over),
             }
@@ -162,12 +165,12 @@ impl Watch {
         Ok((store.version(), store.changes(self.resource, after, &self.selector)?))
     }
 
-    async fn obey(&self, command: Command, version: u64, writer: &mut Writer) -> Result<(), Over> {
+    async fn obey(&self, command: Command, shared: &Shared, version: u64, writer: &mut Writer) -> Result<(), Over> {
         match command {
             Command::End(ending) => Err(writer.end(ending).await),
             Command::Finish => Ok(()),
             Command::Expire => self.expire(version, version + 1, writer).await,
-            Command::Bookmark => self.bookmark(version, false, writer).await,
+            Command::Bookmark => self.send_bookmark(shared, version, writer).await,
             Command::Bytes(bytes) => writer.send(&bytes).await,
             Command::Flood(mut bytes) => {
                 while bytes > 0 {
@@ -184,6 +187,12 @@ impl Watch {
         let refusal = Refusal::new(410, format!("too old resource version: {version} ({oldest})"));
         writer.send(&self.format.event("ERROR", &refusal.json())).await?;
         Err(Over)
+    }
+
+    /// Sends a bookmark, but for a watch from a version of the future: a real server sends none then.
+    async fn send_bookmark(&self, shared: &Shared, version: u64, writer: &mut Writer) -> Result<(), Over> {
+        let present = shared.lock().store.version();
+        if version > present { Ok(()) } else { self.bookmark(version, false, writer).await }
     }
 
     async fn bookmark(&self, version: u64, is_end: bool, writer: &mut Writer) -> Result<(), Over> {

@@ -8,7 +8,7 @@ use nft::expr::{Expr, Foreign, MetaKey, Order, Register};
 
 use super::registers::within;
 use super::{Effect, Fate, Flow, Thread, Tracking};
-use crate::inspect::explain::packet::Loaded;
+use crate::explain::packet::Loaded;
 
 impl Thread {
     /// Expressions that do something to the packet.

@@ -7,7 +7,7 @@ use nft::decode::RuleHead;
 use nft::expr::CtKey;
 use nft::{RuleDump, TableName, Verdict};
 
-use crate::inspect::explain::packet::{Loaded, Packet, protocol};
+use crate::explain::packet::{Loaded, Packet, protocol};
 
 /// How far connection tracking has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(crate) mod status {
     pub(crate) const DESTINATION_DONE: u32 = 1 << 8;
 }
 
-/// What became of the packet.
+/// The end of the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Discarded without an answer.
@@ -92,7 +92,7 @@ pub(crate) struct Step {
     pub(super) rules: Arc<[RuleHead]>,
     /// The number of the rule; the policy of the chain is behind the last one.
     pub(super) index: usize,
-    /// What it did, in order.
+    /// Its effects, in order.
     pub(crate) effects: Vec<Effect>,
     /// The elements that its look-ups found.
     pub(crate) found: Vec<Found>,
@@ -122,7 +122,7 @@ pub(crate) struct Found {
     pub(crate) comment: Option<Arc<str>>,
 }
 
-/// What a rule did to the packet.
+/// An effect of a rule on the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// A verdict.

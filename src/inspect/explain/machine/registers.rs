@@ -8,7 +8,7 @@ use nft::expr::Register;
 use nft::{Data, jhash_below};
 
 use super::{Effect, Fate, Flow, MOST_VALUES, Thread, go_on};
-use crate::inspect::explain::packet::Loaded;
+use crate::explain::packet::Loaded;
 
 impl Thread {
     /// The first bytes of a register; `None` when one of them is not known.

@@ -1,0 +1,15 @@
+//! The signals that a process inherits as blocked. Some supervisors start their children so, and SIGTERM would then wait for ever.
+
+use std::ptr;
+
+/// Unblocks all signals, for the calling thread and those that it starts. Signals that the parent ignores stay ignored, as `nohup` wants it
+/// of SIGHUP, until a handler takes their place.
+pub fn unblock_all() {
+    // SAFETY: `sigset_t` has only integers, for which zero is a valid value, and `sigemptyset` makes it the empty set. Pointers to it are
+    // used during the calls alone; a null pointer says that the former mask is not wanted. Neither call can fail with these arguments.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
+}

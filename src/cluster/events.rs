@@ -1,0 +1,664 @@
+//! Events about this node and its Services, as `kubectl get events` shows them.
+//!
+//! Takes [`ReportedEvent`]s from any thread, sends events.k8s.io/v1 objects to the API server, with upstream's reasons and actions. Events
+//! are not essential: recording one never waits, an error of the API server loses only the event, and an event that repeats is sent
+//! once in ten minutes.
+//!
+//! Any number of Services may be broken at once, and whoever may create Services can break his own. So each namespace has a number of
+//! events of each kind in that time, and each kind has one for all namespaces together. Services do not fill the queue, so that there is
+//! always room for an event about the node; and when they have filled their part of it, the namespace with the most events there gives
+//! up its last one for a namespace that has fewer.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem::discriminant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, PostParams};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
+
+use rules::model::ObjectName;
+
+/// The name of the reporting controller, which is upstream's because dashboards select by it.
+const CONTROLLER: &str = "kube-proxy";
+/// Events that wait for the API server; further ones are dropped.
+const QUEUE: usize = 64;
+/// Places among these that are left for events about the node.
+const QUEUE_OF_NODE: usize = 16;
+/// The time in which an equal event is not sent again.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
+/// The most events of one kind that are sent in that time.
+const MAX_OF_KIND: usize = 256;
+/// The most of these about Services of one namespace.
+const MAX_OF_NAMESPACE: usize = 32;
+/// How often sending an event is tried, and the time-out of each try.
+const TRIES: u32 = 5;
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest note and the longest name of a reporting instance that the API accepts, in bytes.
+const MAX_NOTE: usize = 1024;
+const MAX_INSTANCE: usize = 128;
+
+/// An event for the cluster's operators.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ReportedEvent {
+    /// The proxy starts (O11).
+    Starting,
+    /// The healthz server cannot listen, and the process ends for it (O8).
+    HealthzFailed(String),
+    /// The metrics server cannot listen, and the process ends for it (O8).
+    MetricsFailed(String),
+    /// The mode of the configuration is not `nftables`.
+    Mode(String),
+    /// Another kube-proxy writes to the same tables.
+    AnotherProxy,
+    /// The health check of a Service cannot listen on its port (K4).
+    ServiceHealthCheckFailed {
+        /// The Service.
+        service: ObjectName,
+        /// Its health-check node port.
+        port: u16,
+        /// The kernel's error.
+        error: String,
+    },
+    /// A Service is left out, because the kernel refuses its rules or because it is too large.
+    ServiceNotProgrammed {
+        /// The Service.
+        service: ObjectName,
+        /// The reason.
+        error: String,
+    },
+    /// A Service does not get an address with a port, or a node port, that it claims.
+    FrontNotProgrammed {
+        /// The Service.
+        service: ObjectName,
+        /// The address or port that it does not get, and why.
+        reason: String,
+    },
+}
+
+impl ReportedEvent {
+    /// The Service that the event is about, unless it is about the node.
+    const fn service(&self) -> Option<&ObjectName> {
+        match self {
+            Self::Starting | Self::HealthzFailed(_) | Self::MetricsFailed(_) | Self::Mode(_) | Self::AnotherProxy => {
+                None
+            }
+            Self::ServiceHealthCheckFailed { service, .. }
+            | Self::ServiceNotProgrammed { service, .. }
+            | Self::FrontNotProgrammed { service, .. } => Some(service),
+        }
+    }
+}
+
+/// Records events. Clones record for the same [`Publisher`].
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    /// Tells the publisher that something waits; it is gone when this is closed.
+    bell: mpsc::Sender<()>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Event(ReportedEvent),
+    /// Completes when all earlier events were sent, or dropped.
+    Flush(oneshot::Sender<()>),
+}
+
+impl Message {
+    /// The namespace of the Service that it is about.
+    fn namespace(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Event(event) => event.service().map(|service| &service.namespace),
+            Self::Flush(_) => None,
+        }
+    }
+}
+
+/// What waits for the publisher, and what was recorded lately.
+#[derive(Debug, Default)]
+struct Waiting {
+    messages: VecDeque<Message>,
+    recent: RecentEvents,
+}
+
+impl Waiting {
+    /// Adds an event, unless it must not be sent.
+    fn add(&mut self, event: ReportedEvent, now: Instant) -> bool {
+        if !self.recent.is_new(&event, now) {
+            return false;
+        }
+        let place = match event.service() {
+            _ if self.messages.len() >= QUEUE => Place::None,
+            Some(service) if self.messages.len() >= QUEUE - QUEUE_OF_NODE => self.place_for(&service.namespace),
+            _ => Place::Free,
+        };
+        match place {
+            Place::None => return false,
+            Place::Of(index) => {
+                // It is not sent, so it may be recorded again.
+                if let Some(Message::Event(dropped)) = self.messages.remove(index) {
+                    self.recent.recorded.remove(&dropped);
+                }
+            }
+            Place::Free => {}
+        }
+        self.messages.push_back(Message::Event(event.clone()));
+        self.recent.add(event, now);
+        true
+    }
+
+    /// The place of an event of the namespace with the most of them, if it has more than this one would have.
+    fn place_for(&self, namespace: &Arc<str>) -> Place {
+        let mut counts: HashMap<&Arc<str>, usize> = HashMap::new();
+        self.messages.iter().filter_map(Message::namespace).for_each(|of| *counts.entry(of).or_default() += 1);
+        let own = counts.get(namespace).copied().unwrap_or_default();
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > own + 1);
+        let last = most.and_then(|(of, _)| self.messages.iter().rposition(|message| message.namespace() == Some(of)));
+        last.map_or(Place::None, Place::Of)
+    }
+}
+
+/// Where there is a place in the queue.
+enum Place {
+    Free,
+    /// That of this message.
+    Of(usize),
+    None,
+}
+
+impl Recorder {
+    /// Records an event. It is dropped when an equal one or too many like it were recorded lately, when too many wait already, or when
+    /// there is no API server.
+    pub fn record(&self, event: ReportedEvent) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.bell.is_closed() || !waiting.add(event, Instant::now()) {
+            return debug!("No event is sent, because it or too many like it were sent lately, or too many wait");
+        }
+        // A bell that rings already is enough.
+        let _ = self.bell.try_send(());
+    }
+
+    /// Waits until the events so far are sent, at most for this time.
+    pub async fn flush(&self, at_most: Duration) {
+        let (done, published) = oneshot::channel();
+        if self.bell.is_closed() {
+            return;
+        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).messages.push_back(Message::Flush(done));
+        let _ = self.bell.try_send(());
+        if timeout(at_most, published).await.is_err() {
+            debug!("The API server did not accept the last events in time");
+        }
+    }
+}
+
+/// A recorder for the node of this name, and its publisher.
+#[must_use]
+pub fn new(node: &str) -> (Recorder, Publisher) {
+    let (bell, rung) = mpsc::channel(1);
+    let waiting = Arc::<Mutex<Waiting>>::default();
+    let publisher = Publisher { node: node.to_owned(), rung, waiting: Arc::clone(&waiting), client: None };
+    (Recorder { bell, waiting }, publisher)
+}
+
+/// Sends events to the API server, one after the other.
+pub struct Publisher {
+    node: String,
+    rung: mpsc::Receiver<()>,
+    waiting: Arc<Mutex<Waiting>>,
+    /// The client and the URL of its server. Made for the first event, and again after a failure, because the credentials may have changed.
+    client: Option<(kube::Client, String)>,
+}
+
+impl Publisher {
+    /// Sends events until every recorder is dropped. `connect` makes a client, and gives the URL of its server; `answered` receives the URL,
+    /// the status if there was an answer, and the time of each request.
+    pub async fn run(
+        mut self,
+        connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
+        answered: impl Fn(&str, Option<u16>, Duration),
+    ) {
+        while let Some(message) = self.next().await {
+            match message {
+                Message::Event(event) => {
+                    let event = object(&self.node, &event, SystemTime::now());
+                    self.publish(&connect, &answered, &event).await;
+                }
+                Message::Flush(done) => {
+                    // The receiver is gone if the flush timed out.
+                    let _ = done.send(());
+                }
+            }
+        }
+    }
+
+    /// The next message; `None` when there is none and every recorder is dropped.
+    async fn next(&mut self) -> Option<Message> {
+        loop {
+            if let Some(message) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).messages.pop_front() {
+                return Some(message);
+            }
+            self.rung.recv().await?;
+        }
+    }
+
+    async fn publish(
+        &mut self,
+        connect: &impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
+        answered: &impl Fn(&str, Option<u16>, Duration),
+        event: &Event,
+    ) {
+        for attempt in 0..TRIES {
+            match timeout(TIMEOUT, self.try_to_publish(connect, answered, event)).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) if is_final(&error) => {
+                    return warn!(err = format!("{error:#}"), "The API server refuses an event");
+                }
+                Ok(Err(error)) => debug!(err = format!("{error:#}"), "An event was not sent"),
+                Err(_) => debug!("The API server did not respond to an event in time"),
+            }
+            self.client = None;
+            sleep(Duration::from_secs(1 << attempt)).await;
+        }
+        debug!(tries = TRIES, "An event is dropped");
+    }
+
+    async fn try_to_publish(
+        &mut self,
+        connect: &impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
+        answered: &impl Fn(&str, Option<u16>, Duration),
+        event: &Event,
+    ) -> anyhow::Result<()> {
+        let (client, url) = match self.client.take() {
+            Some(client) => client,
+            None => connect().await?,
+        };
+        let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
+        let start = Instant::now();
+        let created = Api::<Event>::namespaced(client.clone(), namespace).create(&PostParams::default(), event).await;
+        let code = match &created {
+            Ok(_) => Some(201),
+            Err(kube::Error::Api(status)) => Some(status.code),
+            Err(_) => None,
+        };
+        answered(&url, code, start.elapsed());
+        created.with_context(|| url.clone())?;
+        self.client = Some((client, url));
+        Ok(())
+    }
+}
+
+/// Whether the server would refuse the same request again.
+fn is_final(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => !matches!(status.code, 401 | 429 | 500..),
+        _ => false,
+    }
+}
+
+/// The events that were recorded within [`REPEAT_INTERVAL`].
+#[derive(Debug, Default)]
+struct RecentEvents {
+    recorded: HashMap<ReportedEvent, Instant>,
+}
+
+impl RecentEvents {
+    /// Whether an event was not recorded recently, and neither were too many like it.
+    fn is_new(&mut self, event: &ReportedEvent, now: Instant) -> bool {
+        self.recorded.retain(|_, at| now.saturating_duration_since(*at) < REPEAT_INTERVAL);
+        if self.recorded.contains_key(event) {
+            return false;
+        }
+        let of_kind = || self.recorded.keys().filter(|other| discriminant(*other) == discriminant(event));
+        let namespace = |event: &ReportedEvent| event.service().map(|service| Arc::clone(&service.namespace));
+        let wanted = namespace(event);
+        let of_namespace = of_kind().filter(|other| wanted.is_some() && namespace(other) == wanted).count();
+        of_kind().count() < MAX_OF_KIND && of_namespace < MAX_OF_NAMESPACE
+    }
+
+    /// An event was recorded.
+    fn add(&mut self, event: ReportedEvent, now: Instant) {
+        self.recorded.insert(event, now);
+    }
+}
+
+/// The object that is sent for an event.
+fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Event {
+    let regarding = regarding(node, event);
+    // Only a clock that is not set has a time that Kubernetes cannot express.
+    let now = Timestamp::try_from(now).unwrap_or_default();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{}.{:x}", regarding.name.as_deref().unwrap_or_default(), now.as_nanosecond())),
+            namespace: Some(regarding.namespace.clone().unwrap_or_else(|| "default".to_owned())),
+            ..ObjectMeta::default()
+        },
+        event_time: Some(MicroTime(now)),
+        type_: Some(if matches!(event, ReportedEvent::Starting) { "Normal" } else { "Warning" }.to_owned()),
+        reason: Some(reason(event).to_owned()),
+        action: Some(action(event).to_owned()),
+        note: Some(truncated(note(node, event), MAX_NOTE)).filter(|note| !note.is_empty()),
+        regarding: Some(regarding),
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(truncated(format!("{CONTROLLER}-{node}"), MAX_INSTANCE)),
+        ..Event::default()
+    }
+}
+
+/// The object that an event is about. As upstream, it has the name instead of the UID.
+fn regarding(node: &str, event: &ReportedEvent) -> ObjectReference {
+    match event {
+        ReportedEvent::Starting
+        | ReportedEvent::AnotherProxy
+        | ReportedEvent::Mode(_)
+        | ReportedEvent::HealthzFailed(_)
+        | ReportedEvent::MetricsFailed(_) => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            uid: Some(node.to_owned()),
+            ..ObjectReference::default()
+        },
+        ReportedEvent::ServiceHealthCheckFailed { service, .. }
+        | ReportedEvent::ServiceNotProgrammed { service, .. }
+        | ReportedEvent::FrontNotProgrammed { service, .. } => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            namespace: Some(service.namespace.to_string()),
+            name: Some(service.name.to_string()),
+            uid: Some(service.to_string()),
+            ..ObjectReference::default()
+        },
+    }
+}
+
+fn reason(event: &ReportedEvent) -> &'static str {
+    match event {
+        ReportedEvent::Starting => "Starting",
+        ReportedEvent::HealthzFailed(_) => "FailedToStartProxierHealthcheck",
+        ReportedEvent::MetricsFailed(_) => "FailedToStartMetricServer",
+        ReportedEvent::AnotherProxy => "AnotherKubeProxy",
+        ReportedEvent::Mode(_) => "ProxyModeIsNftables",
+        ReportedEvent::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
+        ReportedEvent::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
+        ReportedEvent::FrontNotProgrammed { .. } => "FrontNotProgrammed",
+    }
+}
+
+fn action(event: &ReportedEvent) -> &'static str {
+    match event {
+        ReportedEvent::ServiceHealthCheckFailed { .. } => "Listen",
+        ReportedEvent::AnotherProxy
+        | ReportedEvent::ServiceNotProgrammed { .. }
+        | ReportedEvent::FrontNotProgrammed { .. } => "Program",
+        // Upstream's action for its warning about mode ipvs.
+        ReportedEvent::Mode(_) => "ProxyModeCheck",
+        _ => "StartKubeProxy",
+    }
+}
+
+fn note(node: &str, event: &ReportedEvent) -> String {
+    match event {
+        ReportedEvent::Starting => String::new(),
+        ReportedEvent::AnotherProxy => {
+            format!(
+                "another kube-proxy, in mode nftables, writes to the same tables of node {node}: end one of the two"
+            )
+        }
+        ReportedEvent::Mode(text) | ReportedEvent::HealthzFailed(text) | ReportedEvent::MetricsFailed(text) => {
+            text.clone()
+        }
+        ReportedEvent::ServiceHealthCheckFailed { service, port, error } => {
+            format!("node {node} failed to start healthcheck {:?} on port {port}: {error}", service.to_string())
+        }
+        ReportedEvent::ServiceNotProgrammed { error, .. } => {
+            format!("node {node} goes on without the changes of this Service: {error}")
+        }
+        ReportedEvent::FrontNotProgrammed { reason, .. } => format!("node {node}: {reason}"),
+    }
+}
+
+/// The first `max` bytes of a text, without a part of a character.
+fn truncated(mut text: String, max: usize) -> String {
+    while text.len() > max {
+        text.pop();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn failed(error: &str) -> ReportedEvent {
+        let service = ObjectName::new("demo", "web");
+        ReportedEvent::ServiceHealthCheckFailed { service, port: 30_500, error: error.to_owned() }
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    // The start is an event of the node (O11).
+    #[test]
+    fn the_start_is_an_event_of_the_node() {
+        let event = serde_json::to_value(object("node-1", &ReportedEvent::Starting, at(1))).unwrap();
+        let expected = json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": "node-1.3b9aca00", "namespace": "default"},
+            "eventTime": "1970-01-01T00:00:01.000000Z",
+            "type": "Normal",
+            "reason": "Starting",
+            "action": "StartKubeProxy",
+            "regarding": {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"},
+            "reportingController": "kube-proxy",
+            "reportingInstance": "kube-proxy-node-1",
+        });
+        assert_eq!(event, expected);
+    }
+
+    // A mode that is not `nftables` is a warning of the node (P12).
+    #[test]
+    fn another_mode_is_a_warning_of_the_node() {
+        let event = object("node-1", &ReportedEvent::Mode("mode is \"ipvs\"".to_owned()), at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ProxyModeIsNftables")));
+        assert_eq!(
+            (event.action.as_deref(), event.note.as_deref()),
+            (Some("ProxyModeCheck"), Some("mode is \"ipvs\""))
+        );
+        assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
+    }
+
+    // A health check that cannot listen is an event of its service (K4).
+    #[test]
+    fn a_health_check_that_cannot_listen_is_an_event_of_its_service() {
+        let event = object("node-1", &failed("address in use"), at(1));
+        assert_eq!(event.metadata.namespace.as_deref(), Some("demo"));
+        assert_eq!(event.type_.as_deref(), Some("Warning"));
+        assert_eq!(event.reason.as_deref(), Some("FailedToStartServiceHealthcheck"));
+        assert_eq!(event.action.as_deref(), Some("Listen"));
+        let note = "node node-1 failed to start healthcheck \"demo/web\" on port 30500: address in use";
+        assert_eq!(event.note.as_deref(), Some(note));
+        let about = event.regarding.unwrap();
+        assert_eq!((about.kind.as_deref(), about.name.as_deref()), (Some("Service"), Some("web")));
+    }
+
+    #[test]
+    fn a_service_that_the_kernel_refuses_has_an_event() {
+        let service = ObjectName::new("demo", "web");
+        let event = ReportedEvent::ServiceNotProgrammed { service, error: "set full".to_owned() };
+        let event = object("node-1", &event, at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ServiceNotProgrammed")));
+        assert_eq!((event.metadata.namespace.as_deref(), event.action.as_deref()), (Some("demo"), Some("Program")));
+        assert!(event.note.is_some_and(|note| note.contains("node-1") && note.ends_with("set full")));
+        assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
+    }
+
+    #[test]
+    fn a_claim_that_loses_is_an_event_of_its_service() {
+        let service = ObjectName::new("demo", "web");
+        let event = ReportedEvent::FrontNotProgrammed { service, reason: "a/b gets it".to_owned() };
+        let event = object("node-1", &event, at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("FrontNotProgrammed")));
+        assert_eq!(event.action.as_deref(), Some("Program"));
+        assert_eq!(event.note.as_deref(), Some("node node-1: a/b gets it"));
+        assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
+    }
+
+    // Servers that end the process are events of the node (O8).
+    #[test]
+    fn servers_that_end_the_process_are_events_of_the_node() {
+        for (event, reason) in [
+            (ReportedEvent::HealthzFailed("in use".to_owned()), "FailedToStartProxierHealthcheck"),
+            (ReportedEvent::MetricsFailed("in use".to_owned()), "FailedToStartMetricServer"),
+        ] {
+            let event = object("node-1", &event, at(1));
+            assert_eq!(event.reason.as_deref(), Some(reason));
+            assert_eq!((event.type_.as_deref(), event.note.as_deref()), (Some("Warning"), Some("in use")));
+            assert_eq!(event.action.as_deref(), Some("StartKubeProxy"));
+        }
+    }
+
+    #[test]
+    fn another_kube_proxy_is_an_event_of_the_node() {
+        let event = object("node-1", &ReportedEvent::AnotherProxy, at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("AnotherKubeProxy")));
+        assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
+        assert!(event.note.is_some_and(|note| note.contains("another kube-proxy") && note.contains("node-1")));
+    }
+
+    #[test]
+    fn long_texts_are_cut_to_what_the_api_accepts() {
+        let event = object(&"n".repeat(253), &failed(&"ä".repeat(2_000)), at(1));
+        assert!(event.note.is_some_and(|note| note.len() <= MAX_NOTE && note.ends_with('ä')));
+        assert_eq!(event.reporting_instance.map(|instance| instance.len()), Some(MAX_INSTANCE));
+    }
+
+    impl RecentEvents {
+        /// Whether an event is recorded; then it is from now on.
+        fn takes(&mut self, event: ReportedEvent, now: Instant) -> bool {
+            let is_new = self.is_new(&event, now);
+            if is_new {
+                self.add(event, now);
+            }
+            is_new
+        }
+    }
+
+    fn refused(namespace: usize, n: usize) -> ReportedEvent {
+        let service = ObjectName::new(format!("tenant-{namespace}"), format!("web-{n}"));
+        ReportedEvent::ServiceNotProgrammed { service, error: "set full".to_owned() }
+    }
+
+    fn lost(namespace: usize, n: usize) -> ReportedEvent {
+        let service = ObjectName::new(format!("tenant-{namespace}"), format!("web-{n}"));
+        ReportedEvent::FrontNotProgrammed { service, reason: "a/b gets it".to_owned() }
+    }
+
+    // An equal event is sent once in ten minutes (P9).
+    #[test]
+    fn an_equal_event_is_sent_once_in_ten_minutes() {
+        let (mut recent, now) = (RecentEvents::default(), Instant::now());
+        assert!(recent.takes(failed("in use"), now));
+        assert!(!recent.takes(failed("in use"), now + REPEAT_INTERVAL / 2));
+        assert!(recent.takes(failed("no such address"), now));
+        assert!(recent.takes(failed("in use"), now + REPEAT_INTERVAL));
+    }
+
+    #[test]
+    fn broken_services_of_one_namespace_leave_events_to_others_and_to_other_kinds() {
+        let (mut recent, now) = (RecentEvents::default(), Instant::now());
+        assert_eq!((0..10_000).filter(|n| recent.takes(lost(0, *n), now)).count(), MAX_OF_NAMESPACE);
+        assert!(recent.takes(lost(1, 0), now), "another namespace");
+        assert!(recent.takes(refused(0, 0), now), "another kind");
+        assert!(recent.takes(ReportedEvent::AnotherProxy, now), "the node");
+        assert!(recent.takes(lost(0, 10_000), now + REPEAT_INTERVAL));
+    }
+
+    #[test]
+    fn the_number_of_remembered_events_is_bounded_in_any_number_of_namespaces() {
+        let (mut recent, now) = (RecentEvents::default(), Instant::now());
+        let all = (0..100).flat_map(|namespace| (0..100).map(move |n| lost(namespace, n)));
+        assert_eq!(all.filter(|event| recent.takes(event.clone(), now)).count(), MAX_OF_KIND);
+        assert!(recent.takes(refused(200, 0), now), "another kind");
+        assert!(recent.takes(ReportedEvent::AnotherProxy, now), "the node");
+    }
+
+    impl Recorder {
+        fn waiting(&self) -> usize {
+            self.waiting.lock().unwrap().messages.len()
+        }
+    }
+
+    #[tokio::test]
+    async fn services_leave_places_in_the_queue_to_the_node() {
+        let (recorder, mut publisher) = new("node-1");
+        (0..2 * QUEUE).for_each(|namespace| recorder.record(lost(namespace, 0)));
+        assert_eq!(recorder.waiting(), QUEUE - QUEUE_OF_NODE);
+        recorder.record(ReportedEvent::AnotherProxy);
+        assert_eq!(recorder.waiting(), QUEUE - QUEUE_OF_NODE + 1);
+        // What found no place is recorded the next time.
+        assert!(publisher.next().await.is_some() && publisher.next().await.is_some());
+        recorder.record(lost(2 * QUEUE - 1, 0));
+        assert_eq!(recorder.waiting(), QUEUE - QUEUE_OF_NODE);
+    }
+
+    #[tokio::test]
+    async fn one_namespace_does_not_keep_the_queue_from_another() {
+        let (recorder, mut publisher) = new("node-1");
+        let failed = |n: usize| ReportedEvent::ServiceHealthCheckFailed {
+            service: ObjectName::new("tenant-0", format!("web-{n}")),
+            port: 30_500,
+            error: "in use".to_owned(),
+        };
+        let of_tenant = (0..MAX_OF_NAMESPACE).flat_map(|n| [lost(0, n), refused(0, n), failed(n)]);
+        of_tenant.for_each(|event| recorder.record(event));
+        assert_eq!(recorder.waiting(), QUEUE - QUEUE_OF_NODE);
+        (0..QUEUE).for_each(|n| recorder.record(refused(1, n)));
+        recorder.record(refused(2, 0));
+        assert_eq!(recorder.waiting(), QUEUE - QUEUE_OF_NODE);
+        let mut sent = HashMap::new();
+        for _ in 0..QUEUE - QUEUE_OF_NODE {
+            let Some(Message::Event(event)) = publisher.next().await else { panic!("an event") };
+            *sent.entry(event.service().unwrap().namespace.to_string()).or_default() += 1;
+        }
+        let expected = [("tenant-0", 24), ("tenant-1", 23), ("tenant-2", 1)];
+        let all = expected.map(|(namespace, count)| (namespace.to_owned(), count));
+        let even = [("tenant-0", 23), ("tenant-1", 24), ("tenant-2", 1)].map(|(of, count)| (of.to_owned(), count));
+        assert!(sent == HashMap::from(all) || sent == HashMap::from(even), "{sent:?}");
+        // What gave up its place was not sent, so it may be recorded now.
+        recorder.record(lost(0, MAX_OF_NAMESPACE / 2 - 1));
+        assert_eq!(recorder.waiting(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_last_events_are_sent_when_every_recorder_is_gone() {
+        let (recorder, mut publisher) = new("node-1");
+        recorder.record(ReportedEvent::Starting);
+        recorder.record(ReportedEvent::AnotherProxy);
+        drop(recorder);
+        assert!(publisher.next().await.is_some() && publisher.next().await.is_some());
+        assert!(publisher.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn recording_never_waits() {
+        let (recorder, publisher) = new("node-1");
+        (0..2 * QUEUE).for_each(|n| recorder.record(ReportedEvent::Mode(n.to_string())));
+        assert_eq!(recorder.waiting(), QUEUE);
+        drop(publisher);
+        recorder.record(ReportedEvent::Starting);
+        assert_eq!(recorder.waiting(), QUEUE);
+    }
+}

@@ -1,0 +1,241 @@
+//! What a certificate says: its period of validity, what it is for, how long its key is.
+//!
+//! Takes certificates in PEM or DER, gives values. The few fields that are read are those that rustls, which checks the certificates, does
+//! not give; a library for all of them would have ten crates. Bytes that are no certificate give nothing.
+
+use std::fs;
+
+use data_encoding::BASE64;
+use jiff::Timestamp;
+use kube::config::AuthInfo;
+
+const BIT_STRING: u8 = 0x03;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const UTC_TIME: u8 = 0x17;
+const VERSION: u8 = 0xa0;
+const EXTENSIONS: u8 = 0xa3;
+/// rsaEncryption (RFC 8017), 1.2.840.113549.1.1.1.
+const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+/// extKeyUsage (RFC 5280, section 4.2.1.12), 2.5.29.37.
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+/// Two purposes in it: anyExtendedKeyUsage, 2.5.29.37.0, and id-kp-serverAuth, 1.3.6.1.5.5.7.3.1.
+const SERVERS: [&[u8]; 2] = [&[0x55, 0x1d, 0x25, 0x00], &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01]];
+
+/// What a certificate says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// `notBefore`.
+    pub(super) begin: Timestamp,
+    /// `notAfter`.
+    pub(super) end: Timestamp,
+    /// The length of its key in bits, if that is one of RSA.
+    pub(super) rsa_bits: Option<usize>,
+    /// Whether a server may show it: it says so, or it names no purpose at all.
+    pub(super) is_for_servers: bool,
+}
+
+/// The end of the client's certificate; `None` when it has none.
+pub(super) fn of_client(auth: &AuthInfo) -> Option<Timestamp> {
+    let text = match (&auth.client_certificate_data, &auth.client_certificate) {
+        (Some(data), _) => BASE64.decode(data.as_bytes()).ok()?,
+        (None, Some(file)) => fs::read(file).ok()?,
+        (None, None) => return None,
+    };
+    let first = blocks(std::str::from_utf8(&text).ok()?).next()??;
+    Some(facts(&first)?.end)
+}
+
+/// The certificates of a PEM text; `None` for one that is not base64.
+pub(super) fn blocks(text: &str) -> impl Iterator<Item = Option<Vec<u8>>> {
+    text.split("-----BEGIN CERTIFICATE-----").skip(1).map(|rest| {
+        let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
+        let body: String = body.split_whitespace().collect();
+        BASE64.decode(body.as_bytes()).ok()
+    })
+}
+
+/// What a certificate in DER says (RFC 5280, section 4.1).
+pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
+    let (_, whole, _) = value(certificate)?;
+    let (_, mut fields, _) = value(whole)?;
+    if let Some((VERSION, _, rest)) = value(fields) {
+        fields = rest;
+    }
+    // Serial number, algorithm, issuer.
+    for _ in 0..3 {
+        fields = value(fields)?.2;
+    }
+    let (_, validity, fields) = value(fields)?;
+    let (begin, after_begin) = time(validity)?;
+    let (end, _) = time(after_begin)?;
+    let (_, _subject, fields) = value(fields)?;
+    let (_, key, fields) = value(fields)?;
+    let purposes = purposes(fields);
+    let is_for_servers = purposes.is_none_or(|purposes| {
+        values(purposes).any(|(tag, purpose)| tag == OBJECT_IDENTIFIER && SERVERS.contains(&purpose))
+    });
+    Some(Facts { begin, end, rsa_bits: rsa_bits(key), is_for_servers })
+}
+
+/// The time that comes first, and what is behind it.
+fn time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
+    let (tag, text, rest) = value(bytes)?;
+    let text = std::str::from_utf8(text).ok()?;
+    // Two digits of a year mean 1950 to 2049.
+    let text = match (tag, text.get(..2)?.parse::<u8>().ok()?) {
+        (UTC_TIME, ..50) => format!("20{text}"),
+        (UTC_TIME, _) => format!("19{text}"),
+        _ => text.to_owned(),
+    };
+    let part = |from: usize, to: usize| text.get(from..to);
+    let (date, time) = ([part(0, 4)?, part(4, 6)?, part(6, 8)?], [part(8, 10)?, part(10, 12)?, part(12, 14)?]);
+    let time = format!("{}T{}Z", date.join("-"), time.join(":")).parse().ok()?;
+    Some((time, rest))
+}
+
+/// The length of the modulus of an RSA key.
+fn rsa_bits(key: &[u8]) -> Option<usize> {
+    let (_, algorithm, rest) = value(key)?;
+    let (OBJECT_IDENTIFIER, RSA, _) = value(algorithm)? else { return None };
+    let (BIT_STRING, bits, _) = value(rest)? else { return None };
+    // The first byte counts the unused bits, which are none.
+    let (_, numbers, _) = value(bits.get(1..)?)?;
+    let (_, modulus, _) = value(numbers)?;
+    let first = modulus.iter().position(|byte| *byte != 0)?;
+    let unused = usize::try_from(modulus[first].leading_zeros()).ok()?;
+    Some((modulus.len() - first) * 8 - unused)
+}
+
+/// The content of extKeyUsage in what follows the key of a certificate, if there is one.
+fn purposes(fields: &[u8]) -> Option<&[u8]> {
+    let (_, extensions) = values(fields).find(|(tag, _)| *tag == EXTENSIONS)?;
+    let (_, extensions, _) = value(extensions)?;
+    let (_, extension) = values(extensions)
+        .find(|(_, extension)| value(extension).is_some_and(|(_, id, _)| id == EXTENDED_KEY_USAGE))?;
+    let (_, content) = values(extension).last()?;
+    value(content).map(|(_, purposes, _)| purposes)
+}
+
+/// The values that follow one another in DER.
+fn values(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (tag, content, behind) = value(rest)?;
+        rest = behind;
+        Some((tag, content))
+    })
+}
+
+/// The tag and the content of the first value in DER, and what is behind it.
+fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (tag, rest) = bytes.split_first()?;
+    let (first, rest) = rest.split_first()?;
+    let (len, rest) = match first {
+        short @ 0..0x80 => (usize::from(*short), rest),
+        long => {
+            let (digits, rest) =
+                rest.split_at_checked(usize::from(long & 0x7f)).filter(|(digits, _)| digits.len() <= 4)?;
+            (digits.iter().fold(0, |len, byte| len << 8 | usize::from(*byte)), rest)
+        }
+    };
+    let (content, behind) = rest.split_at_checked(len)?;
+    Some((*tag, content, behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    fn certificate(year: i32) -> rcgen::Certificate {
+        certificate_for(year, &[])
+    }
+
+    fn certificate_for(year: i32, purposes: &[ExtendedKeyUsagePurpose]) -> rcgen::Certificate {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(1990, 1, 2);
+        params.not_after = date_time_ymd(year, 3, 4);
+        params.extended_key_usages = purposes.to_vec();
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap()
+    }
+
+    fn end(certificate: &[u8]) -> Option<Timestamp> {
+        facts(certificate).map(|facts| facts.end)
+    }
+
+    #[test]
+    fn a_certificate_says_whether_it_is_for_servers() {
+        use ExtendedKeyUsagePurpose as P;
+        for (purposes, expected) in [
+            (&[][..], true),
+            (&[P::ServerAuth], true),
+            (&[P::ClientAuth], false),
+            (&[P::ClientAuth, P::ServerAuth], true),
+            (&[P::Any], true),
+        ] {
+            let facts = facts(certificate_for(2031, purposes).der()).unwrap();
+            assert_eq!(facts.is_for_servers, expected, "{purposes:?}");
+            assert_eq!(facts.begin, "1990-01-02T00:00:00Z".parse().unwrap());
+            assert_eq!(facts.rsa_bits, None);
+        }
+    }
+
+    #[test]
+    fn the_length_of_an_rsa_key_is_read() {
+        let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
+        let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        let facts = facts(params.self_signed(&key).unwrap().der()).unwrap();
+        assert_eq!(facts.rsa_bits, Some(2048));
+    }
+
+    #[test]
+    fn the_certificates_of_a_pem_text_are_found_among_other_text() {
+        let (first, second) = (certificate(2031), certificate(2032));
+        let text = format!(
+            "# CA\n{}text\n-----BEGIN CERTIFICATE-----\n*\n-----END CERTIFICATE-----\n{}",
+            first.pem(),
+            second.pem()
+        );
+        let expected = [Some(first.der().to_vec()), None, Some(second.der().to_vec())];
+        assert_eq!(blocks(&text).collect::<Vec<_>>(), expected);
+        assert_eq!(blocks(&text.replace('\n', "\r\n")).collect::<Vec<_>>(), expected);
+        assert_eq!(blocks("-----BEGIN CERTIFICATE-----\n").collect::<Vec<_>>(), [None]);
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_read_in_both_forms_of_time() {
+        for year in [1999, 2049, 2051] {
+            let expected: Timestamp = format!("{year}-03-04T00:00:00Z").parse().unwrap();
+            assert_eq!(end(certificate(year).der()), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_clients_certificate_is_read_from_data_and_from_a_file() {
+        let pem = certificate(2031).pem();
+        let expected: Option<Timestamp> = Some("2031-03-04T00:00:00Z".parse().unwrap());
+        let data = AuthInfo { client_certificate_data: Some(BASE64.encode(pem.as_bytes())), ..AuthInfo::default() };
+        assert_eq!(of_client(&data), expected);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), format!("# a comment\n{pem}")).unwrap();
+        let path = file.path().to_str().unwrap().to_owned();
+        assert_eq!(of_client(&AuthInfo { client_certificate: Some(path), ..AuthInfo::default() }), expected);
+        assert_eq!(of_client(&AuthInfo::default()), None);
+    }
+
+    #[test]
+    fn bytes_that_are_no_certificate_give_nothing() {
+        let whole = certificate(2031).der().to_vec();
+        for len in 0..whole.len() {
+            assert_eq!(facts(&whole[..len]), None, "{len}");
+        }
+        for position in 0..whole.len() {
+            for byte in [0, 0x7f, 0x80, 0xff] {
+                let mut garbled = whole.clone();
+                garbled[position] = byte;
+                let _any = facts(&garbled);
+            }
+        }
+    }
+}

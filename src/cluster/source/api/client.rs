@@ -1,0 +1,469 @@
+//! The client of the API server, and the server's address.
+//!
+//! Takes a kubeconfig, a URL or a pod's environment; gives a [`Server`] with a [`kube::Client`], which reads token files again by itself,
+//! and an [`Event::ApiServerAt`] whenever the addresses change that connections go to, those of the server and of a proxy on the way: no
+//! Service may take them by an external IP. `plugin` runs credential plugins, `connector` makes the connections.
+
+use std::env;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, anyhow};
+use data_encoding::BASE64;
+use hyper::Uri;
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
+use kube::config::{Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use tokio::net::lookup_host;
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+use tower::{BoxError, ServiceExt as _};
+use tracing::{debug, info, warn};
+
+use super::connector::Connector;
+use super::decode::{JSON, PROTOBUF};
+use super::error::chain;
+use super::proxy::{self, Kind, Proxy, Route, without_brackets};
+use super::tls::Authorities;
+use super::{EventSender, plugin};
+use rules::model::Event;
+
+/// How often the name of the server is looked up: a load balancer in front of it may get other addresses.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
+/// The header of all requests.
+pub(super) const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
+
+/// How to reach the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// A kubeconfig file; its current context counts.
+    pub kubeconfig: Option<PathBuf>,
+    /// The server's URL, in place of the kubeconfig's (`--master`). Without a kubeconfig no credentials are used.
+    pub master: Option<String>,
+    /// The `Accept` header of lists and watches; of the formats in it the server picks one for each answer.
+    pub accept: String,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { kubeconfig: None, master: None, accept: format!("{PROTOBUF},{JSON}") }
+    }
+}
+
+/// What the kubeconfig's cluster has in place of a `proxy-url` while kube reads it; kube would look into the environment, with rules of its own.
+const NO_PROXY_URL: &str = "http://none";
+/// Where a pod finds the files of its ServiceAccount.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// What the configuration says about connections.
+pub(super) struct Configuration {
+    /// kube's part; `root_cert` has only certificates that can be used.
+    pub(super) config: Config,
+    /// How the server is reached.
+    pub(super) route: Route,
+    /// The certificates of the CA file that cannot be used, and why.
+    pub(super) skipped: Vec<String>,
+}
+
+/// The API server as the configuration describes it.
+pub(super) struct Server {
+    /// `None` until a credential plugin has run.
+    pub(super) client: Option<kube::Client>,
+    /// Its URL, for messages; holds no credentials.
+    pub(super) url: String,
+    /// The files that hold the configuration and the credentials.
+    pub(super) files: Files,
+    /// Whether the credentials come from a plugin.
+    pub(super) has_plugin: bool,
+    /// What an operator should know: a proxy on the way, certificates of the CA file that cannot be used.
+    pub(super) remarks: Remarks,
+}
+
+/// What an operator should know about a configuration that can be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Remarks {
+    /// The proxy on the way, without user and password.
+    pub(super) proxy: Option<String>,
+    /// The certificates of the CA file that cannot be used, and why.
+    pub(super) skipped: Vec<String>,
+}
+
+impl Remarks {
+    /// Logs what is not among the remarks about the configuration before.
+    pub(super) fn log(&self, before: &Self) {
+        if let Some(proxy) = self.proxy.as_ref().filter(|_| self.proxy != before.proxy) {
+            info!(proxy, "Requests to the API server go through a proxy");
+        }
+        for err in self.skipped.iter().filter(|err| !before.skipped.contains(err)) {
+            warn!(err, "Skips a certificate of the CA file of the API server, which cannot be used");
+        }
+    }
+}
+
+/// Reads everything that a client is made of, to report errors early: the kubeconfig and the files that it names, or a pod's
+/// environment. Sends nothing, runs no credential plugin and leaves no thread behind.
+///
+/// # Errors
+/// What cannot be read, or used; see [`client`].
+pub fn check(options: &ClientOptions) -> Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
+    runtime.block_on(Server::without_plugin(options)).map(drop)
+}
+
+/// The files that a client was made from, to notice that one of them was replaced: in place, by a rename, or behind a link.
+///
+/// A client reads a certificate and its key once, and a new one has to be in use before the old one expires.
+#[derive(Debug)]
+pub(super) struct Files(Vec<(PathBuf, Option<Stamp>)>);
+
+/// What differs between a file and the one that replaces it: device, inode, length in bytes, time of the last change.
+type Stamp = (u64, u64, u64, Option<SystemTime>);
+
+impl Files {
+    fn of(kubeconfig: Option<&Path>, config: &Config) -> Self {
+        let auth = &config.auth_info;
+        let named =
+            [&auth.client_certificate, &auth.client_key, &auth.token_file].into_iter().flatten().map(PathBuf::from);
+        let files = kubeconfig.map(Path::to_owned).into_iter().chain(config.root_cert_file.clone()).chain(named);
+        Self(
+            files
+                .map(|file| {
+                    let known = stamp(&file);
+                    (file, known)
+                })
+                .collect(),
+        )
+    }
+
+    /// Whether one of them was replaced since [`Self::take_change`] was called last.
+    pub(super) fn differ(&self) -> bool {
+        self.0.iter().any(|(file, known)| stamp(file) != *known)
+    }
+
+    /// Whether one of them was replaced since this was called last.
+    pub(super) fn take_change(&mut self) -> bool {
+        let changed = |(file, known): &mut (PathBuf, Option<Stamp>)| {
+            let now = stamp(file);
+            std::mem::replace(known, now) != now
+        };
+        // No short-circuit: several replacements at once count as one.
+        self.0.iter_mut().map(changed).fold(false, |any, changed| any | changed)
+    }
+}
+
+fn stamp(file: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(file).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.len(), metadata.modified().ok()))
+}
+
+impl Server {
+    /// Connects to nothing yet, but a credential plugin runs, for a bounded time. Needs to be called in a tokio runtime. What the
+    /// plugin gave is good until the client's `valid_until`.
+    ///
+    /// # Errors
+    /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
+    pub(super) async fn new(options: &ClientOptions) -> Result<Self> {
+        let mut configuration = configuration(options).await?;
+        let server = Self::described(options, &configuration);
+        let valid_until = plugin::resolve(&mut configuration.config.auth_info).await?;
+        let client = build(configuration, &server.url)?.with_valid_until(valid_until);
+        Ok(Self { client: Some(client), ..server })
+    }
+
+    /// As [`Server::new`], but without waiting: there is no client yet if the credentials come from a plugin.
+    ///
+    /// # Errors
+    /// As for [`Server::new`].
+    pub(super) async fn without_plugin(options: &ClientOptions) -> Result<Self> {
+        let configuration = configuration(options).await?;
+        let server = Self::described(options, &configuration);
+        let client = if server.has_plugin { None } else { Some(build(configuration, &server.url)?) };
+        Ok(Self { client, ..server })
+    }
+
+    fn described(options: &ClientOptions, Configuration { config, route, skipped }: &Configuration) -> Self {
+        let proxy = if let Route::Through(proxy) = route { Some(proxy.to_string()) } else { None };
+        Self {
+            client: None,
+            url: without_secrets(&config.cluster_url.to_string()),
+            files: Files::of(options.kubeconfig.as_deref(), config),
+            has_plugin: plugin::is_used(&config.auth_info),
+            remarks: Remarks { proxy, skipped: skipped.clone() },
+        }
+    }
+}
+
+fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> Result<kube::Client> {
+    trim_token(&mut config)?;
+    config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
+    if let (Route::Through(proxy), Some("http")) = (&route, config.cluster_url.scheme_str())
+        && proxy.kind != Kind::Socks5
+        && let Some(authorization) = proxy.authorization()
+    {
+        // Such a proxy gets the requests themselves.
+        config.headers.push(("proxy-authorization".parse()?, authorization.parse()?));
+    }
+    let connector = Connector::new(&config, route).with_context(|| format!("client of {url}"))?;
+    let explained = |error: kube::Error| anyhow!("client of {url}: {}", chain(&error));
+    let pool: Pool<Connector, Body> = Pool::builder(TokioExecutor::new()).build(connector);
+    let layers = ClientBuilder::new(pool.map_err(BoxError::from), &*config.default_namespace);
+    let layers = layers.with_layer(&config.extra_headers_layer().map_err(explained)?);
+    // The layer that is added last sees a request first.
+    Ok(match config.auth_layer().map_err(explained)? {
+        Some(auth) => layers.with_layer(&auth).with_layer(&config.base_uri_layer()).build(),
+        None => layers.with_layer(&config.base_uri_layer()).build(),
+    })
+}
+
+/// A client, and the server's URL for messages. Connects to nothing yet, but a credential plugin runs, for a bounded time. Needs to
+/// be called in a tokio runtime.
+///
+/// # Errors
+/// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
+pub async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
+    let Server { client, url, .. } = Server::new(options).await?;
+    Ok((client.context("no client")?, url))
+}
+
+/// A URL without user, password and query, for messages.
+pub(super) fn without_secrets(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default().trim_end_matches('/');
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
+/// The configuration of a client.
+///
+/// # Errors
+/// As for [`client`].
+pub(super) async fn configuration(options: &ClientOptions) -> Result<Configuration> {
+    let master = options.master.as_deref().filter(|url| !url.is_empty());
+    let url = master.map(|url| {
+        // A URL without a scheme means http, as for kubectl.
+        let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        full.parse().with_context(|| format!("--master: {url:?} is not a URL"))
+    });
+    let (config, proxy, skipped) = match (&options.kubeconfig, url.transpose()?) {
+        (Some(file), url) => {
+            let mut read = from_file(file).await.with_context(|| format!("kubeconfig {}", file.display()))?;
+            read.0.cluster_url = url.unwrap_or(read.0.cluster_url);
+            read
+        }
+        (None, Some(url)) => (Config::new(url), None, Vec::new()),
+        (None, None) => in_cluster().context(
+            "no API server: give a kubeconfig (--kubeconfig, or clientConnection.kubeconfig in --config), a URL \
+             (--master) or a directory (--manifests), or run in a pod with a ServiceAccount",
+        )?,
+    };
+    let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let route = proxy.map_or_else(|| proxy::by_environment(&config.cluster_url, variable), Route::Through);
+    Ok(Configuration { config, route, skipped })
+}
+
+/// A configuration without its route; a proxy that it names itself; the certificates of its CA file that cannot be used.
+type Read = (Config, Option<Proxy>, Vec<String>);
+
+async fn from_file(file: &Path) -> Result<Read> {
+    let mut kubeconfig = Kubeconfig::read_from(file).map_err(once)?;
+    // kube would refuse a CA file as a whole for one certificate in it.
+    let mut cluster = current_cluster(&mut kubeconfig).map(std::mem::take).unwrap_or_default();
+    if let Some(rest) = current_cluster(&mut kubeconfig) {
+        *rest = Cluster {
+            certificate_authority: None,
+            certificate_authority_data: None,
+            proxy_url: Some(NO_PROXY_URL.to_owned()),
+            ..cluster.clone()
+        };
+    }
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(once)?;
+    let url = cluster.proxy_url.take().filter(|url| !url.is_empty());
+    let authority = match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
+        (Some(data), _) => {
+            Some(BASE64.decode(data.as_bytes()).ok().context("certificate-authority-data is not base64")?)
+        }
+        (None, Some(file)) => Some(fs::read(file).with_context(|| format!("certificate-authority {file}"))?),
+        (None, None) => None,
+    };
+    if let Some(told) = config.auth_info.exec.as_mut().and_then(|exec| exec.cluster.as_mut()) {
+        told.certificate_authority_data.clone_from(&authority);
+        told.proxy_url.clone_from(&url);
+    }
+    let file = cluster.certificate_authority.filter(|_| cluster.certificate_authority_data.is_none());
+    let skipped = match authority {
+        Some(text) => {
+            let name = file
+                .as_ref()
+                .map_or("certificate-authority-data".to_owned(), |file| format!("certificate-authority {file}"));
+            trust(&mut config, &text).context(name)?
+        }
+        None => Vec::new(),
+    };
+    config.root_cert_file = file.map(PathBuf::from);
+    let proxy = url.map(|url| Proxy::of_url("proxy-url of the kubeconfig", &url)).transpose()?;
+    Ok((config, proxy, skipped))
+}
+
+/// The cluster of the current context.
+fn current_cluster(kubeconfig: &mut Kubeconfig) -> Option<&mut Cluster> {
+    let context = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|named| named.name == *context)?.context.as_ref()?;
+    kubeconfig.clusters.iter_mut().find(|named| named.name == context.cluster)?.cluster.as_mut()
+}
+
+/// The configuration of a pod with a ServiceAccount.
+fn in_cluster() -> Result<Read> {
+    let variable = |name| env::var(name).with_context(|| format!("variable {name}"));
+    let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+    let host = if host.contains(':') { format!("[{}]", without_brackets(&host)) } else { host };
+    let url = format!("https://{host}:{port}").parse().context("KUBERNETES_SERVICE_HOST and _PORT make no URL")?;
+    let mut config = Config::new(url);
+    let file = PathBuf::from(SERVICE_ACCOUNT).join("ca.crt");
+    let name = || format!("CA file {}", file.display());
+    let text = fs::read(&file).with_context(name)?;
+    let skipped = trust(&mut config, &text).with_context(name)?;
+    config.root_cert_file = Some(file);
+    config.auth_info.token_file = Some(format!("{SERVICE_ACCOUNT}/token"));
+    Ok((config, None, skipped))
+}
+
+/// Takes the certificates of a CA file over. Gives those that cannot be used.
+fn trust(config: &mut Config, text: &[u8]) -> Result<Vec<String>> {
+    let Authorities { trusted, skipped } = Authorities::read(text)?;
+    config.root_cert = Some(trusted.iter().map(|certificate| certificate.to_vec()).collect());
+    Ok(skipped)
+}
+
+/// The error with each of its causes once: kube's texts contain them already. The caller adds the name of the file.
+fn once(error: KubeconfigError) -> anyhow::Error {
+    match error {
+        KubeconfigError::ReadConfig(cause, _) => cause.into(),
+        other => anyhow!(chain(&other)),
+    }
+}
+
+/// Takes the white space off a token from a file, as client-go does; kube sends it as it is, which HTTP refuses.
+///
+/// kube then no longer reads the file by itself; the proxy does when the server refuses the token.
+fn trim_token(config: &mut Config) -> Result<()> {
+    let auth = &mut config.auth_info;
+    let Some(file) = auth.token_file.as_ref().filter(|_| auth.token.is_none()) else { return Ok(()) };
+    let text = fs::read_to_string(file).with_context(|| format!("token file {file}"))?;
+    if text.trim() != text {
+        auth.token = Some(text.trim().to_owned().into());
+    }
+    Ok(())
+}
+
+/// Whether a kubeconfig may have programs run: then some user has an exec plugin. One that cannot be read has none.
+#[must_use]
+pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
+    let users = kubeconfig.and_then(|file| Kubeconfig::read_from(file).ok()).map(|config| config.auth_infos);
+    users.into_iter().flatten().any(|user| user.auth_info.is_some_and(|auth| auth.exec.is_some()))
+}
+
+/// Sends the addresses of the server whenever they change, until the receiver is gone.
+///
+/// When they cannot be found, the model knows those of the Service `default/kubernetes` only.
+pub(super) async fn announce_address(options: &ClientOptions, events: &EventSender) {
+    let mut sent = Vec::new();
+    loop {
+        match addresses(options).await {
+            Ok(addresses) if addresses != sent => {
+                sent.clone_from(&addresses);
+                if events.send(Event::ApiServerAt(addresses)).await.is_err() {
+                    return;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => debug!(err = format!("{error:#}"), "Cannot find the address of the API server"),
+        }
+        sleep(LOOKUP_INTERVAL).await;
+    }
+}
+
+/// The addresses that connections go to, sorted. Those of loopback are left out: no Service can have them.
+async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
+    let Configuration { config, route, .. } = configuration(options).await?;
+    let Some(server) = host_and_port(&config.cluster_url) else { return Ok(Vec::new()) };
+    let mut found: Vec<SocketAddr> = Vec::new();
+    if let Route::Through(proxy) = &route {
+        found.extend(lookup_host((without_brackets(&proxy.host), proxy.port)).await?);
+        // Perhaps only the proxy knows the server's name.
+        found.extend(lookup_host(server).await.into_iter().flatten());
+    } else {
+        found.extend(lookup_host(server).await?);
+    }
+    found.retain(|at| !at.ip().is_loopback());
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// The host of a server's URL, an IPv6 address without brackets, and its port.
+pub(super) fn host_and_port(url: &Uri) -> Option<(&str, u16)> {
+    let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
+    Some((without_brackets(url.host()?), url.port_u16().unwrap_or(default)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use serde_json::json;
+
+    use super::*;
+
+    async fn found(url: &str) -> Vec<String> {
+        let options = ClientOptions { master: Some(url.to_owned()), ..ClientOptions::default() };
+        addresses(&options).await.unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn the_address_is_that_of_the_configuration() {
+        assert_eq!(found("https://192.0.2.7:6443").await, ["192.0.2.7:6443"]);
+        assert_eq!(found("https://192.0.2.7").await, ["192.0.2.7:443"]);
+        assert_eq!(found("192.0.2.7").await, ["192.0.2.7:80"]);
+        assert_eq!(found("https://[2001:db8::7]:6443").await, ["[2001:db8::7]:6443"]);
+        assert_eq!(found("https://127.0.0.1:6443").await, [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn the_address_of_a_proxy_counts_too() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let cluster = json!({"server": "https://192.0.2.7:6443", "proxy-url": "http://me:secret@192.0.2.9:3128"});
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+        });
+        fs::write(&file, config.to_string()).unwrap();
+        let options = ClientOptions { kubeconfig: Some(file.clone()), ..ClientOptions::default() };
+        let found: Vec<String> = addresses(&options).await.unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["192.0.2.7:6443", "192.0.2.9:3128"]);
+        // client-go refuses such a kubeconfig too.
+        fs::write(&file, config.to_string().replace("http://me", "ftp://me")).unwrap();
+        let error = format!("{:#}", configuration(&options).await.err().unwrap());
+        assert!(error.contains("cannot use the proxy of proxy-url of the kubeconfig"), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_address_is_sent_once() {
+        let (sender, events) = sync_channel(2);
+        let options = ClientOptions { master: Some("https://192.0.2.7:6443".to_owned()), ..ClientOptions::default() };
+        let sender = EventSender(sender);
+        tokio::select! {
+            () = announce_address(&options, &sender) => panic!("the receiver is there"),
+            () = sleep(Duration::from_millis(100)) => {}
+        }
+        let sent: Vec<Event> = events.try_iter().collect();
+        assert_eq!(sent, [Event::ApiServerAt(vec!["192.0.2.7:6443".parse().unwrap()])]);
+    }
+}

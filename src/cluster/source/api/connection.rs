@@ -1,0 +1,306 @@
+//! Requests to the API server and their answers, with a limit to every wait.
+//!
+//! Takes what to list or watch, gives the answer's bytes and their format, or an [`Error`]. The only file here that talks to the network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http_body_util::BodyExt as _;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use kube::api::{ListParams, PostParams, WatchParams};
+use kube::client::Body;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::client::{ClientOptions, Remarks, Server};
+use super::decode::{Format, JSON, PROTOBUF, Status};
+use super::error::{Error, chain};
+
+/// How long the body of a failure may take to arrive. Only its message is used.
+const FAILURE_BODY: Duration = Duration::from_secs(5);
+/// How long before their expiry credentials are renewed.
+const MARGIN: SignedDuration = SignedDuration::from_secs(60);
+/// How often the files of the credentials are checked while the server refuses them.
+const FILE_CHECK: Duration = Duration::from_secs(1);
+/// How long after a plugin gave credentials that are not accepted it may run again; twice as long each time, up to the longest. Each node of
+/// a cluster asks the cloud's server for them.
+const FIRST_RERUN: Duration = Duration::from_secs(5);
+/// The longest of these waits. After twice as long without a run the next refusal is a first one.
+const LONGEST_RERUN: Duration = Duration::from_secs(60);
+/// The largest body of a failure that is read, in bytes.
+const MAX_FAILURE_BODY: usize = 64 << 10;
+
+/// A request.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// A page of a list.
+    List(ListParams),
+    /// A watch, from this version; from the empty one for a streaming list.
+    Watch(WatchParams, String),
+    /// A new object, as JSON.
+    Create(Vec<u8>),
+}
+
+/// The connection to one API server. Clones share the client, and each serves one kind.
+#[derive(Clone)]
+pub(super) struct Connection {
+    shared: Arc<Mutex<Shared>>,
+    /// `made` and `replaced` of [`Shared`] at the last request.
+    used: (u64, u64),
+    /// The server's URL, for messages.
+    url: String,
+    options: ClientOptions,
+}
+
+struct Shared {
+    server: Server,
+    /// How many clients were made.
+    made: u64,
+    /// How many replacements of the client's files were noticed.
+    replaced: u64,
+    reruns: Reruns,
+}
+
+/// When a plugin may run again because what it gave is not accepted.
+#[derive(Default)]
+struct Reruns {
+    last: Option<Instant>,
+    wait: Duration,
+}
+
+impl Reruns {
+    /// Whether the plugin may run now; then it counts as run.
+    fn may_run(&mut self, now: Instant) -> bool {
+        let since = self.last.map_or(Duration::MAX, |last| now.saturating_duration_since(last));
+        if since < self.wait {
+            return false;
+        }
+        let doubled = self.wait.saturating_mul(2).clamp(FIRST_RERUN, LONGEST_RERUN);
+        self.wait = if since >= LONGEST_RERUN * 2 { FIRST_RERUN } else { doubled };
+        self.last = Some(now);
+        true
+    }
+}
+
+/// A piece of a response.
+pub(super) enum Chunk<B> {
+    /// Some bytes.
+    Bytes(B),
+    /// The response is complete.
+    End,
+    /// Nothing arrived in time.
+    TimedOut,
+}
+
+impl Connection {
+    /// Reads the configuration. Sends nothing, and runs no credential plugin.
+    ///
+    /// # Errors
+    /// The configuration cannot be read, or there is none.
+    pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
+        let server = Server::without_plugin(&options).await?;
+        server.remarks.log(&Remarks::default());
+        let url = server.url.clone();
+        let shared = Shared { server, made: 0, replaced: 0, reruns: Reruns::default() };
+        Ok(Self { shared: Arc::new(Mutex::new(shared)), used: (0, 0), url, options })
+    }
+
+    /// Reads the configuration again, because its certificates and credentials may be new. Does nothing when another clone did so since
+    /// the last request of this one, or when a plugin would have to run too soon again.
+    ///
+    /// # Errors
+    /// As for [`Server::new`]; the old configuration stays in use.
+    pub(super) async fn renew(&mut self) -> anyhow::Result<()> {
+        let mut shared = self.shared.lock().await;
+        if shared.made != self.used.0 {
+            return Ok(());
+        }
+        if !shared.server.has_plugin || shared.server.files.differ() || shared.reruns.may_run(Instant::now()) {
+            shared.make(&self.options).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the configuration again if one of its files was replaced, so that new credentials are used before the old ones expire.
+    ///
+    /// # Errors
+    /// As for [`Connection::renew`], once for each change.
+    pub(super) async fn refresh(&mut self) -> anyhow::Result<()> {
+        let mut shared = self.shared.lock().await;
+        if shared.server.files.take_change() {
+            shared.replaced += 1;
+            shared.make(&self.options).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a file of the configuration or of the credentials was replaced since the last request of this clone.
+    pub(super) async fn outdated(&self) {
+        loop {
+            let shared = self.shared.lock().await;
+            if shared.replaced != self.used.1 || shared.server.files.differ() {
+                return;
+            }
+            drop(shared);
+            sleep(FILE_CHECK).await;
+        }
+    }
+
+    /// The server's URL.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The proxy on the way to the server, without user and password.
+    pub(super) async fn proxy(&self) -> Option<String> {
+        self.shared.lock().await.server.remarks.proxy.clone()
+    }
+
+    /// The client; a new one when the credentials of the last one expire soon. Waits while another clone waits for a plugin.
+    async fn client(&mut self) -> Result<Client, Error> {
+        let mut shared = self.shared.lock().await;
+        let client = match &shared.server.client {
+            Some(client) if !is_ending(client) => client.clone(),
+            _ => shared.make(&self.options).await.map_err(|error| Error::Credentials(format!("{error:#}")))?,
+        };
+        self.used = (shared.made, shared.replaced);
+        self.url.clone_from(&shared.server.url);
+        Ok(client)
+    }
+
+    /// Sends a request and waits for the start of the response.
+    ///
+    /// # Errors
+    /// No credentials, no connection, no response in time, or one with another status than 200 and 201.
+    pub(super) async fn send(&mut self, path: &str, request: &Request, patience: Duration) -> Result<Response, Error> {
+        let builder = kube::core::Request::new(path);
+        let built = match request {
+            Request::List(params) => builder.list(params),
+            Request::Watch(params, version) => builder.watch(params, version),
+            Request::Create(object) => builder.create(&PostParams::default(), object.clone()),
+        };
+        let mut built = built.map_err(|error| Error::Malformed(error.to_string()))?;
+        if is_of_any_version(request) {
+            let uri = format!("{}&resourceVersion=0", built.uri());
+            *built.uri_mut() = uri.parse().map_err(|_| Error::Malformed("the address of a list is no URI".into()))?;
+        }
+        if !matches!(request, Request::Create(_)) {
+            let accept =
+                self.options.accept.parse().map_err(|_| Error::Malformed("the Accept header is no text".into()))?;
+            built.headers_mut().insert("accept", accept);
+        }
+        let client = self.client().await?;
+        let sent = client.send(built.map(Body::from));
+        let response = timeout(patience, sent).await.map_err(|_| Error::Silent(patience))?;
+        let response = response.map_err(|error| Error::of_request(&error))?;
+        let code = response.status().as_u16();
+        let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+        let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+        let format = Format::of(content_type);
+        let mut response = Response { body: response.into_body(), format: Format::Json };
+        if matches!(code, 200 | 201) {
+            response.format = format.map_err(|other| {
+                Error::Malformed(format!("an answer of content type {other:?}, which is neither {PROTOBUF} nor {JSON}"))
+            })?;
+            return Ok(response);
+        }
+        let body = response.read_all(MAX_FAILURE_BODY, FAILURE_BODY, FAILURE_BODY).await.unwrap_or_default();
+        let status = Status { code, ..Status::of_body(&body) };
+        Err(Error::of_status(status, retry_after.map(Duration::from_secs)))
+    }
+}
+
+impl Shared {
+    async fn make(&mut self, options: &ClientOptions) -> anyhow::Result<Client> {
+        self.replaced += u64::from(self.server.files.differ());
+        let server = Server::new(options).await?;
+        server.remarks.log(&self.server.remarks);
+        self.server = server;
+        self.made += 1;
+        self.server.client.clone().context("no client")
+    }
+}
+
+/// Whether a list is to be one of any version, which kube leaves out together with a limit. Servers without a watch cache need the limit.
+fn is_of_any_version(request: &Request) -> bool {
+    matches!(request, Request::List(params) if params.limit.is_some() && params.resource_version.as_deref() == Some("0"))
+}
+
+/// Whether the credentials expire soon.
+fn is_ending(client: &Client) -> bool {
+    client.valid_until().is_some_and(|end| Timestamp::now() + MARGIN >= end)
+}
+
+/// A response whose body is under way.
+pub(super) struct Response {
+    body: Body,
+    /// How the body is encoded.
+    pub(super) format: Format,
+}
+
+impl Response {
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub(super) async fn chunk(&mut self, until: Instant) -> Result<Chunk<impl AsRef<[u8]> + use<>>, Error> {
+        loop {
+            let frame = self.body.frame();
+            match timeout_at(until, frame).await {
+                Err(_) => return Ok(Chunk::TimedOut),
+                Ok(None) => return Ok(Chunk::End),
+                Ok(Some(Err(error))) => {
+                    return Err(Error::Broken(format!("the connection broke: {}", chain(&error))));
+                }
+                Ok(Some(Ok(frame))) => {
+                    // A frame without data is a trailer, which is not used.
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Chunk::Bytes(bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The whole body.
+    ///
+    /// # Errors
+    /// The connection broke, nothing arrived for `stall`, or the body takes longer than `patience` or has more than `limit` bytes.
+    pub(super) async fn read_all(
+        &mut self,
+        limit: usize,
+        stall: Duration,
+        patience: Duration,
+    ) -> Result<Vec<u8>, Error> {
+        let until = Instant::now() + patience;
+        let mut all = Vec::new();
+        loop {
+            match self.chunk((Instant::now() + stall).min(until)).await? {
+                Chunk::End => return Ok(all),
+                Chunk::TimedOut if Instant::now() >= until => return Err(Error::Silent(patience)),
+                Chunk::TimedOut => return Err(Error::Silent(stall)),
+                Chunk::Bytes(bytes) => all.extend_from_slice(bytes.as_ref()),
+            }
+            if all.len() > limit {
+                return Err(Error::Malformed(format!("an answer of more than {limit} bytes")));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_whose_credentials_are_refused_runs_at_once_and_then_less_and_less_often() {
+        let (mut reruns, start) = (Reruns::default(), Instant::now());
+        let mut runs = |seconds: std::ops::Range<u64>| -> Vec<u64> {
+            seconds.filter(|second| reruns.may_run(start + Duration::from_secs(*second))).collect()
+        };
+        assert_eq!(runs(0..200), [0, 5, 15, 35, 75, 135, 195]);
+        assert_eq!(runs(400..420), [400, 405, 415], "the next time is a first one");
+    }
+}

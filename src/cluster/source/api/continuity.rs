@@ -1,0 +1,210 @@
+//! Whether the server still has the history in which a watch is resumed.
+//!
+//! Takes when a watch began and what came on it; gives when to ask, and asks. [`Doubt`] is pure: monotonic time comes
+//! from the caller.
+//!
+//! An API server whose etcd was restored from a backup has lower versions than before. It accepts a watch from a version of the future, and
+//! sends nothing, no bookmark either, until its versions have reached that one. So a watch that is silent for longer than the minute
+//! between two bookmarks is in doubt, and one that was resumed after a failure is in doubt from the start. The question is a list of one
+//! object that is not older than our version: a server that has it answers, from its cache or, before 1.34, with a read of etcd that is
+//! limited to one object; one that does not have it refuses within three seconds, which is [`Error::VersionLost`](super::error::Error::VersionLost), and everything is listed again.
+//!
+//! A server that was away for longer ([`AWAY`]) is listed again without a question: that is how long a restore takes, and only a list finds
+//! out about one whose new versions have reached ours before this node does. Most nodes would have to list then anyway, because a server
+//! that starts has no history. After anything shorter the watch is resumed: with 5,000 nodes and 20,000 slices, lists after each reset
+//! of a load balancer would be a hundred gigabytes.
+
+use std::time::Duration;
+
+use kube::api::{ListParams, VersionMatch};
+use tokio::time::Instant;
+
+use super::connection::{Connection, Request};
+use super::error::Error;
+use super::resource::Resource;
+use super::retry::{Attempt, End};
+
+/// A watch that was resumed after a failure is in doubt when nothing has come for so long.
+const AFTER_FAILURE: Duration = Duration::from_millis(200);
+/// The same after a watch that the server ended in order, but before its time, as it does when it shuts down.
+const AFTER_EARLY_END: Duration = Duration::from_secs(2);
+/// How long after an answer the next question follows, where watches break off or end early again and again.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
+const PAUSE_AFTER_EARLY_END: Duration = Duration::from_secs(30);
+/// A server that could not be reached for so long is listed again.
+pub(super) const AWAY: Duration = Duration::from_secs(5);
+/// How long after a question that was not answered the next one follows.
+const AGAIN: Duration = Duration::from_secs(10);
+/// How long an answer may take: a server waits up to 3 s for the version.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The largest answer that is read, in bytes: the list has one object.
+const MAX_ANSWER: usize = 16 << 20;
+
+/// When a watch is in doubt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doubt {
+    /// How long a watch may be silent.
+    silence: Duration,
+    /// How long the next watch may be silent after its begin.
+    at_begin: Duration,
+    /// A watch has begun since the doubt came up, so `due` stands: watches that end again and again do not put it off.
+    has_begun: bool,
+    /// When the server answered last that it has the version.
+    answered: Option<Instant>,
+    due: Instant,
+}
+
+impl Doubt {
+    /// No doubt yet. `silence` is longer than the time between two bookmarks.
+    pub(super) fn new(silence: Duration, now: Instant) -> Self {
+        Self { silence, at_begin: silence, has_begun: false, answered: None, due: now + silence }
+    }
+
+    /// A watch begins.
+    pub(super) fn began(&mut self, now: Instant) {
+        let due = now + self.at_begin;
+        self.due = if self.has_begun { self.due.min(due) } else { due };
+        self.has_begun = self.at_begin < self.silence;
+        let pause = if self.at_begin <= AFTER_FAILURE { PAUSE_AFTER_FAILURE } else { PAUSE_AFTER_EARLY_END };
+        if let Some(answered) = self.answered.filter(|_| self.has_begun) {
+            self.due = self.due.max(answered + pause);
+        }
+    }
+
+    /// The server has answered that it has the version.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.answered = Some(now);
+        self.news(now);
+    }
+
+    /// Something came on the watch, a list is complete, or the server has the version.
+    pub(super) fn news(&mut self, now: Instant) {
+        self.at_begin = self.silence;
+        self.has_begun = false;
+        self.due = now + self.silence;
+    }
+
+    /// A question was not answered.
+    pub(super) fn unanswered(&mut self, now: Instant) {
+        self.has_begun = true;
+        self.due = now + AGAIN.min(self.silence);
+    }
+
+    /// An attempt ended that was to live for `life`. A doubt from before stays until there is news.
+    pub(super) fn ended(&mut self, attempt: Attempt, life: Duration) {
+        let at_begin = match attempt.end {
+            // Servers end watches at the second; the life that was asked for had fractions.
+            End::InOrder if attempt.lived + Duration::from_secs(2) >= life => self.silence,
+            End::InOrder => AFTER_EARLY_END,
+            _ => AFTER_FAILURE,
+        };
+        self.at_begin = self.at_begin.min(at_begin);
+        if matches!(attempt.end, End::NoAnswer | End::Failed) {
+            // The server may be another one now.
+            self.answered = None;
+        }
+    }
+
+    /// When to ask.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+}
+
+/// Asks whether the server has this version. Gives the bytes of the answer's body.
+///
+/// # Errors
+/// [`Error::VersionLost`] if it does not have it; any other error if the question was not answered.
+pub(super) async fn ask(
+    mut connection: Connection,
+    kind: Resource,
+    node_name: &str,
+    version: String,
+) -> Result<usize, Error> {
+    let params = ListParams {
+        label_selector: kind.label_selector().map(Into::into),
+        field_selector: kind.field_selector(node_name),
+        limit: Some(1),
+        version_match: Some(VersionMatch::NotOlderThan),
+        resource_version: Some(version),
+        ..ListParams::default()
+    };
+    let mut response = connection.send(kind.path(), &Request::List(params), PATIENCE).await?;
+    response.read_all(MAX_ANSWER, PATIENCE, PATIENCE).await.map(|body| body.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_is_in_doubt_after_a_silence_and_soon_after_a_failure() {
+        let (start, silence) = (Instant::now(), Duration::from_secs(80));
+        let life = Duration::from_secs(270);
+        let attempt = |end, lived| Attempt { delivered: false, lived: Duration::from_secs(lived), end };
+        for (end, lived, expected) in [
+            (End::InOrder, 270, silence),
+            (End::InOrder, 269, silence),
+            (End::InOrder, 100, AFTER_EARLY_END),
+            (End::WithinEvent, 100, AFTER_FAILURE),
+            (End::Interrupted, 270, AFTER_FAILURE),
+            (End::Failed, 0, AFTER_FAILURE),
+        ] {
+            let mut doubt = Doubt::new(silence, start);
+            doubt.ended(attempt(end, lived), life);
+            doubt.began(start);
+            assert_eq!(doubt.due() - start, expected, "{end:?} after {lived} s");
+            doubt.ended(attempt(End::InOrder, 270), life);
+            doubt.began(start);
+            assert_eq!(doubt.due() - start, expected, "the doubt stays");
+            doubt.unanswered(start);
+            assert_eq!(doubt.due() - start, AGAIN);
+            doubt.news(start);
+            assert_eq!(doubt.due() - start, silence);
+            doubt.began(start);
+            assert_eq!(doubt.due() - start, silence, "the version is the server's own");
+        }
+    }
+
+    #[test]
+    fn watches_that_end_early_again_and_again_do_not_put_the_question_off() {
+        let (start, silence) = (Instant::now(), Duration::from_secs(80));
+        let mut doubt = Doubt::new(silence, start);
+        let early = Attempt { delivered: false, lived: Duration::from_millis(1500), end: End::InOrder };
+        doubt.ended(early, Duration::from_secs(270));
+        for n in 0..4 {
+            doubt.began(start + early.lived * n);
+            assert_eq!(doubt.due() - start, AFTER_EARLY_END, "watch {n}");
+            doubt.ended(early, Duration::from_secs(270));
+        }
+        let broken = Attempt { end: End::Interrupted, ..early };
+        doubt.news(start);
+        doubt.ended(early, Duration::from_secs(270));
+        doubt.began(start);
+        doubt.ended(broken, Duration::from_secs(270));
+        doubt.began(start + early.lived);
+        assert_eq!(doubt.due() - start, early.lived + AFTER_FAILURE, "what makes it come sooner counts");
+        doubt.news(start);
+        doubt.began(start + early.lived);
+        assert_eq!(doubt.due() - start, early.lived + silence);
+    }
+
+    #[test]
+    fn an_answer_is_good_for_a_while() {
+        let (start, silence, life) = (Instant::now(), Duration::from_secs(80), Duration::from_secs(270));
+        for (end, expected) in [(End::InOrder, PAUSE_AFTER_EARLY_END), (End::Interrupted, PAUSE_AFTER_FAILURE)] {
+            let mut doubt = Doubt::new(silence, start);
+            doubt.answered(start);
+            let later = start + Duration::from_secs(60);
+            for (now, expected) in [(start, start + expected), (later, later)] {
+                doubt.ended(Attempt { delivered: false, lived: Duration::ZERO, end }, life);
+                doubt.began(now);
+                assert_eq!(doubt.due().max(now), expected, "{end:?}");
+            }
+            doubt.answered(start);
+            doubt.ended(Attempt { delivered: false, lived: Duration::ZERO, end: End::NoAnswer }, life);
+            doubt.began(start);
+            assert_eq!(doubt.due(), start + AFTER_FAILURE, "not after an outage");
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Why a list or a watch ended, explained to the operator of the cluster.
+//!
+//! Takes an error of the client, a Status of the server or what the reflector found; gives one line: what happened, then what to check.
+//! Pure.
+//!
+//! Invariant: no text is in a line twice, although the client's errors both print their causes and give them as their source.
+
+use std::error::Error as StdError;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use rustls::{AlertDescription, CertificateError};
+
+use super::decode::Status;
+use super::retry::End;
+
+/// What servers answer with status 504 when a version is requested that they do not have yet.
+const TOO_LARGE: &str = "Too large resource version";
+use super::proxy;
+use super::tls::WeakKey;
+
+/// Why a list or a watch ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The version to resume from is too old: a complete list is needed.
+    #[error("the version to resume from is too old")]
+    Expired,
+    /// The server does not have a version that it, or another one, has shown before.
+    #[error(
+        "the server's versions went back: it was restored from a backup, or lags behind another one; everything is listed again"
+    )]
+    VersionLost,
+    /// The server answered with another status than 200.
+    #[error("the server answered {code}{}{}", after(": ", message.as_deref()), after("; ", advice(*code)))]
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// The server's text.
+        message: Option<String>,
+        /// How long the server wants to get no request (Retry-After).
+        retry_after: Option<Duration>,
+    },
+    /// The plugin gives no credentials, or the configuration can no longer be read.
+    #[error("no credentials: {0}")]
+    Credentials(String),
+    /// There is no connection.
+    #[error("{0}")]
+    Connection(String),
+    /// An answer broke off.
+    #[error("{0}")]
+    Broken(String),
+    /// The connection ended within an event.
+    #[error("{0} within an event")]
+    CutOff(String),
+    /// The server sent nothing for this long.
+    #[error("the server accepts connections, but sent nothing for {} s", .0.as_secs())]
+    Silent(Duration),
+    /// The server ended a watch at once.
+    #[error("the server ended the watch at once")]
+    VeryShortWatch,
+    /// The answer is not one of the Kubernetes API.
+    #[error("the answer cannot be read: {0}; is this the URL of an API server?")]
+    Malformed(String),
+    /// A complete list lacks this number of objects, which is more than this share in percent; that may be a mistake of the server.
+    #[error(
+        "the server's list lacks {0} objects, more than {1} % of all that there were (nftables.relistRemovalLimit); they stay until \
+         a second list confirms it"
+    )]
+    ExcessiveRemoval(usize, u8),
+    /// The server does no streaming lists. No failure of the list: the next attempt lists page by page.
+    #[error("the server does no streaming lists")]
+    NoStreamingList,
+    /// The receiver of the events is gone: the process ends.
+    #[error("the receiver of the events is gone")]
+    ReceiverGone,
+}
+
+/// Why a kind cannot be watched, as far as two failures are the same to an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A watch that worked ended: a broken connection, a version that is too old. The next attempt often succeeds.
+    Interrupted,
+    /// There is no connection, or no answer to a request.
+    Unreachable,
+    /// The server answered with this HTTP status.
+    Refused(u16),
+    /// The answer is not one of the Kubernetes API.
+    Malformed,
+    /// The list removes too many objects.
+    ExcessiveRemoval,
+    /// Our own configuration cannot be read.
+    Configuration,
+}
+
+impl Error {
+    /// A request that failed.
+    pub(super) fn of_request(error: &kube::Error) -> Self {
+        Self::Connection(explain(error))
+    }
+
+    /// A Status of the server.
+    pub(super) fn of_status(status: Status, retry_after: Option<Duration>) -> Self {
+        if status.is_expired() {
+            return Self::Expired;
+        }
+        if status.code == 504 && status.message.as_deref().is_some_and(|text| text.contains(TOO_LARGE)) {
+            return Self::VersionLost;
+        }
+        let message = status.message.or(status.reason).filter(|text| !text.is_empty());
+        Self::Refused { code: status.code, message, retry_after }
+    }
+
+    /// The cause as an operator sees it.
+    pub(super) const fn cause(&self) -> Cause {
+        match self {
+            Self::Expired
+            | Self::VersionLost
+            | Self::Broken(_)
+            | Self::CutOff(_)
+            | Self::VeryShortWatch
+            | Self::NoStreamingList
+            | Self::ReceiverGone => Cause::Interrupted,
+            Self::Refused { code, .. } => Cause::Refused(*code),
+            Self::Connection(_) | Self::Silent(_) => Cause::Unreachable,
+            Self::Credentials(_) => Cause::Configuration,
+            Self::Malformed(_) => Cause::Malformed,
+            Self::ExcessiveRemoval(..) => Cause::ExcessiveRemoval,
+        }
+    }
+
+    /// How a watch ended that failed like this.
+    pub(super) fn end(&self) -> End {
+        match self {
+            Self::VeryShortWatch => End::InOrder,
+            Self::CutOff(_) => End::WithinEvent,
+            Self::Broken(_) => End::Interrupted,
+            Self::Expired | Self::VersionLost => End::ListNeeded,
+            Self::Refused { code: 401, .. } | Self::Connection(_) => End::NoAnswer,
+            _ => End::Failed,
+        }
+    }
+
+    /// How long the server wants to get no request.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// The status of a refusal.
+    pub(super) fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// Whether other credentials or another CA may be needed, which may be in the files by now.
+    pub(super) fn is_about_access(&self) -> bool {
+        matches!(self, Self::Connection(_)) || self.code() == Some(401)
+    }
+
+    /// Whether a complete list has to come next, because the watch cannot be resumed. After a malformed answer, resuming could get the
+    /// same answer again.
+    pub(super) fn needs_list(&self) -> bool {
+        matches!(self, Self::Expired | Self::VersionLost | Self::Malformed(_))
+            || self.code().is_some_and(|code| (400..500).contains(&code) && ![401, 403, 408, 429].contains(&code))
+    }
+}
+
+/// A text behind its separator, if there is one.
+fn after(separator: &str, text: Option<&str>) -> String {
+    text.map(|text| format!("{separator}{text}")).unwrap_or_default()
+}
+
+/// Why a request failed: the error with its causes, and what to check where that is known.
+pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
+    let text = chain(error);
+    match causes(error).find_map(remedy) {
+        Some(remedy) => format!("{text}; {remedy}"),
+        None => text,
+    }
+}
+
+/// What to check when the server answers with this HTTP status.
+const fn advice(code: u16) -> Option<&'static str> {
+    Some(match code {
+        400 => "is the URL right? An API server with TLS needs https://",
+        401 => {
+            "it does not accept the credentials: the token or client certificate may have expired, or belong to another \
+             cluster; new files are used as soon as they are there"
+        }
+        403 => "the user needs the ClusterRole system:node-proxier: look at its ClusterRoleBinding",
+        404 => "is this the URL of an API server?",
+        407 => "a proxy on the way needs a user and a password that it knows, as in http://user:password@host:port",
+        _ => return None,
+    })
+}
+
+/// An error with its causes, each text once.
+pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = String::new();
+    for cause in causes(error) {
+        let more = match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+            // The text of rustls for this is a URL of its manual.
+            Some(ErrorKind::UnexpectedEof) => "the server closed the connection".to_owned(),
+            Some(ErrorKind::TimedOut) => "timed out".to_owned(),
+            _ => cause.to_string(),
+        };
+        if is_wrapper(cause, &more) || text.contains(&more) {
+            continue;
+        }
+        text = if text.is_empty() { more } else { format!("{text}: {more}") };
+    }
+    text
+}
+
+/// Whether an error's text only names the part of the client in which its cause came up.
+fn is_wrapper(error: &(dyn StdError + 'static), text: &str) -> bool {
+    let is_kube_wrapper =
+        matches!(error.downcast_ref::<kube::Error>(), Some(kube::Error::Service(_) | kube::Error::HyperError(_)));
+    let texts = ["tcp connect error", "error reading a body from connection", "deadline has elapsed"];
+    is_kube_wrapper || text.starts_with("client error (") || texts.contains(&text)
+}
+
+/// An error and its causes from the outside in, also those that an I/O error wraps.
+fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| {
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        wrapped.map(|inner| inner as &(dyn StdError + 'static)).or_else(move || error.source())
+    })
+}
+
+fn remedy(cause: &(dyn StdError + 'static)) -> Option<&'static str> {
+    if let Some(failure) = cause.downcast_ref::<proxy::Failure>() {
+        return Some(failure.remedy());
+    }
+    if let Some(error) = cause.downcast_ref::<rustls::Error>() {
+        return tls(error);
+    }
+    if cause.to_string().contains("failed to lookup address") {
+        return Some(
+            "the name in the URL cannot be resolved on this node: look at /etc/resolv.conf, or use an IP address",
+        );
+    }
+    if cause.to_string() == "tls handshake eof" {
+        return Some("it does not speak TLS, or a load balancer has no server behind it");
+    }
+    match cause.downcast_ref::<io::Error>()?.kind() {
+        ErrorKind::ConnectionRefused => {
+            Some("nothing listens there: is the API server running, and is this its address?")
+        }
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Some("this node has no route to that address"),
+        ErrorKind::TimedOut => Some("no connection in time: a firewall may drop the packets, or the server hangs"),
+        _ => None,
+    }
+}
+
+fn tls(error: &rustls::Error) -> Option<&'static str> {
+    Some(match error {
+        rustls::Error::InvalidCertificate(error) => return certificate(error),
+        rustls::Error::InvalidMessage(_) => "it does not speak TLS: is its URL one with http://?",
+        rustls::Error::AlertReceived(
+            AlertDescription::BadCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRequired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied,
+        ) => "the server refuses our client certificate: has it expired, and is it signed by this cluster's CA?",
+        rustls::Error::AlertReceived(AlertDescription::HandshakeFailure | AlertDescription::ProtocolVersion)
+        | rustls::Error::PeerIncompatible(_) => {
+            "they have no version or algorithm of TLS in common: this program takes TLS 1.2 with ECDHE and AES-GCM or ChaCha20, and TLS 1.3"
+        }
+        _ => return None,
+    })
+}
+
+fn certificate(error: &CertificateError) -> Option<&'static str> {
+    use CertificateError as E;
+    Some(match error {
+        E::UnknownIssuer | E::BadSignature => {
+            "another CA signed the server's certificate: certificate-authority of the kubeconfig has to be the CA of this cluster"
+        }
+        E::Expired | E::ExpiredContext { .. } => {
+            "renew the server's certificate (kubeadm certs renew apiserver), if this node's clock is right"
+        }
+        E::NotValidYet | E::NotValidYetContext { .. } => "is this node's clock right?",
+        E::NotValidForName | E::NotValidForNameContext { .. } => {
+            "use one of these names in the URL, or add the name to the server's certificate (--apiserver-cert-extra-sans of kubeadm)"
+        }
+        // rustls does not export the types of these errors.
+        E::Other(other) if format!("{other:?}").contains("UnsupportedCertVersion") => {
+            "a certificate is of X.509 version 1: create it again with extensions, which makes it version 3"
+        }
+        E::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "the server shows the certificate of a CA: give the server a certificate of its own (basicConstraints CA:FALSE), or add this one to \
+             certificate-authority of the kubeconfig"
+        }
+        E::Other(other) if other.0.is::<WeakKey>() => {
+            "create the certificate again with a longer key (openssl req -newkey rsa:2048, or one of ECDSA)"
+        }
+        E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
+            "the server's certificate is not one for servers: its extendedKeyUsage needs serverAuth"
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::OtherError;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("client error (Connect)")]
+    struct Client(#[source] io::Error);
+
+    /// As the client reports an error of a connection.
+    fn connect(error: impl Into<Box<dyn StdError + Send + Sync>>) -> String {
+        explain(&Client(io::Error::other(error)))
+    }
+
+    #[test]
+    fn each_cause_is_there_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer: inner")]
+        struct Outer(#[source] Inner);
+        #[derive(Debug, thiserror::Error)]
+        #[error("inner")]
+        struct Inner(#[source] io::Error);
+        let error = Outer(Inner(io::Error::other("refused")));
+        assert_eq!(chain(&error), "outer: inner: refused");
+        let missing = Client(io::Error::from_raw_os_error(2));
+        assert_eq!(chain(&missing), "No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn networks_that_do_not_work_are_explained() {
+        for (kind, words) in [
+            (ErrorKind::ConnectionRefused, "is the API server running"),
+            (ErrorKind::NetworkUnreachable, "no route"),
+            (ErrorKind::HostUnreachable, "no route"),
+            (ErrorKind::TimedOut, "firewall"),
+        ] {
+            let text = explain(&Client(io::Error::from(kind)));
+            assert!(text.contains(words), "{text}");
+        }
+        let text = connect("failed to lookup address information: Name or service not known");
+        assert!(text.contains("resolv.conf"), "{text}");
+    }
+
+    #[test]
+    fn certificates_that_do_not_fit_are_explained_with_the_remedy() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("CaUsedAsEndEntity")]
+        struct CaUsedAsEndEntity;
+        for (error, words) in [
+            (CertificateError::UnknownIssuer, "has to be the CA of this cluster"),
+            (CertificateError::Expired, "kubeadm certs renew apiserver"),
+            (CertificateError::NotValidYet, "clock"),
+            (CertificateError::NotValidForName, "one of these names"),
+            (CertificateError::Other(OtherError(Arc::new(CaUsedAsEndEntity))), "CA:FALSE"),
+        ] {
+            let text = connect(rustls::Error::InvalidCertificate(error));
+            assert!(text.contains(words), "{text}");
+        }
+        let text = connect(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure));
+        assert!(text.contains("no version or algorithm of TLS in common"), "{text}");
+        let text = connect(rustls::Error::AlertReceived(AlertDescription::CertificateExpired));
+        assert!(text.contains("refuses our client certificate"), "{text}");
+    }
+
+    #[test]
+    fn a_refusal_names_what_to_check() {
+        assert!(advice(401).is_some_and(|text| text.contains("credentials")));
+        assert!(advice(403).is_some_and(|text| text.contains("system:node-proxier")));
+        assert!(advice(404).is_some_and(|text| text.contains("API server")));
+        assert_eq!(advice(503), None);
+    }
+
+    #[test]
+    fn statuses_lead_to_the_next_step() {
+        let status = |code, reason: &str| Status { code, reason: Some(reason.into()), message: None };
+        assert!(matches!(Error::of_status(status(410, "Gone"), None), Error::Expired));
+        assert!(matches!(Error::of_status(status(0, "Expired"), None), Error::Expired));
+        let future = Status {
+            message: Some("Timeout: Too large resource version: 9, current: 7".into()),
+            ..status(504, "Timeout")
+        };
+        assert!(matches!(Error::of_status(future, Some(Duration::from_secs(1))), Error::VersionLost));
+        assert!(!Error::of_status(status(504, "Timeout"), None).needs_list());
+        let after = Some(Duration::from_secs(3));
+        let busy = Error::of_status(status(429, "TooManyRequests"), after);
+        assert_eq!(busy.to_string(), "the server answered 429: TooManyRequests");
+        assert_eq!((busy.retry_after(), busy.needs_list(), busy.is_about_access()), (after, false, false));
+        assert!(Error::of_status(status(422, "Invalid"), None).needs_list());
+        assert!(Error::of_status(status(401, "Unauthorized"), None).is_about_access());
+    }
+}

@@ -1,0 +1,476 @@
+//! The requests of a [`Reflector`]: a list page by page, a watch event by event, or a streaming list, which is a watch that begins with
+//! all objects.
+//!
+//! Takes the server's answers, calls the reflector's methods. Every wait has an end: a server that falls silent, sends a byte at a time
+//! or floods the connection ends the request, not the reflector.
+
+use std::future::pending;
+use std::pin::Pin;
+use std::time::{Duration, Instant as StdInstant};
+
+use futures_util::FutureExt as _;
+use kube::api::{ListParams, VersionMatch, WatchParams};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::connection::{Chunk, Request, Response};
+use super::decode::{Format, WatchEvent};
+use super::error::Error;
+use super::frames::{FrameBuffer, TooLong};
+use super::reflector::{Position, Reflector};
+use super::{Answered, Observer, continuity};
+
+/// Objects on a page of a list.
+const PAGE: u32 = 500;
+/// The longest event of a watch, in bytes: an object has 3 MiB at most, which JSON may double.
+const MAX_EVENT: usize = 16 << 20;
+/// The largest page, in bytes, for servers that ignore the page size.
+const MAX_PAGE: usize = 256 << 20;
+/// A resumed watch counts as working after so long without a failure, because it may have no news for a minute.
+const RESUMED: Duration = Duration::from_millis(200);
+/// How often it is noted at most that something of a watch arrived.
+const NOTED: Duration = Duration::from_millis(50);
+/// How long a server that ignores the parameter for a streaming list gets no such request: each one costs a wait for an end that does
+/// not come.
+const IGNORED: Duration = Duration::from_secs(600);
+
+impl<O: Observer> Reflector<'_, O> {
+    /// Lists or watches, whichever is due, until the server ends the answer.
+    pub(super) async fn list_or_watch(&mut self) -> Result<(), Error> {
+        if let Err(error) = self.connection.refresh().await {
+            let (kind, url) = (self.kind.name(), self.connection.url());
+            let text = format!("{error:#}");
+            warn!(
+                "type" = kind,
+                url,
+                err = text,
+                "The credentials changed and cannot be used; the former ones stay in use"
+            );
+        }
+        let method = self.list_methods.next(StdInstant::now());
+        match (self.position.clone(), method) {
+            (Position::Watch(version), _) => self.watch(version, false).await,
+            // Without a version it shows at least the present one, for which the server asks etcd once and then sends what its cache has.
+            (Position::List(_), ListMethod::Streaming) => self.watch(String::new(), true).await,
+            (Position::List(freshness), ListMethod::Paged) => self.list(&freshness).await,
+        }
+    }
+
+    /// Lists page by page. All pages show one version: the server answers with an error when it no longer has that.
+    async fn list(&mut self, freshness: &Freshness) -> Result<(), Error> {
+        self.known.begin_list();
+        let mut next = None;
+        loop {
+            let request = Request::List(self.list_params(freshness, next));
+            let (format, body) = self.page(&request).await?;
+            self.received();
+            let page = self.decoder.page(format, &body).map_err(Error::Malformed)?;
+            for object in page.objects {
+                self.applied(object).await?;
+            }
+            next = page.next;
+            if next.is_none() {
+                return self.list_complete(page.version).await;
+            }
+        }
+    }
+
+    /// The body of a page.
+    async fn page(&mut self, request: &Request) -> Result<(Format, Vec<u8>), Error> {
+        let (timing, start) = (self.shared.timing, Instant::now());
+        let page = match self.connection.send(self.kind.path(), request, timing.list_response).await {
+            Ok(mut response) => {
+                let body = response.read_all(MAX_PAGE, timing.stall, timing.page).await;
+                body.map(|body| (response.format, body))
+            }
+            Err(error) => Err(error),
+        };
+        self.answered(page.as_ref().err(), start, page.as_ref().ok().map(|(_, body)| body.len()));
+        page
+    }
+
+    /// Has a request counted that was answered with status 200, or failed.
+    fn answered(&self, error: Option<&Error>, start: Instant, bytes: Option<usize>) {
+        let code = error.map_or(Some(200), Error::code);
+        self.shared.observer.answered(Answered { url: self.connection.url(), code, took: start.elapsed(), bytes });
+    }
+
+    /// Watches from a version, or streams a list and watches from there.
+    async fn watch(&mut self, version: String, mut is_list: bool) -> Result<(), Error> {
+        // A watch may end before the server answers, which takes 3 s if versions went back.
+        if let Some(answer) = answer(&mut self.question).now_or_never() {
+            self.question_answered(answer)?;
+        }
+        let mut response = self.begin_watch(version, is_list).await?;
+        let mut last = Instant::now();
+        let (mut noted, end) = (None, last + self.life + self.shared.timing.grace);
+        let format = response.format;
+        let mut frames = FrameBuffer::new(format, MAX_EVENT);
+        loop {
+            let mut came = false;
+            while let Some(event) = frames.next().map_err(too_long)? {
+                is_list = self.event(format, event, is_list).await?;
+                came = true;
+            }
+            if came {
+                last = Instant::now();
+                self.doubt.news(last);
+                self.question = None;
+            }
+            let deadlines = self.deadlines(last, end, is_list);
+            let read = tokio::select! {
+                biased;
+                read = read(&mut response, &mut frames, deadlines.first()) => read,
+                answer = answer(&mut self.question) => {
+                    self.question_answered(answer)?;
+                    if last.elapsed() >= self.shared.timing.silence {
+                        return self.replaced();
+                    }
+                    continue;
+                }
+            };
+            match read.map_err(|error| cut_off(error, &frames))? {
+                Read::More => self.arrived(&mut noted),
+                Read::TimedOut => self.timed_out(&deadlines, is_list)?,
+                Read::End => return self.watch_ended(is_list, &frames),
+            }
+        }
+    }
+
+    /// Notes that something of a watch arrived, which a list does in hundreds of thousands of pieces.
+    fn arrived(&self, noted: &mut Option<Instant>) {
+        let now = Instant::now();
+        if noted.is_none_or(|noted| now.duration_since(noted) >= NOTED) {
+            *noted = Some(now);
+            self.received();
+        }
+    }
+
+    /// Ends a silent watch of a server that has our version: it has no news, or they get lost on the way. Another watch is no failure.
+    fn replaced(&mut self) -> Result<(), Error> {
+        self.watch_began = None;
+        Ok(())
+    }
+
+    /// Requests a watch, and waits until the server accepts it.
+    async fn begin_watch(&mut self, version: String, is_list: bool) -> Result<Response, Error> {
+        if is_list {
+            self.known.begin_list();
+            // It was about a version that does not matter any more.
+            self.question = None;
+        }
+        let timing = self.shared.timing;
+        self.life = timing.watch.mul_f64(1.0 + rand::random::<f64>() / 10.0);
+        // The life has minutes, so the conversion does not fail.
+        let seconds = u32::try_from(self.life.as_secs()).unwrap_or(u32::MAX).max(1);
+        let request = Request::Watch(self.watch_params(seconds, is_list), version);
+        let start = Instant::now();
+        let sent = self.connection.send(self.kind.path(), &request, timing.watch_response).await;
+        self.answered(sent.as_ref().err(), start, None);
+        match sent {
+            Err(error) if is_list && error.code().is_some_and(refuses_streaming) => Err(self.streaming_refused(&error)),
+            Ok(response) => {
+                self.accepted();
+                if !is_list {
+                    self.received();
+                    let now = *self.watch_began.insert(Instant::now());
+                    self.doubt.began(now);
+                    if now >= self.doubt.due() && self.question.is_none() {
+                        self.ask();
+                    }
+                }
+                Ok(response)
+            }
+            refused => refused,
+        }
+    }
+
+    /// Until when to wait for bytes of a watch, whose last event came then and which ends at `end`.
+    fn deadlines(&self, last: Instant, end: Instant, is_list: bool) -> Deadlines {
+        let timing = self.shared.timing;
+        let patience = if is_list { timing.initial } else { timing.idle };
+        let began = self.watch_began.filter(|_| !is_list && self.outage.is_on());
+        Deadlines {
+            end: (last + patience).min(end),
+            resumed: began.map(|began| began + RESUMED),
+            doubt: (!is_list && self.question.is_none()).then(|| self.doubt.due()),
+        }
+    }
+
+    /// Nothing came on a watch until the first of its deadlines. Asks whether the server still has the version, if that is due.
+    fn timed_out(&mut self, deadlines: &Deadlines, is_list: bool) -> Result<(), Error> {
+        let now = Instant::now();
+        if now >= deadlines.end {
+            let patience = self.shared.timing.idle.as_secs();
+            return Err(if is_list {
+                self.streaming_ignored()
+            } else {
+                Error::Broken(format!("nothing came on the watch for {patience} s"))
+            });
+        }
+        if deadlines.resumed.is_some_and(|at| now >= at) {
+            self.recovered();
+        }
+        if deadlines.doubt.is_some_and(|at| now >= at) {
+            self.ask();
+        }
+        Ok(())
+    }
+
+    /// Asks whether the server still has the version.
+    fn ask(&mut self) {
+        let Position::Watch(version) = &self.position else { return };
+        let (connection, kind, version) = (self.connection.clone(), self.kind, version.clone());
+        let node_name = self.shared.node_name.to_owned();
+        let ask = async move {
+            let start = Instant::now();
+            (start, continuity::ask(connection, kind, &node_name, version).await)
+        };
+        self.question = Some(Box::pin(ask));
+    }
+
+    /// Handles the answer to the question whether the server still has the version.
+    fn question_answered(&mut self, (start, answer): (Instant, Result<usize, Error>)) -> Result<(), Error> {
+        self.answered(answer.as_ref().err(), start, answer.as_ref().ok().copied());
+        self.question = None;
+        match answer {
+            Ok(_) => self.doubt.answered(Instant::now()),
+            Err(error @ Error::VersionLost) => return Err(error),
+            Err(error) => {
+                debug!("type" = self.kind.name(), err = %error, "Cannot find out whether the server still has the version");
+                self.doubt.unanswered(Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// The server ended a watch.
+    fn watch_ended(&self, is_list: bool, frames: &FrameBuffer) -> Result<(), Error> {
+        if frames.pending() > 0 {
+            return Err(Error::CutOff("the server closed the connection".into()));
+        }
+        if is_list {
+            return Err(Error::Broken("the server closed the connection".into()));
+        }
+        if self.has_worked() { Ok(()) } else { Err(Error::VeryShortWatch) }
+    }
+
+    /// Handles an event. Gives whether a streaming list is still under way.
+    async fn event(&mut self, format: Format, event: &[u8], is_list: bool) -> Result<bool, Error> {
+        let version = match self.decoder.watch_event(format, event).map_err(Error::Malformed)? {
+            WatchEvent::Applied(object) => self.applied(object).await?,
+            WatchEvent::Deleted(key, version) => {
+                self.deleted(key).await?;
+                version.map(Into::into)
+            }
+            WatchEvent::Bookmark { version, ends_list: true } if is_list => {
+                self.list_complete(version).await?;
+                self.watch_began = Some(Instant::now());
+                return Ok(false);
+            }
+            // A server that does streaming lists sends no other bookmark before their end.
+            WatchEvent::Bookmark { .. } if is_list => return Err(self.streaming_ignored()),
+            WatchEvent::Bookmark { version, .. } => Some(version),
+            WatchEvent::Error(status) if is_list && refuses_streaming(status.code) => {
+                return Err(self.streaming_refused(&Error::of_status(status, None)));
+            }
+            WatchEvent::Error(status) => return Err(Error::of_status(status, None)),
+        };
+        if !is_list {
+            if let Some(version) = version {
+                self.came_to(version);
+            }
+            self.recovered();
+        }
+        Ok(is_list)
+    }
+
+    /// The server refused a streaming list: the next attempt lists page by page.
+    fn streaming_refused(&mut self, error: &Error) -> Error {
+        debug!("type" = self.kind.name(), err = %error, "The server refuses a streaming list");
+        self.list_methods.streaming_refused();
+        Error::NoStreamingList
+    }
+
+    /// The end of a streaming list did not come: the next attempt lists page by page.
+    fn streaming_ignored(&mut self) -> Error {
+        debug!("type" = self.kind.name(), "The server ignores that a streaming list was requested");
+        self.list_methods.streaming_ignored(StdInstant::now());
+        Error::NoStreamingList
+    }
+
+    /// The parameters of a page: the first one, or the one that follows this token.
+    fn list_params(&self, freshness: &Freshness, next: Option<String>) -> ListParams {
+        let (version, version_match) = match freshness {
+            _ if next.is_some() => (None, None),
+            Freshness::Any => (Some("0".to_owned()), None),
+            Freshness::NotOlderThan(version) => (Some(version.clone()), Some(VersionMatch::NotOlderThan)),
+            Freshness::Latest => (None, None),
+        };
+        ListParams {
+            label_selector: self.kind.label_selector().map(Into::into),
+            field_selector: self.kind.field_selector(self.shared.node_name),
+            // With a limit, servers before 1.34 read a version other than 0 from etcd.
+            limit: version_match.is_none().then_some(PAGE),
+            continue_token: next,
+            version_match,
+            resource_version: version,
+            ..ListParams::default()
+        }
+    }
+
+    /// The parameters of a watch that lives for this many seconds.
+    fn watch_params(&self, seconds: u32, is_list: bool) -> WatchParams {
+        WatchParams {
+            label_selector: self.kind.label_selector().map(Into::into),
+            field_selector: self.kind.field_selector(self.shared.node_name),
+            timeout: Some(seconds),
+            bookmarks: true,
+            send_initial_events: is_list,
+        }
+    }
+}
+
+/// Until when to wait for bytes of a watch.
+struct Deadlines {
+    /// The watch is given up then.
+    end: Instant,
+    /// It counts as working then.
+    resumed: Option<Instant>,
+    /// It is in doubt then.
+    doubt: Option<Instant>,
+}
+
+impl Deadlines {
+    fn first(&self) -> Instant {
+        [self.resumed, self.doubt].into_iter().flatten().fold(self.end, Instant::min)
+    }
+}
+
+/// A question to the server that is under way: when it was asked, and the bytes of the answer.
+pub(super) type Question = Pin<Box<dyn Future<Output = (Instant, Result<usize, Error>)>>>;
+
+/// Waits for the answer to a question; for ever if there is none.
+async fn answer(question: &mut Option<Question>) -> (Instant, Result<usize, Error>) {
+    match question {
+        Some(question) => question.await,
+        None => pending().await,
+    }
+}
+
+/// The outcome of a wait for bytes.
+enum Read {
+    More,
+    End,
+    TimedOut,
+}
+
+async fn read(response: &mut Response, frames: &mut FrameBuffer, until: Instant) -> Result<Read, Error> {
+    Ok(match response.chunk(until).await? {
+        Chunk::Bytes(bytes) => {
+            frames.push(bytes.as_ref());
+            Read::More
+        }
+        Chunk::End => Read::End,
+        Chunk::TimedOut => Read::TimedOut,
+    })
+}
+
+/// A connection that broke within an event.
+fn cut_off(error: Error, frames: &FrameBuffer) -> Error {
+    match error {
+        Error::Broken(text) if frames.pending() > 0 => Error::CutOff(text),
+        error => error,
+    }
+}
+
+fn too_long(TooLong: TooLong) -> Error {
+    Error::Malformed(format!("an event of more than {MAX_EVENT} bytes"))
+}
+
+/// A way to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ListMethod {
+    /// One watch that begins with all objects.
+    Streaming,
+    /// Page by page.
+    Paged,
+}
+
+/// How new a list page by page has to be. A server answers the first two from its cache, and reads etcd for the third.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// Nothing is known yet: whatever the server has in its cache. The watch that follows brings the rest.
+    Any,
+    /// Not older than this version, which is known.
+    NotOlderThan(String),
+    /// The present state: after versions that went back, and for what a cache may have got wrong.
+    Latest,
+}
+
+/// How the next list is requested.
+///
+/// A streaming list is a watch that starts with all objects, and a bookmark marks their end. A server may refuse it or, being old,
+/// ignore the parameter: then the bookmark never comes. The server's own answers decide, not its version: they stay right through
+/// upgrades and downgrades, and behind load balancers with servers of two versions.
+#[derive(Debug, Default)]
+pub(super) struct ListMethods {
+    refused: bool,
+    ignored: Option<StdInstant>,
+}
+
+impl ListMethods {
+    fn next(&self, now: StdInstant) -> ListMethod {
+        let ignores = self.ignored.is_some_and(|at| now.saturating_duration_since(at) < IGNORED);
+        if self.refused || ignores { ListMethod::Paged } else { ListMethod::Streaming }
+    }
+
+    fn streaming_refused(&mut self) {
+        self.refused = true;
+    }
+
+    fn streaming_ignored(&mut self, now: StdInstant) {
+        self.ignored = Some(now);
+    }
+
+    /// A list is complete. A refusal holds until then only, because the next request may reach another server.
+    pub(super) fn listed(&mut self) {
+        self.refused = false;
+    }
+}
+
+/// Whether this HTTP status means that the server does not know streaming lists: such servers call the parameters forbidden (422) or
+/// bad (400), and a proxy between may use the others.
+fn refuses_streaming(status: u16) -> bool {
+    matches!(status, 400 | 405 | 406 | 415 | 422 | 501)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_streaming_lists_holds_for_one_list() {
+        let (mut methods, now) = (ListMethods::default(), StdInstant::now());
+        assert_eq!(methods.next(now), ListMethod::Streaming);
+        methods.streaming_refused();
+        assert_eq!(methods.next(now), ListMethod::Paged);
+        methods.listed();
+        assert_eq!(methods.next(now), ListMethod::Streaming);
+    }
+
+    #[test]
+    fn a_server_that_ignores_streaming_lists_gets_such_a_request_again_after_ten_minutes() {
+        let (mut methods, now) = (ListMethods::default(), StdInstant::now());
+        methods.streaming_ignored(now);
+        methods.listed();
+        assert_eq!(methods.next(now + IGNORED - Duration::from_secs(1)), ListMethod::Paged);
+        assert_eq!(methods.next(now + IGNORED), ListMethod::Streaming);
+    }
+
+    #[test]
+    fn only_a_status_about_the_request_refuses_streaming_lists() {
+        assert!([400, 405, 406, 415, 422, 501].into_iter().all(refuses_streaming));
+        assert!(![200, 401, 403, 404, 410, 429, 500, 503, 504].into_iter().any(refuses_streaming));
+    }
+}

@@ -1,0 +1,206 @@
+//! What a look at the API server finds, before a proxy starts with the same configuration.
+//!
+//! Takes how to reach it and the node's name; gives whether it answers, and whether each request that a proxy sends is allowed. Sends the
+//! requests themselves, lists with a limit of one object; only for creating events it asks whether that would be allowed, so that nothing
+//! is written.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use jiff::Timestamp;
+use kube::api::{ListParams, WatchParams};
+use kube::config::Config;
+use serde_json::{Value, json};
+use tokio::runtime::Builder;
+
+use super::certificate;
+use super::client::{ClientOptions, Configuration, configuration};
+use super::connection::{Connection, Request};
+use super::connector::Connector;
+use super::decode::JSON;
+use super::error::Error;
+use super::proxy::Route;
+use super::resource::Resource;
+
+/// How long each request may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The largest answer that is read, in bytes: a Node lists the images that it has.
+const MAX_ANSWER: usize = 16 << 20;
+/// Whether this client may do something (authorization.k8s.io/v1).
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The server's URL, without secrets.
+    pub url: String,
+    /// The proxy on the way, without secrets.
+    pub proxy: Option<String>,
+    /// The certificates of the CA file that cannot be used, and why.
+    pub skipped: Vec<String>,
+    /// Whether it answers at all.
+    pub reached: Result<Reached, String>,
+    /// The end of the client's certificate, if it has one.
+    pub client_certificate_end: Option<Timestamp>,
+    /// The requests of a proxy; empty if the server does not answer.
+    pub access: Vec<Access>,
+    /// Whether there is a Node of the name; `None` if that cannot be asked.
+    pub has_node: Option<bool>,
+}
+
+/// A server that answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// The time of the first request, with the connection.
+    pub took: Duration,
+    /// Its version, such as `v1.36.2`; empty if it does not say.
+    pub version: String,
+    /// The end of its certificate, if it shows one.
+    pub certificate_end: Option<Timestamp>,
+}
+
+/// A kind of request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The verb of the role.
+    pub verb: &'static str,
+    /// The resource of the role.
+    pub resource: String,
+    /// Whether a proxy does without.
+    pub is_optional: bool,
+    /// Whether it is allowed.
+    pub outcome: Allowed,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// It is allowed.
+    Yes,
+    /// The server has no such kind.
+    NoSuchKind,
+    /// It is refused or fails, for this reason.
+    No(String),
+    /// That cannot be asked, for this reason.
+    Unknown(String),
+}
+
+/// Looks at the server.
+///
+/// # Errors
+/// When the credentials cannot be read.
+pub fn look(options: &ClientOptions, node_name: &str) -> Result<Look> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
+    let outcome = runtime.block_on(look_at(options, node_name));
+    // Does not wait for the resolution of a name, which may take long.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn look_at(options: &ClientOptions, node_name: &str) -> Result<Look> {
+    let Configuration { config, route, skipped } = configuration(options).await?;
+    // The few answers are read as plain values, which protobuf has none of.
+    let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
+    let start = Instant::now();
+    let version = version(&mut connection).await;
+    let took = start.elapsed();
+    let url = connection.url().to_owned();
+    let proxy = connection.proxy().await;
+    let reached = match version {
+        Ok(version) => Ok(Reached { took, version, certificate_end: certificate_end(&config, route).await }),
+        Err(error) => Err(error.to_string()),
+    };
+    let client_certificate_end = certificate::of_client(&config.auth_info);
+    let mut look = Look { url, proxy, skipped, reached, client_certificate_end, access: Vec::new(), has_node: None };
+    if look.reached.is_ok() {
+        for kind in Resource::ALL {
+            let (list, count) = list(&mut connection, kind, node_name).await;
+            look.access.push(access("list", kind, list));
+            look.access.push(access("watch", kind, watch(&mut connection, kind, node_name).await));
+            if kind == Resource::Node {
+                look.has_node = count.map(|count| count > 0);
+            }
+        }
+        let outcome = may_create_events(&mut connection).await;
+        look.access.push(Access {
+            verb: "create",
+            resource: "events.events.k8s.io".to_owned(),
+            is_optional: true,
+            outcome,
+        });
+    }
+    Ok(look)
+}
+
+/// The end of the server's certificate; `None` without TLS.
+async fn certificate_end(config: &Config, route: Route) -> Option<Timestamp> {
+    let shown = Connector::new(config, route).ok()?.certificate(&config.cluster_url).await.ok()??;
+    Some(certificate::facts(&shown)?.end)
+}
+
+fn access(verb: &'static str, kind: Resource, outcome: Allowed) -> Access {
+    let resource = kind.path().rsplit('/').next().unwrap_or_default().to_owned();
+    Access { verb, resource, is_optional: kind.is_optional(), outcome }
+}
+
+async fn version(connection: &mut Connection) -> Result<String, Error> {
+    let answer = answer(connection, "/version", &Request::List(ListParams::default())).await?;
+    Ok(answer["gitVersion"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Lists one object. Gives also how many came, if any could.
+async fn list(connection: &mut Connection, kind: Resource, node_name: &str) -> (Allowed, Option<usize>) {
+    let params = ListParams {
+        label_selector: kind.label_selector().map(Into::into),
+        field_selector: kind.field_selector(node_name),
+        limit: Some(1),
+        ..ListParams::default()
+    };
+    match answer(connection, kind.path(), &Request::List(params)).await {
+        Ok(list) => (Allowed::Yes, list["items"].as_array().map(Vec::len)),
+        Err(error) => (refused(&error), None),
+    }
+}
+
+/// Begins a watch and ends it at once.
+async fn watch(connection: &mut Connection, kind: Resource, node_name: &str) -> Allowed {
+    let params = WatchParams {
+        label_selector: kind.label_selector().map(Into::into),
+        field_selector: kind.field_selector(node_name),
+        timeout: Some(1),
+        ..WatchParams::default()
+    };
+    let request = Request::Watch(params, "0".to_owned());
+    connection.send(kind.path(), &request, PATIENCE).await.map_or_else(|error| refused(&error), |_| Allowed::Yes)
+}
+
+async fn may_create_events(connection: &mut Connection) -> Allowed {
+    let attributes = json!({ "verb": "create", "group": "events.k8s.io", "resource": "events" });
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": attributes },
+    });
+    match answer(connection, REVIEWS, &Request::Create(review.to_string().into_bytes())).await {
+        Ok(review) if review["status"]["allowed"] == true => Allowed::Yes,
+        Ok(review) => {
+            let reason = review["status"]["reason"].as_str().filter(|reason| !reason.is_empty());
+            Allowed::No(reason.unwrap_or("no role allows it").to_owned())
+        }
+        Err(error) => Allowed::Unknown(error.to_string()),
+    }
+}
+
+fn refused(error: &Error) -> Allowed {
+    match error.code() {
+        Some(404) => Allowed::NoSuchKind,
+        _ => Allowed::No(error.to_string()),
+    }
+}
+
+/// The answer to a request, as JSON.
+async fn answer(connection: &mut Connection, path: &str, request: &Request) -> Result<Value, Error> {
+    let mut response = connection.send(path, request, PATIENCE).await?;
+    let body = response.read_all(MAX_ANSWER, PATIENCE, PATIENCE).await?;
+    serde_json::from_slice(&body).map_err(|error| Error::Malformed(error.to_string()))
+}

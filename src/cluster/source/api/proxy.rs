@@ -1,0 +1,447 @@
+//! Which proxy requests to the API server go through, by the rules of Go's `http.ProxyFromEnvironment` and of client-go.
+//!
+//! Takes the server's URL, `proxy-url` of the kubeconfig and the variables of the environment; gives a [`Route`]. Pure.
+//!
+//! The rules: `proxy-url` comes before the environment, and no exception applies to it. `HTTPS_PROXY` is for servers with https://,
+//! `HTTP_PROXY` for those with http://, each also in lower case if the other has no value. `NO_PROXY` lists exceptions, separated by commas: `*`,
+//! addresses and names with or without a port, and CIDRs; a name stands for the names below it too, and with a leading dot or `*.` for
+//! those only. `localhost` and addresses of loopback need no proxy.
+//!
+//! Invariants: a value that cannot be used never leads past the proxy, where Go connects directly. No text that is made here holds a
+//! user or a password.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use data_encoding::BASE64;
+use hyper::Uri;
+use ipnet::IpNet;
+use percent_encoding::percent_decode_str;
+
+/// How requests reach the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Without a proxy.
+    Direct,
+    /// Through this proxy.
+    Through(Proxy),
+    /// Not at all, because the environment asks for a proxy that cannot be used.
+    Unusable(Failure),
+}
+
+/// A proxy.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Proxy {
+    /// What it speaks.
+    pub(super) kind: Kind,
+    /// Its name or address; an IPv6 address in brackets.
+    pub(super) host: String,
+    /// Its port.
+    pub(super) port: u16,
+    /// User and password, if its URL has them.
+    pub(super) user: Option<(String, String)>,
+    /// What names it: a variable, or `proxy-url` of the kubeconfig.
+    origin: &'static str,
+}
+
+/// What a proxy speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// HTTP.
+    Http,
+    /// HTTP in TLS.
+    Https,
+    /// SOCKS 5. The proxy looks up names.
+    Socks5,
+}
+
+/// Why a proxy does not lead to the server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Failure {
+    /// Its description cannot be used.
+    #[error("cannot use the proxy of {origin}: {reason}")]
+    Unusable {
+        /// What names the proxy.
+        origin: &'static str,
+        /// What is wrong with the value, without the value.
+        reason: &'static str,
+    },
+    /// It answered with another status than 200 to CONNECT.
+    #[error("{proxy} answered {status}")]
+    Refused {
+        /// The proxy.
+        proxy: String,
+        /// Status and reason.
+        status: String,
+        /// The status.
+        code: u16,
+    },
+    /// There is no connection to it, or it does not speak its protocol.
+    #[error("cannot connect through {proxy}: {reason}")]
+    Unreachable {
+        /// The proxy.
+        proxy: String,
+        /// What happened, without what to check.
+        reason: String,
+    },
+    /// It did not answer in time.
+    #[error("{proxy} gave no connection in time")]
+    Silent {
+        /// The proxy.
+        proxy: String,
+    },
+}
+
+impl Failure {
+    /// What to check.
+    pub(super) const fn remedy(&self) -> &'static str {
+        match self {
+            Self::Unusable { .. } => {
+                "it has to be scheme://host:port with http, https or socks5, and special characters of a user or password as %XX; where no \
+                 proxy is needed, add the API server to NO_PROXY"
+            }
+            Self::Refused { code: 407, .. } => {
+                "it needs a user and a password that it knows, as in http://user:password@host:port"
+            }
+            Self::Refused { .. } => {
+                "it has to allow CONNECT to the API server and reach it; where no proxy is needed, add the API server to NO_PROXY"
+            }
+            Self::Unreachable { .. } | Self::Silent { .. } => {
+                "does the proxy run, is this its address, and may this node connect to it? Where no proxy is needed, add the API server \
+                 to NO_PROXY"
+            }
+        }
+    }
+}
+
+/// The proxy's URL without user and password, and what names it.
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the proxy {}://{}:{} ({})", self.kind.scheme(), self.host, self.port, self.origin)
+    }
+}
+
+/// As for [`fmt::Display`], so that no password gets into a log.
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Kind {
+    const fn scheme(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Socks5 => "socks5",
+        }
+    }
+
+    const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+            Self::Socks5 => 1080,
+        }
+    }
+}
+
+impl Proxy {
+    /// Reads a URL; without a scheme it is one of HTTP.
+    ///
+    /// # Errors
+    /// It is no URL, or has another scheme than http, https, socks5 and socks5h.
+    pub(super) fn of_url(origin: &'static str, text: &str) -> Result<Self, Failure> {
+        let unusable = |reason| Failure::Unusable { origin, reason };
+        let text = text.trim();
+        let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let url: Uri = full.parse().map_err(|_| unusable("it is not a URL"))?;
+        let kind = match url.scheme_str() {
+            Some("http") => Kind::Http,
+            Some("https") => Kind::Https,
+            Some("socks5" | "socks5h") => Kind::Socks5,
+            _ => return Err(unusable("its scheme is none of http, https and socks5")),
+        };
+        let host = url.host().filter(|host| !host.is_empty()).ok_or_else(|| unusable("it names no host"))?.to_owned();
+        let authority = url.authority().map_or("", |authority| authority.as_str());
+        let (user, address) = authority.rsplit_once('@').map_or((None, authority), |(user, rest)| (Some(user), rest));
+        let port = match address.strip_prefix(&*host).and_then(|rest| rest.strip_prefix(':')) {
+            None | Some("") => kind.default_port(),
+            Some(port) => {
+                port.parse().ok().filter(|port| *port > 0).ok_or_else(|| unusable("its port is no number"))?
+            }
+        };
+        let user = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
+            Some((user, password)) => {
+                let decoded = |text| percent_decode_str(text).decode_utf8().map(|text| text.into_owned());
+                let no_text = |_| unusable("its user or password is not UTF-8");
+                Some((decoded(user).map_err(no_text)?, decoded(password).map_err(no_text)?))
+            }
+            None => None,
+        };
+        if kind == Kind::Socks5 && user.as_ref().is_some_and(|(user, password)| user.len().max(password.len()) > 255) {
+            return Err(unusable("SOCKS takes a user and a password of at most 255 bytes"));
+        }
+        Ok(Self { kind, host, port, user, origin })
+    }
+
+    /// Why this proxy cannot be used.
+    pub(super) const fn unusable(&self, reason: &'static str) -> Failure {
+        Failure::Unusable { origin: self.origin, reason }
+    }
+
+    /// The value of `Proxy-Authorization`, if the URL has a user.
+    pub(super) fn authorization(&self) -> Option<String> {
+        let (user, password) = self.user.as_ref()?;
+        Some(format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes())))
+    }
+}
+
+/// The route to a server by the environment; `variable` gives the value of a variable.
+pub(super) fn by_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Route {
+    let first = |names: [&'static str; 2]| {
+        let value = |name| variable(name).filter(|value| !value.is_empty()).map(|value| (name, value));
+        names.into_iter().find_map(value)
+    };
+    let is_https = server.scheme_str() == Some("https");
+    let names = if is_https { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
+    let Some((origin, value)) = first(names) else { return Route::Direct };
+    let exceptions = first(["NO_PROXY", "no_proxy"]).map(|(_, value)| value).unwrap_or_default();
+    let host = server.host().unwrap_or_default();
+    let port = server.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+    if !needs_proxy(host, port, &exceptions) {
+        return Route::Direct;
+    }
+    if !is_https && variable("REQUEST_METHOD").is_some_and(|method| !method.is_empty()) {
+        // There a client sets it with the header Proxy.
+        let reason = "REQUEST_METHOD is set, as for a CGI program, where a client can set this variable";
+        return Route::Unusable(Failure::Unusable { origin, reason });
+    }
+    Proxy::of_url(origin, &value).map_or_else(Route::Unusable, Route::Through)
+}
+
+/// Whether connections to this host and port need the proxy; `exceptions` is the value of `NO_PROXY`.
+fn needs_proxy(host: &str, port: u16, exceptions: &str) -> bool {
+    let host = without_brackets(host).to_ascii_lowercase();
+    let address = host.parse::<IpAddr>().ok().map(|address| address.to_canonical());
+    if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
+        return false;
+    }
+    let mut exceptions = exceptions.split(',').map(|entry| entry.trim().to_ascii_lowercase());
+    !exceptions.any(|entry| is_exception(&entry, &host, address, port))
+}
+
+/// Whether an entry of `NO_PROXY`, in lower case, stands for a host.
+fn is_exception(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
+    if entry == "*" {
+        return true;
+    }
+    if let Ok(network) = entry.parse::<IpNet>() {
+        return address.is_some_and(|address| network.contains(&address));
+    }
+    // An IPv6 address without brackets has colons, and no port.
+    let (name, wanted) = match entry.rsplit_once(':') {
+        Some((name, wanted)) if !without_brackets(name).contains(':') || name.ends_with(']') => (name, wanted),
+        _ => (entry, ""),
+    };
+    if !wanted.is_empty() && wanted.parse() != Ok(port) {
+        return false;
+    }
+    let name = without_brackets(name);
+    if let Ok(wanted) = name.parse::<IpAddr>() {
+        return address == Some(wanted.to_canonical());
+    }
+    let below = name.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(name);
+    if below.is_empty() || address.is_some() {
+        return false;
+    }
+    if below.starts_with('.') {
+        return host.ends_with(below);
+    }
+    host == below || host.strip_suffix(below).is_some_and(|rest| rest.ends_with('.'))
+}
+
+/// An IPv6 address in a URL stands in brackets.
+pub(super) fn without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The route to a server with these variables: `direct`, the proxy's URL, or the error.
+    fn route(server: &str, variables: &[(&str, &str)]) -> String {
+        let value =
+            |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned());
+        match by_environment(&server.parse().unwrap(), value) {
+            Route::Direct => "direct".to_owned(),
+            Route::Through(proxy) => format!("{}://{}:{}", proxy.kind.scheme(), proxy.host, proxy.port),
+            Route::Unusable(failure) => failure.to_string(),
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_go_reads_them() {
+        // The cases of Go's TestProxyFromEnvironment that have a proxy, each for http:// and https://.
+        for (value, expected) in [
+            ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("cache.corp.example.com:1234", "http://cache.corp.example.com:1234"),
+            ("cache.corp.example.com", "http://cache.corp.example.com:80"),
+            ("https://cache.corp.example.com", "https://cache.corp.example.com:443"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("https://127.0.0.1:8080", "https://127.0.0.1:8080"),
+            ("socks5://127.0.0.1", "socks5://127.0.0.1:1080"),
+            ("socks5h://proxy:9050", "socks5://proxy:9050"),
+            ("http://user:secret@proxy:3128/", "http://proxy:3128"),
+            ("HTTP://proxy", "http://proxy:80"),
+            ("http://[fd00::1]:3128", "http://[fd00::1]:3128"),
+            ("http://[fd00::1]", "http://[fd00::1]:80"),
+            ("http://proxy:", "http://proxy:80"),
+            (" http://proxy:3128 ", "http://proxy:3128"),
+            ("", "direct"),
+        ] {
+            assert_eq!(route("http://example.com", &[("HTTP_PROXY", value)]), expected, "{value}");
+            assert_eq!(route("https://example.com", &[("HTTPS_PROXY", value)]), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn the_servers_scheme_says_which_variable_counts_and_lower_case_comes_second() {
+        let both = [("HTTP_PROXY", "plain"), ("HTTPS_PROXY", "secure")];
+        assert_eq!(route("http://example.com", &both), "http://plain:80");
+        assert_eq!(route("https://example.com", &both), "http://secure:80");
+        for variable in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+            assert_eq!(route("https://example.com", &[(variable, "proxy")]), "direct", "{variable}");
+        }
+        assert_eq!(route("http://example.com", &[("HTTPS_PROXY", "proxy")]), "direct");
+        assert_eq!(route("https://example.com", &[("https_proxy", "lower")]), "http://lower:80");
+        assert_eq!(route("http://example.com", &[("http_proxy", "lower")]), "http://lower:80");
+        let cases = [("https_proxy", "lower"), ("HTTPS_PROXY", "upper")];
+        assert_eq!(route("https://example.com", &cases), "http://upper:80");
+        let empty = [("https_proxy", "lower"), ("HTTPS_PROXY", "")];
+        assert_eq!(route("https://example.com", &empty), "http://lower:80");
+        let exceptions = [("HTTPS_PROXY", "proxy"), ("NO_PROXY", ""), ("no_proxy", "example.com")];
+        assert_eq!(route("https://example.com", &exceptions), "direct");
+    }
+
+    #[test]
+    fn a_cgi_program_does_not_use_what_a_client_can_set() {
+        let variables = [("HTTP_PROXY", "proxy"), ("HTTPS_PROXY", "proxy"), ("REQUEST_METHOD", "GET")];
+        assert!(route("http://example.com", &variables).contains("REQUEST_METHOD"));
+        assert_eq!(route("https://example.com", &variables), "http://proxy:80");
+        assert_eq!(route("http://localhost", &variables), "direct");
+    }
+
+    #[test]
+    fn exceptions_are_those_of_go() {
+        // Of Go's table of UseProxy: server, NO_PROXY, whether the proxy is needed.
+        let gos = "foobar.com, .barbaz.net, *.bar.foo, *.wildcard.io, 192.0.2.1, 192.0.2.2:81, 192.0.2.3:80, 10.0.0.0/30, 2001:db8::52:0:1, \
+                   [2001:db8::52:0:2]:443, [2001:db8::52:0:3]:80, 2002:db8:a::45/64";
+        for (host, needs) in [
+            ("localhost", false),
+            ("LocalHost", false),
+            ("127.0.0.1", false),
+            ("127.0.0.2", false),
+            ("[::1]", false),
+            ("[::ffff:127.0.0.1]", false),
+            ("[::2]", true),
+            ("192.0.2.1", false),
+            ("192.0.2.2", true),
+            ("192.0.2.3", false),
+            ("192.0.2.4", true),
+            ("10.0.0.2", false),
+            ("10.0.0.4", true),
+            ("[::ffff:10.0.0.2]", false),
+            ("[2001:db8::52:0:1]", false),
+            ("[2001:db8::52:0:2]", true),
+            ("[2001:db8::52:0:3]", false),
+            ("[2002:db8:a::123]", false),
+            ("[fe80::424b:c8be:1643:a1b6]", true),
+            ("barbaz.net", true),
+            ("www.barbaz.net", false),
+            ("foobar.com", false),
+            ("www.foobar.com", false),
+            ("foofoobar.com", true),
+            ("baz.com", true),
+            ("localhost.net", true),
+            ("local.localhost", true),
+            ("barbarbaz.net", true),
+            ("bar.foo", true),
+            ("a.bar.foo", false),
+            ("wildcard.io", true),
+            ("nested.wildcard.io", false),
+            ("awildcard.io", true),
+            ("FOOBAR.com", false),
+        ] {
+            assert_eq!(needs_proxy(host, 80, gos), needs, "{host}");
+        }
+        for (exceptions, host, port, needs) in [
+            ("*", "192.0.2.9", 443, false),
+            ("a, *", "api.example", 6443, false),
+            ("example.com:443", "www.example.com", 443, false),
+            ("example.com:443", "www.example.com", 6443, true),
+            ("example.com:", "example.com", 6443, false),
+            (" EXAMPLE.com ,,", "example.com", 6443, false),
+            (":443", "example.com", 443, true),
+            (".", "example.com", 443, true),
+            ("*ample.com", "example.com", 443, true),
+            // A name is no suffix of an address.
+            ("2.1", "192.0.2.1", 443, true),
+            (".1", "192.0.2.1", 443, true),
+            // Go overlooks an address in brackets without a port.
+            ("[2001:db8::1]", "[2001:db8::1]", 443, false),
+            ("2001:db8::1", "[2001:db8:0::1]", 443, false),
+            ("10.96.0.0/12", "10.96.0.1", 443, false),
+            ("10.96.0.0/12", "api.example", 443, true),
+            ("10.96.0.0/64, http://x, [", "10.96.0.1", 443, true),
+        ] {
+            assert_eq!(needs_proxy(host, port, exceptions), needs, "{exceptions} {host}:{port}");
+        }
+    }
+
+    #[test]
+    fn the_port_of_a_server_without_one_is_that_of_its_scheme() {
+        let variables = [("HTTP_PROXY", "p"), ("HTTPS_PROXY", "p"), ("NO_PROXY", "a:443,b:80")];
+        assert_eq!(route("https://a", &variables), "direct");
+        assert_eq!(route("http://a", &variables), "http://p:80");
+        assert_eq!(route("http://b", &variables), "direct");
+        assert_eq!(route("https://b", &variables), "http://p:80");
+        assert_eq!(route("https://a:6443", &variables), "http://p:80");
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_used_is_no_way_past_the_proxy_and_no_secret_is_shown() {
+        for (value, why) in [
+            ("ftp://user:secret@proxy", "scheme"),
+            ("http://user:secret@proxy:port", "port is no number"),
+            ("http://user:secret@proxy:70000", "port is no number"),
+            ("http://user:sec^ret@proxy", ""),
+            ("http://user:secret@:3128", ""),
+            ("http://user:%ff%fesecret@proxy", "not UTF-8"),
+            ("http://proxy with spaces", "not a URL"),
+            ("://proxy", ""),
+            ("http://user:secret@proxy:0", "port"),
+        ] {
+            let text = route("https://example.com", &[("HTTPS_PROXY", value)]);
+            assert!(text.starts_with("cannot use the proxy of HTTPS_PROXY: ") && text.contains(why), "{value}: {text}");
+            assert!(!text.contains("secret") && !text.contains("user:"), "{text}");
+            let exception = [("HTTPS_PROXY", value), ("NO_PROXY", "example.com")];
+            assert_eq!(route("https://example.com", &exception), "direct");
+        }
+    }
+
+    #[test]
+    fn user_and_password_are_decoded_and_never_shown() {
+        let proxy = Proxy::of_url("HTTPS_PROXY", "http://me:p%40ss%3Aw%25@proxy:3128").unwrap();
+        assert_eq!(proxy.user, Some(("me".to_owned(), "p@ss:w%".to_owned())));
+        assert_eq!(proxy.authorization(), Some(format!("Basic {}", BASE64.encode(b"me:p@ss:w%"))));
+        assert_eq!(proxy.to_string(), "the proxy http://proxy:3128 (HTTPS_PROXY)");
+        assert_eq!(format!("{proxy:?}"), proxy.to_string());
+        let alone = Proxy::of_url("HTTPS_PROXY", "http://me@proxy").unwrap();
+        assert_eq!(alone.authorization(), Some(format!("Basic {}", BASE64.encode(b"me:"))));
+        assert_eq!(Proxy::of_url("HTTPS_PROXY", "proxy").unwrap().authorization(), None);
+        let long = format!("socks5://{}:p@proxy", "u".repeat(256));
+        assert!(Proxy::of_url("HTTPS_PROXY", &long).is_err());
+    }
+}

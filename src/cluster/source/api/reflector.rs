@@ -1,0 +1,475 @@
+//! Lists and watches one kind for ever, as the Reflector of client-go does.
+//!
+//! Takes what the API server sends about the kind, gives events. This file decides what happens after each list or watch and what
+//! becomes of each object; `list_watch` has the requests.
+//!
+//! The watch is our own, not that of `kube::runtime`, for these reasons:
+//! - Bounded: a line and a page have a largest size.
+//! - A dead connection is noticed after [`Timing::idle`]; the other one notices it when the life of the watch ends.
+//! - A broken object loses only itself; there, an object that does not decode fails its whole page.
+//! - The server may answer in protobuf, which is half the bytes; the other one decodes JSON only.
+//! - A server that refuses or ignores streaming lists is listed page by page, and Retry-After is honoured.
+//!
+//! The client, its TLS, its credentials and its requests are kube's.
+//!
+//! Invariants: an event is sent before its version counts as seen; a list that breaks off deletes nothing; no list is older than what is
+//! known, but after the server's versions went back; the end of each attempt leads to another one after the time that [`Backoff`] says,
+//! and [`Outage`] decides when a failure is logged.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch::{Receiver, Sender};
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info, warn};
+
+use super::connection::Connection;
+use super::continuity::{AWAY, Doubt};
+use super::decode::{Decoder, ReadObject, Undecodable};
+use super::error::{Cause, Error};
+use super::known::{Confirmation, KnownObjects};
+use super::list_watch::{Freshness, ListMethods, Question};
+use super::resource::Resource;
+use super::retry::{Attempt, Backoff, End, FIRST, Outage, go_duration, is_away, probe_interval};
+use super::startup::ProgressSender;
+use super::{EventSender, Observer};
+use crate::source::convert::{ConvertOptions, Converted};
+use crate::source::{Key, Problem};
+use component::logging::once::{Once, OncePerKey};
+use rules::model::Event;
+
+/// The kind that tries more often than the others while a failure is one of all kinds; when it succeeds, the others try at once.
+/// So the server gets one connection at a time, for the kind with the fewest objects.
+const PROBE: Resource = Resource::Node;
+
+/// The time limits of lists and watches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// The life that a watch is requested for, before jitter of a tenth. The server ends it then.
+    pub(super) watch: Duration,
+    /// How much longer than requested a watch may live.
+    pub(super) grace: Duration,
+    /// A watch on which nothing arrives for this long is dead: servers send bookmarks about every minute.
+    pub(super) idle: Duration,
+    /// A watch on which nothing arrives for this long, before jitter of a tenth, is in doubt ([`Doubt`]).
+    pub(super) silence: Duration,
+    /// A streaming list fails when nothing arrives for this long before its end.
+    pub(super) initial: Duration,
+    /// How long the start of a page may take; servers give up on a list after 60 s.
+    pub(super) list_response: Duration,
+    /// How long the start of a watch may take; servers let it wait in a queue for a quarter of their 60 s.
+    pub(super) watch_response: Duration,
+    /// How long a page may take to arrive.
+    pub(super) page: Duration,
+    /// How long the next bytes of a page may take.
+    pub(super) stall: Duration,
+    /// How long after a list that removes too many objects another one confirms it.
+    pub(super) confirmation: Duration,
+    /// How often an optional kind that the server does not have is listed again.
+    pub(super) absent: Duration,
+    /// The shortest wait after a first failure.
+    pub(super) first_wait: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            watch: Duration::from_secs(260),
+            grace: Duration::from_secs(10),
+            idle: Duration::from_secs(150),
+            silence: Duration::from_secs(80),
+            initial: Duration::from_secs(15),
+            list_response: Duration::from_secs(65),
+            watch_response: Duration::from_secs(30),
+            page: Duration::from_secs(300),
+            stall: Duration::from_secs(30),
+            confirmation: Duration::from_secs(120),
+            absent: Duration::from_secs(180),
+            first_wait: FIRST,
+        }
+    }
+}
+
+/// What all reflectors share.
+pub(super) struct Shared<'a, O> {
+    pub(super) node_name: &'a str,
+    pub(super) convert: ConvertOptions,
+    /// In percent; see [`KnownObjects::excessive_removal`].
+    pub(super) removal_limit: u8,
+    pub(super) events: &'a EventSender,
+    pub(super) observer: &'a O,
+    pub(super) progress: &'a ProgressSender,
+    /// Notified when the server serves a kind again after an outage, so that the other kinds try at once. Counts how often a kind found
+    /// out that the server's versions went back.
+    pub(super) news: &'a Sender<u64>,
+    pub(super) timing: Timing,
+}
+
+/// Which request comes next.
+#[derive(Clone, Debug)]
+pub(super) enum Position {
+    /// A complete list.
+    List(Freshness),
+    /// A watch from this resource version.
+    Watch(String),
+}
+
+/// Lists and watches one kind.
+pub(super) struct Reflector<'a, O> {
+    pub(super) kind: Resource,
+    pub(super) shared: &'a Shared<'a, O>,
+    pub(super) connection: Connection,
+    pub(super) decoder: Decoder,
+    pub(super) list_methods: ListMethods,
+    pub(super) known: KnownObjects,
+    pub(super) position: Position,
+    /// When the present watch began: when the server accepted it, or at the end of the list that it begins with.
+    pub(super) watch_began: Option<Instant>,
+    /// How long the present watch may live.
+    pub(super) life: Duration,
+    /// The present watch has brought a version that was not known.
+    delivered: bool,
+    pub(super) doubt: Doubt,
+    /// Whether the server still has the version; outlives a watch.
+    pub(super) question: Option<Question>,
+    pub(super) outage: Outage,
+    confirmation: Confirmation,
+    backoff: Backoff,
+    /// The last attempt did not reach the server.
+    is_unreachable: bool,
+    /// Since when no server has been there, if no watch was accepted since.
+    away_since: Option<Instant>,
+    /// Has a change when another kind has recovered since the begin of the present attempt.
+    news: Receiver<u64>,
+    /// How often versions went back before the version that is known to this kind.
+    losses: u64,
+    logged_problems: OncePerKey<Option<Key>, Problem>,
+    logged_absence: Once<()>,
+}
+
+impl<'a, O: Observer> Reflector<'a, O> {
+    pub(super) fn new(kind: Resource, shared: &'a Shared<'a, O>, connection: Connection) -> Self {
+        Self {
+            kind,
+            shared,
+            connection,
+            decoder: Decoder::new(kind, shared.convert),
+            list_methods: ListMethods::default(),
+            known: KnownObjects::default(),
+            position: Position::List(Freshness::Any),
+            watch_began: None,
+            life: Duration::ZERO,
+            delivered: false,
+            doubt: Doubt::new(shared.timing.silence.mul_f64(1.0 + rand::random::<f64>() / 10.0), Instant::now()),
+            question: None,
+            outage: Outage::default(),
+            confirmation: Confirmation::default(),
+            backoff: Backoff::new(shared.timing.first_wait),
+            is_unreachable: false,
+            away_since: None,
+            news: shared.news.subscribe(),
+            losses: 0,
+            logged_problems: OncePerKey::default(),
+            logged_absence: Once::default(),
+        }
+    }
+
+    /// Lists and watches until the receiver of the events is gone.
+    pub(super) async fn run(mut self) {
+        self.shared.observer.connected(self.kind.name(), false);
+        loop {
+            self.begin_attempt();
+            let outcome = self.list_or_watch().await;
+            let error = match outcome {
+                Ok(()) => {
+                    sleep(self.ended_in_order()).await;
+                    continue;
+                }
+                Err(Error::NoStreamingList) => continue,
+                Err(Error::ReceiverGone) => return,
+                Err(error) => error,
+            };
+            let is_of_all = probe_interval(error.cause(), error.retry_after()).is_some();
+            let wait = sleep(self.failed(&error).await);
+            tokio::select! {
+                () = wait => {}
+                // Not after a refusal of this kind only, and not before the time that the server asked for.
+                _ = self.news.changed(), if is_of_all => {}
+                // Another token, certificate or CA may be what was missing.
+                () = self.connection.outdated(), if error.is_about_access() => {}
+            }
+        }
+    }
+
+    fn begin_attempt(&mut self) {
+        self.watch_began = None;
+        self.delivered = false;
+        let losses = *self.news.borrow_and_update();
+        if self.away_since.is_some_and(|since| since.elapsed() >= AWAY)
+            && let Position::Watch(version) = &self.position
+        {
+            self.position = Position::List(Freshness::NotOlderThan(version.clone()));
+            self.away_since = None;
+        }
+        // The kinds share one history. A server that does not have a version needs 3 s to say so.
+        let are_lost = std::mem::replace(&mut self.losses, losses) < losses;
+        if are_lost && matches!(self.position, Position::List(Freshness::NotOlderThan(_))) {
+            self.position = Position::List(Freshness::Latest);
+        }
+    }
+
+    /// What became of the present attempt.
+    fn attempt(&self, end: End) -> Attempt {
+        let lived = self.watch_began.map_or(Duration::ZERO, |since| since.elapsed());
+        Attempt { delivered: self.delivered, lived, end }
+    }
+
+    /// Whether the present watch brought news or lasted.
+    pub(super) fn has_worked(&self) -> bool {
+        self.attempt(End::InOrder).worked()
+    }
+
+    /// Handles the end of a list, or of a watch that the server ended in order; gives the wait before the next request.
+    fn ended_in_order(&mut self) -> Duration {
+        if self.watch_began.is_none() {
+            return Duration::ZERO;
+        }
+        let attempt = self.attempt(End::InOrder);
+        self.doubt.ended(attempt, self.life);
+        self.backoff.next(attempt, None, rand::random())
+    }
+
+    /// Handles a failure; gives the wait before the next attempt.
+    async fn failed(&mut self, error: &Error) -> Duration {
+        if self.is_absent(error) {
+            self.shared.progress.send_modify(|progress| progress.listed(self.kind));
+            self.absent(error);
+            return self.shared.timing.absent.mul_f64(1.0 + rand::random::<f64>() / 4.0);
+        }
+        self.shared.observer.connected(self.kind.name(), false);
+        self.position = self.position_after(error);
+        if error.is_about_access()
+            && let Err(renewal) = self.connection.renew().await
+        {
+            self.warn_if_due(Cause::Configuration, &format!("{error}; {renewal:#}"));
+        } else {
+            self.warn_if_due(error.cause(), &error.to_string());
+        }
+        let is_watch = self.watch_began.is_some();
+        let attempt = self.attempt(match error.end() {
+            End::Interrupted | End::WithinEvent if !is_watch => End::Unfinished,
+            end => end,
+        });
+        self.doubt.ended(attempt, self.life);
+        self.note_reachability(error.cause());
+        if matches!(error, Error::VersionLost) {
+            self.lost_version(error);
+        }
+        let wait = self.backoff.next(attempt, error.retry_after(), rand::random());
+        match probe_interval(error.cause(), error.retry_after()).filter(|_| self.kind == PROBE) {
+            Some(interval) => wait.min(interval.mul_f64(1.0 + rand::random::<f64>() / 2.0)),
+            None => wait,
+        }
+    }
+
+    /// The next request after a failure.
+    fn position_after(&self, error: &Error) -> Position {
+        match (error, &self.position) {
+            (Error::ExcessiveRemoval(..) | Error::VersionLost, _) => Position::List(Freshness::Latest),
+            // The list that follows is of the server's cache, which is new enough: all nodes may ask at the same moment.
+            (error, Position::Watch(version)) if error.needs_list() => {
+                Position::List(Freshness::NotOlderThan(version.clone()))
+            }
+            (error, _) if error.needs_list() => Position::List(Freshness::Latest),
+            (_, position) => position.clone(),
+        }
+    }
+
+    /// Notes whether a failure is an answer. The first one after none shows that the server works again: then the long waits are over,
+    /// and those of the other kinds too.
+    fn note_reachability(&mut self, cause: Cause) {
+        if is_away(cause) {
+            self.away_since.get_or_insert_with(Instant::now);
+        }
+        let was_unreachable = std::mem::replace(&mut self.is_unreachable, cause == Cause::Unreachable);
+        if was_unreachable && matches!(cause, Cause::Refused(_)) && self.backoff.answered_again() {
+            self.tell_others();
+        }
+    }
+
+    /// The server accepted a watch.
+    pub(super) fn accepted(&mut self) {
+        self.away_since = None;
+        self.losses = *self.shared.news.borrow();
+        if std::mem::take(&mut self.is_unreachable) {
+            self.backoff.answered_again();
+        }
+    }
+
+    /// The server's versions went back. The other kinds need not find that out for themselves.
+    fn lost_version(&mut self, error: &Error) {
+        let (kind, url) = (self.kind.name(), self.connection.url());
+        warn!("type" = kind, url, err = %error, "Listing everything again");
+        self.shared.news.send_modify(|losses| *losses += 1);
+        self.losses = *self.news.borrow_and_update();
+    }
+
+    /// Has the other kinds try at once.
+    fn tell_others(&mut self) {
+        self.shared.news.send_modify(|_| ());
+        self.news.mark_unchanged();
+    }
+
+    /// Whether the server has no such kind for us, and the kind is an optional one.
+    fn is_absent(&self, error: &Error) -> bool {
+        let lists = matches!(self.position, Position::List(_));
+        self.kind.is_optional() && lists && matches!(error.code(), Some(403 | 404))
+    }
+
+    /// Handles an optional kind that the server does not have: that is no outage, and is logged once.
+    fn absent(&mut self, error: &Error) {
+        self.is_unreachable = false;
+        self.received();
+        self.recovered();
+        if self.logged_absence.is_new(()) {
+            let (kind, url) = (self.kind.name(), self.connection.url());
+            warn!(
+                "type" = kind, url, err = %error,
+                "This kind cannot be read; the proxy works as if there were none of it"
+            );
+        }
+    }
+
+    /// Logs a failure if it is due.
+    fn warn_if_due(&mut self, cause: Cause, text: &str) {
+        let (kind, url) = (self.kind.name(), self.connection.url());
+        let due = self.outage.failed(cause, Instant::now().into_std());
+        if due.is_some() {
+            self.shared.observer.lost(kind, &format!("{url}: {text}"));
+        }
+        match due {
+            None => debug!("type" = kind, url, err = text, "A list or watch ended with an error; trying again"),
+            Some(lasted) => {
+                let lasted = Some(lasted).filter(|lasted| lasted.as_secs() > 0).map(go_duration);
+                warn!("type" = kind, url, err = text, lasted, "Failed to watch; trying again");
+            }
+        }
+    }
+
+    /// Notes that a piece of an answer arrived, or that the server accepted a watch, which may have no news for a minute.
+    pub(super) fn received(&self) {
+        self.shared.observer.connected(self.kind.name(), true);
+        self.shared.observer.received(self.kind.name(), SystemTime::now());
+    }
+
+    /// Notes that the server serves the kind; ends an outage.
+    pub(super) fn recovered(&mut self) {
+        if let Some(lasted) = self.outage.over(Instant::now().into_std()) {
+            let (kind, url) = (self.kind.name(), self.connection.url());
+            info!("type" = kind, url, lasted = go_duration(lasted), "Watching again");
+            self.shared.observer.reconnected(kind, lasted);
+            self.tell_others();
+        }
+    }
+
+    /// A watch has come to this version.
+    pub(super) fn came_to(&mut self, version: String) {
+        if !matches!(&self.position, Position::Watch(known) if *known == version) {
+            self.delivered = true;
+            self.position = Position::Watch(version);
+        }
+    }
+
+    /// Handles an object that was added or modified. Gives its version.
+    pub(super) async fn applied(&mut self, object: ReadObject) -> Result<Option<String>, Error> {
+        match object {
+            Ok(object) => {
+                self.converted(object.converted).await?;
+                Ok(Some(object.version.into()).filter(|version: &String| !version.is_empty()))
+            }
+            Err(undecodable) => {
+                let Undecodable { key, version, problem } = *undecodable;
+                self.known.unreadable(key.as_ref());
+                self.log_problems(key, vec![problem]);
+                Ok(version.map(Into::into))
+            }
+        }
+    }
+
+    fn log_problems(&mut self, key: Option<Key>, problems: Vec<Problem>) {
+        for problem in self.logged_problems.new_messages(key, problems) {
+            problem.log();
+            self.shared.observer.rejected(self.kind.name());
+        }
+    }
+
+    async fn converted(&mut self, converted: Converted) -> Result<(), Error> {
+        let Some(event) = converted.event else {
+            self.known.unreadable(None);
+            self.log_problems(None, converted.problems);
+            return Ok(());
+        };
+        let key = Key::of(&event);
+        self.log_problems(key.clone(), converted.problems);
+        let Some(key) = key else { return Ok(()) };
+        match &event {
+            // The object exists, but this proxy does not handle it; the model gets a deletion if it had the object.
+            Event::ServiceDeleted(_) | Event::SliceDeleted(_) if !self.known.deleted(&key) => return Ok(()),
+            Event::ServiceDeleted(_) | Event::SliceDeleted(_) => {}
+            Event::NodeApplied(node) if *node.name != *self.shared.node_name => return Ok(()),
+            Event::NodeApplied(node) => {
+                self.shared.progress.send_modify(|progress| progress.node(Some(node)));
+                self.known.applied(key);
+            }
+            _ => self.known.applied(key),
+        }
+        self.shared.events.send(event).await
+    }
+
+    /// Handles an object that was deleted.
+    pub(super) async fn deleted(&mut self, key: Key) -> Result<(), Error> {
+        let was_known = self.known.deleted(&key);
+        self.removed(key, was_known).await
+    }
+
+    async fn removed(&mut self, key: Key, was_known: bool) -> Result<(), Error> {
+        let key = Some(key);
+        match key {
+            // The endpoints controller deletes and creates the same slices all the time.
+            Some(Key::Slice(_)) => self.logged_problems.retire(&key),
+            _ => self.logged_problems.forget(&key),
+        }
+        match key {
+            // The model keeps the last state of the own Node (L6, M8).
+            Some(Key::Node(name)) if was_known => {
+                warn!(node = &*name, "The Node was deleted; the proxy goes on with its last state");
+                self.shared.progress.send_modify(|progress| progress.node(None));
+                Ok(())
+            }
+            Some(key) if was_known => self.shared.events.send(key.deletion()).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Handles the end of a complete list, whose version this is.
+    ///
+    /// # Errors
+    /// [`Error::ExcessiveRemoval`] for the first list that removes too many objects; the second is applied.
+    pub(super) async fn list_complete(&mut self, version: String) -> Result<(), Error> {
+        let limit = self.shared.removal_limit;
+        let (missing, now) = (self.known.excessive_removal(limit), Instant::now());
+        let may_apply = self.confirmation.may_apply(missing.is_some(), now.into_std(), self.shared.timing.confirmation);
+        if let Some(missing) = missing.filter(|_| !may_apply) {
+            return Err(Error::ExcessiveRemoval(missing, limit));
+        }
+        for key in self.known.end_list() {
+            self.removed(key, true).await?;
+        }
+        self.position = Position::Watch(version);
+        self.doubt.news(now);
+        self.question = None;
+        self.list_methods.listed();
+        self.shared.progress.send_modify(|progress| progress.listed(self.kind));
+        self.recovered();
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! The four kinds that are listed and watched: where the server has them, and which of their objects are
+//! requested (P10).
+
+use crate::source::Key;
+use rules::model::ObjectName;
+
+/// A kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Resource {
+    Node,
+    Service,
+    EndpointSlice,
+    ServiceCidr,
+}
+
+impl Resource {
+    /// All of them. The Node comes first, because the start waits for it (M2).
+    pub(super) const ALL: [Self; 4] = [Self::Node, Self::Service, Self::EndpointSlice, Self::ServiceCidr];
+
+    /// The kind's name, as objects have it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "Node",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::ServiceCidr => "ServiceCIDR",
+        }
+    }
+
+    /// The path of its objects at the API server.
+    pub(super) const fn path(self) -> &'static str {
+        match self {
+            Self::Node => "/api/v1/nodes",
+            Self::Service => "/api/v1/services",
+            Self::EndpointSlice => "/apis/discovery.k8s.io/v1/endpointslices",
+            Self::ServiceCidr => "/apis/networking.k8s.io/v1/servicecidrs",
+        }
+    }
+
+    /// Which of its objects are requested, by label.
+    pub(super) const fn label_selector(self) -> Option<&'static str> {
+        match self {
+            Self::Service => Some("!service.kubernetes.io/service-proxy-name"),
+            Self::EndpointSlice => Some("!service.kubernetes.io/headless"),
+            Self::Node | Self::ServiceCidr => None,
+        }
+    }
+
+    /// Which of its objects are requested, by field.
+    pub(super) fn field_selector(self, node_name: &str) -> Option<String> {
+        match self {
+            Self::Service => Some("spec.clusterIP!=None".into()),
+            Self::Node => Some(format!("metadata.name={node_name}")),
+            Self::EndpointSlice | Self::ServiceCidr => None,
+        }
+    }
+
+    /// Whether a cluster may lack the kind: older ones have no ServiceCIDRs, or no rule that lets the proxy read them.
+    pub(super) const fn is_optional(self) -> bool {
+        matches!(self, Self::ServiceCidr)
+    }
+
+    /// The identity of an object of the kind.
+    pub(super) fn key(self, namespace: &str, name: &str) -> Key {
+        match self {
+            Self::Node => Key::Node(name.into()),
+            Self::ServiceCidr => Key::ServiceCidr(name.into()),
+            Self::Service => Key::Service(ObjectName::new(namespace, name)),
+            Self::EndpointSlice => Key::Slice(ObjectName::new(namespace, name)),
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What a TLS connection to the API server trusts and shows.
+//!
+//! Takes the CA, the client certificate and its key from the configuration; gives settings of rustls. A server is accepted as Go's
+//! `crypto/x509` accepts it, with these differences from rustls alone: a certificate of a CA file that cannot be used is skipped, and a
+//! server may show a certificate that is itself in the CA file.
+//!
+//! Invariants: the name and the period of validity of a server's certificate are always checked, but for `insecure-skip-tls-verify`.
+//! A CA file of which nothing can be used is an error. No text that is made here holds a key.
+
+use std::fmt;
+use std::fs;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use data_encoding::BASE64;
+use kube::config::{AuthInfo, Config};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
+use secrecy::ExposeSecret;
+
+use super::certificate;
+
+/// The certificates of a CA file, and what was left out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Authorities {
+    /// The certificates that can be used.
+    pub(super) trusted: Vec<CertificateDer<'static>>,
+    /// For each that cannot be used: which one of the file it is, and why.
+    pub(super) skipped: Vec<String>,
+}
+
+impl Authorities {
+    /// Reads the certificates of a PEM text; other text is passed over.
+    ///
+    /// # Errors
+    /// None of them can be used.
+    pub(super) fn read(text: &[u8]) -> Result<Self> {
+        let mut found = Self::default();
+        for (n, certificate) in certificate::blocks(&String::from_utf8_lossy(text)).enumerate() {
+            let checked = certificate.context("it is not base64").and_then(|bytes| {
+                RootCertStore::empty()
+                    .add(CertificateDer::from(bytes.as_slice()))
+                    .map_err(|error| anyhow!("{error}"))?;
+                Ok(CertificateDer::from(bytes))
+            });
+            match checked {
+                Ok(certificate) => found.trusted.push(certificate),
+                Err(error) => found.skipped.push(format!("certificate {}: {error:#}", n + 1)),
+            }
+        }
+        match found.skipped.first() {
+            _ if !found.trusted.is_empty() => Ok(found),
+            Some(why) => bail!("it holds no certificate that can be used; {why}"),
+            None => bail!("it holds no certificate in PEM"),
+        }
+    }
+
+    /// Those that the system trusts.
+    fn of_system() -> Vec<CertificateDer<'static>> {
+        let mut store = RootCertStore::empty();
+        let certificates = rustls_native_certs::load_native_certs().certs;
+        certificates.into_iter().filter(|certificate| store.add(certificate.clone()).is_ok()).collect()
+    }
+}
+
+/// The settings for a server of this configuration, whose `root_cert` has the certificates of [`Authorities`], if it has a CA.
+///
+/// # Errors
+/// The client certificate or its key cannot be used, or no certificate is trusted.
+pub(super) fn for_server(config: &Config) -> Result<ClientConfig> {
+    let trusted = match &config.root_cert {
+        Some(certificates) => certificates.iter().map(|bytes| CertificateDer::from(bytes.clone())).collect(),
+        None => Authorities::of_system(),
+    };
+    settings(config, trusted)
+}
+
+/// The settings for an HTTPS proxy on the way to the server. The system's CAs are trusted too: such a proxy is often no part of the cluster.
+///
+/// # Errors
+/// As for [`for_server`].
+pub(super) fn for_proxy(config: &Config) -> Result<ClientConfig> {
+    let given = config.root_cert.iter().flatten().map(|bytes| CertificateDer::from(bytes.clone()));
+    settings(config, given.chain(Authorities::of_system()).collect())
+}
+
+fn settings(config: &Config, trusted: Vec<CertificateDer<'static>>) -> Result<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let verifier: Arc<dyn ServerCertVerifier> =
+        if config.accept_invalid_certs { Arc::new(Unchecked) } else { Arc::new(Verifier::new(trusted, provider)?) };
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    match identity(&config.auth_info)? {
+        Some((chain, key)) => {
+            builder.with_client_auth_cert(chain, key).context("client certificate and key of the kubeconfig")
+        }
+        None => Ok(builder.with_no_client_auth()),
+    }
+}
+
+/// A certificate with its issuers, and its key.
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// What the client shows, if it has a certificate.
+fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
+    let key_data = auth.client_key_data.as_ref().map(ExposeSecret::expose_secret);
+    let certificate = read(auth.client_certificate_data.as_deref(), auth.client_certificate.as_deref());
+    let certificate = certificate.context("client certificate")?;
+    let key = read(key_data, auth.client_key.as_deref()).context("client key")?;
+    let (certificate, key) = match (certificate, key) {
+        (Some(certificate), Some(key)) => (certificate, key),
+        (None, None) => return Ok(None),
+        (Some(_), None) => bail!("the user of the kubeconfig has a client certificate, but no key"),
+        (None, Some(_)) => bail!("the user of the kubeconfig has a client key, but no certificate"),
+    };
+    let blocks = certificate::blocks(&String::from_utf8_lossy(&certificate)).collect::<Option<Vec<_>>>();
+    let chain = blocks.context("client certificate: it is not base64")?;
+    let Some(first) = chain.first() else { bail!("client certificate: it holds no certificate in PEM") };
+    if let Some(bits) = weak_bits(first) {
+        bail!("client certificate: {}", WeakKey(bits));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&key)
+        .map_err(|_| anyhow!("client key: it holds no private key in PEM without a password"))?;
+    Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
+}
+
+/// The shortest RSA key that is accepted, in bits, as in other TLS libraries; Go takes 1024.
+const LEAST_RSA_BITS: usize = 2048;
+
+/// A certificate has an RSA key of too few bits.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("its RSA key has {0} bits, which is too short to be safe: at least {LEAST_RSA_BITS} are needed")]
+pub(super) struct WeakKey(usize);
+
+/// As for its text, because rustls shows the errors of others so.
+impl fmt::Debug for WeakKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The length of a certificate's RSA key, if it is too short.
+fn weak_bits(certificate: &[u8]) -> Option<usize> {
+    certificate::facts(certificate)?.rsa_bits.filter(|bits| *bits < LEAST_RSA_BITS)
+}
+
+/// Data in base64, or else the content of a file.
+fn read(data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>> {
+    match (data, file) {
+        (Some(data), _) => Ok(Some(BASE64.decode(data.as_bytes()).ok().context("its data is not base64")?)),
+        (None, Some(file)) => Ok(Some(fs::read(file).with_context(|| format!("file {file}"))?)),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Accepts what rustls accepts, and a certificate that is itself trusted.
+#[derive(Debug)]
+struct Verifier {
+    chains: Arc<WebPkiServerVerifier>,
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    fn new(trusted: Vec<CertificateDer<'static>>, provider: Arc<CryptoProvider>) -> Result<Self> {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(trusted.iter().cloned());
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider);
+        let chains = builder.build().context("no CA to trust: the kubeconfig names none, and the system has none")?;
+        Ok(Self { chains, trusted })
+    }
+}
+
+/// What Go asks of a certificate that is itself in the CA file: the name, the time, and that it may be a server's. Its signature is not
+/// looked at, because nobody has to vouch for it.
+fn check_trusted(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), rustls::Error> {
+    rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+    let facts = certificate::facts(certificate).ok_or(CertificateError::BadEncoding)?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now < facts.begin.as_second() {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if now > facts.end.as_second() {
+        return Err(CertificateError::Expired.into());
+    }
+    if !facts.is_for_servers {
+        return Err(CertificateError::InvalidPurpose.into());
+    }
+    Ok(())
+}
+
+fn weak(bits: usize) -> rustls::Error {
+    CertificateError::Other(OtherError(Arc::new(WeakKey(bits)))).into()
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        // Its key signs the handshake.
+        if let Some(bits) = weak_bits(end_entity) {
+            return Err(weak(bits));
+        }
+        let outcome = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let Err(error) = outcome else { return outcome };
+        if self.trusted.contains(end_entity) {
+            return check_trusted(end_entity, server_name, now).map(|()| ServerCertVerified::assertion());
+        }
+        let mut signers = intermediates.iter().chain(&self.trusted);
+        match error {
+            rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
+                Err(signers.find_map(|signer| weak_bits(signer)).map_or(error, weak))
+            }
+            error => Err(error),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
+
+/// `insecure-skip-tls-verify`: accepts any server.
+#[derive(Debug)]
+struct Unchecked;
+
+impl ServerCertVerifier for Unchecked {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}

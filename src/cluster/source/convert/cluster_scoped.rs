@@ -1,0 +1,61 @@
+//! Converts the kinds without a namespace: Node and ServiceCIDR.
+
+use std::net::IpAddr;
+
+use super::{Converted, Converter, Fields};
+use crate::source::objects;
+use rules::model::{Event, Family, Node};
+
+/// Taint that the cluster autoscaler sets on a Node that it is about to delete (L5).
+const DELETION_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+impl Converter {
+    /// A Node.
+    pub(in crate::source) fn node(&mut self, object: &objects::Node<'_>) -> Converted {
+        let mut fields = Fields::of("Node", &object.metadata);
+        let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {
+            return fields.finish(None);
+        };
+        let zone = object.metadata.label(objects::ZONE);
+        let node = Node {
+            name,
+            zone: zone.filter(|zone| !zone.is_empty()).map(|zone| self.names.share(zone)),
+            ips: raw_ips(object, &mut fields),
+            pod_cidrs: fields.cidrs("spec.podCIDRs", &object.spec.pod_cidrs),
+            eligible: is_eligible(object),
+        };
+        fields.finish(Some(Event::NodeApplied(node)))
+    }
+
+    /// A ServiceCIDR, with its ranges normalised (A10).
+    pub(in crate::source) fn service_cidr(&mut self, object: &objects::ServiceCidr<'_>) -> Converted {
+        let mut fields = Fields::of("ServiceCIDR", &object.metadata);
+        let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {
+            return fields.finish(None);
+        };
+        let cidrs = fields.cidrs("spec.cidrs", &object.spec.cidrs);
+        fields.finish(Some(Event::ServiceCidrApplied(name, cidrs)))
+    }
+}
+
+/// The first InternalIP, else the first ExternalIP; then the first of the other family in the same order (M4).
+fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
+    let mut all = Vec::new();
+    for wanted in ["InternalIP", "ExternalIP"] {
+        let addresses = object.status.addresses.iter().enumerate();
+        for (index, address) in addresses.filter(|(_, address)| *address.type_ == *wanted) {
+            all.extend(fields.ip(format_args!("status.addresses[{index}].address"), &address.address));
+        }
+    }
+    let Some(first) = all.first().copied() else {
+        return Vec::new();
+    };
+    let other = all.into_iter().find(|ip| Family::of(*ip) != Family::of(first));
+    [Some(first), other].into_iter().flatten().collect()
+}
+
+/// Whether load balancers may send traffic to the Node: it is not being deleted and not about to be (L5).
+fn is_eligible(object: &objects::Node<'_>) -> bool {
+    object.metadata.deletion_timestamp.is_none()
+        && !object.spec.taints.iter().any(|taint| *taint.key == *DELETION_TAINT)
+}

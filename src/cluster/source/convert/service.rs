@@ -1,0 +1,291 @@
+//! Converts Services: which of them this proxy handles, and their addresses, ports and policies (A1 to A13).
+
+use std::fmt::{Arguments, Display};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Converted, Converter, Fields};
+use crate::source::objects;
+use foldhash::HashSet;
+use ipnet::IpNet;
+use rules::model::{ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy};
+
+/// The API's default of `sessionAffinityConfig.clientIP.timeoutSeconds` (A11).
+const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+/// The longest time-out that the API allows.
+const MAX_AFFINITY_SECONDS: u32 = 86_400;
+
+impl Converter {
+    /// A Service; [`Event::ServiceDeleted`] when it is not for this proxy (A1 to A3) or not usable.
+    pub fn service(&mut self, object: &objects::Service<'_>) -> Converted {
+        let mut fields = Fields::of("Service", &object.metadata);
+        let Some(name) = self.object_name(&object.metadata, &mut fields) else {
+            return fields.finish(None);
+        };
+        let spec = Some(&object.spec).filter(|spec| is_for_this_proxy(object, spec));
+        let event = match spec.and_then(|spec| self.usable_service(&name, object, spec, &mut fields)) {
+            Some(service) => Event::ServiceApplied(service),
+            None => Event::ServiceDeleted(name),
+        };
+        fields.finish(Some(event))
+    }
+
+    fn usable_service(
+        &mut self,
+        name: &ObjectName,
+        object: &objects::Service<'_>,
+        spec: &objects::ServiceSpec<'_>,
+        fields: &mut Fields<'_>,
+    ) -> Option<Service> {
+        let cluster_ips = cluster_ips(spec, fields)?;
+        let ports = self.service_ports(spec, fields)?;
+        let external_policy = external_policy(spec, fields);
+        let load_balancer_ips = load_balancer_ips(object, fields);
+        let source_ranges = source_ranges(spec, &load_balancer_ips, fields);
+        Some(Service {
+            name: name.clone(),
+            created: object.metadata.creation_timestamp.and_then(|time| time.seconds).unwrap_or(i64::MAX),
+            cluster_ips,
+            external_ips: if self.options.allow_external_ips { external_ips(spec, fields) } else { Vec::new() },
+            ignores_external_ips: !self.options.allow_external_ips && !spec.external_ips.is_empty(),
+            load_balancer_ips,
+            source_ranges,
+            external_policy,
+            internal_policy: policy(&spec.internal_traffic_policy, "spec.internalTrafficPolicy", fields),
+            affinity_seconds: affinity_seconds(spec, fields),
+            scheduler: scheduler(object, fields),
+            health_check_node_port: health_check_node_port(spec, external_policy, fields),
+            ports,
+        })
+    }
+
+    /// The usable ports; `None` when there is none, which is a problem.
+    fn service_ports(&mut self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<Vec<ServicePort>> {
+        // Exact capacity, because the list is kept as long as the Service exists.
+        let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
+        let mut known = HashSet::default();
+        for (index, port) in spec.ports.iter().enumerate() {
+            let Some(port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
+            // Name and protocol identify a port (A5). Most Services have one port, which needs no set of those before.
+            if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
+                ports.push(port);
+            } else {
+                let text = format!("a port named {:?} with protocol {} came before; ignored", port.name, port.protocol);
+                fields.problem(format_args!("spec.ports[{index}]"), text);
+            }
+        }
+        if ports.is_empty() {
+            fields.problem("spec.ports", "no usable port; Service ignored");
+            return None;
+        }
+        Some(ports)
+    }
+
+    fn service_port(
+        &mut self,
+        port: &objects::ServicePort<'_>,
+        field: Arguments<'_>,
+        fields: &mut Fields<'_>,
+    ) -> Option<ServicePort> {
+        let name = self.port_name(&port.name, field, fields)?;
+        let protocol = fields.protocol(field, &port.protocol)?;
+        let number = fields.port(format_args!("{field}.port"), port.port, "port ignored")?;
+        let node_port = Some(port.node_port).filter(|port| *port != 0);
+        let node_port = node_port.and_then(|port| fields.port(format_args!("{field}.nodePort"), port, "no node port"));
+        Some(ServicePort { name, protocol, port: number, node_port })
+    }
+}
+
+/// The source ranges (A9). A family of load balancer IPs without a range is a problem, because all clients can reach these.
+fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], fields: &mut Fields<'_>) -> Vec<IpNet> {
+    const FIELD: &str = "spec.loadBalancerSourceRanges";
+    let ranges = fields.cidrs(FIELD, &spec.load_balancer_source_ranges);
+    let given = !spec.load_balancer_source_ranges.is_empty();
+    for family in Family::BOTH {
+        let balanced = load_balancer_ips.iter().any(|ip| Family::of(*ip) == family);
+        if given && balanced && !ranges.iter().any(|range| Family::of(range.addr()) == family) {
+            fields.problem(FIELD, format!("no {family} range; the {family} load balancer IPs are open to all clients"));
+        }
+    }
+    ranges
+}
+
+/// Whether this proxy handles the Service: it is not labelled for another proxy (A1), has a cluster IP (A2) and is no ExternalName (A3).
+fn is_for_this_proxy(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
+    object.metadata.label(objects::PROXY_NAME).is_none()
+        && !matches!(&*spec.cluster_ip, "" | "None")
+        && *spec.type_ != *"ExternalName"
+}
+
+/// The cluster IP of each family (A4); `None` when there is no usable one, which is a problem.
+fn cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<ClusterIps> {
+    let mut found = ClusterIps::default();
+    let families = &spec.ip_families;
+    if families.is_empty() {
+        let ip = fields.ip("spec.clusterIP", &spec.cluster_ip)?;
+        set_cluster_ip(&mut found, ip);
+        return Some(found);
+    }
+    for (index, (family, text)) in families.iter().zip(&spec.cluster_ips).enumerate() {
+        let Some(family) = parse_family(family, index, fields) else { continue };
+        if found.get(family).is_some() {
+            continue;
+        }
+        let Some(ip) = fields.ip(format_args!("spec.clusterIPs[{index}]"), text) else { continue };
+        if Family::of(ip) == family {
+            set_cluster_ip(&mut found, ip);
+        } else {
+            let text = format!("{:?} is not an {family} address; ignored", &**text);
+            fields.problem(format_args!("spec.clusterIPs[{index}]"), text);
+        }
+    }
+    if found == ClusterIps::default() {
+        fields.problem("spec.clusterIPs", "no usable address for any of spec.ipFamilies; Service ignored");
+        return None;
+    }
+    Some(found)
+}
+
+fn set_cluster_ip(ips: &mut ClusterIps, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => ips.v4 = Some(ip),
+        IpAddr::V6(ip) => ips.v6 = Some(ip),
+    }
+}
+
+fn parse_family(word: &str, index: usize, fields: &mut Fields<'_>) -> Option<Family> {
+    match word {
+        "IPv4" => Some(Family::V4),
+        "IPv6" => Some(Family::V6),
+        other => {
+            fields.problem(format_args!("spec.ipFamilies[{index}]"), format!("{other:?} is not IPv4 or IPv6; ignored"));
+            None
+        }
+    }
+}
+
+/// The external IPs, trimmed and without blanks and repeats (A7).
+fn external_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
+    let (mut ips, mut known) = (Vec::new(), HashSet::default());
+    for (index, text) in spec.external_ips.iter().enumerate() {
+        let text = text.trim();
+        if !text.is_empty() {
+            let ip = reachable_ip(format_args!("spec.externalIPs[{index}]"), text, fields);
+            ips.extend(ip.filter(|ip| known.insert(*ip)));
+        }
+    }
+    ips
+}
+
+/// The load balancer IPs that traffic is addressed to (A8).
+fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
+    let ingress = &object.status.load_balancer.ingress;
+    let (mut ips, mut known) = (Vec::new(), HashSet::default());
+    for (index, ingress) in ingress.iter().enumerate() {
+        let field = format!("status.loadBalancer.ingress[{index}]");
+        let Some(text) = Some(&ingress.ip).filter(|text| !text.is_empty()) else { continue };
+        match &*ingress.ip_mode {
+            "" | "VIP" => {
+                let ip = reachable_ip(format_args!("{field}.ip"), text, fields);
+                ips.extend(ip.filter(|ip| known.insert(*ip)));
+            }
+            "Proxy" => {}
+            other => fields
+                .problem(format_args!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored")),
+        }
+    }
+    ips
+}
+
+/// An external IP or load balancer IP, unless it is one that exists on every host or link, such as loopback: a Service with such an
+/// address would take traffic for other destinations, for example a cloud's metadata server at 169.254.169.254. The API server refuses
+/// most of these in external IPs, but not in the status, and not in objects that are older than its checks.
+fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Option<IpAddr> {
+    let ip = fields.ip(&field, text)?;
+    let special = match ip {
+        ip if ip.is_unspecified() => "the unspecified address",
+        ip if ip.is_loopback() => "a loopback address",
+        ip if ip.is_multicast() => "a multicast address",
+        IpAddr::V4(ip) if ip.is_link_local() => "a link-local address",
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => "a link-local address",
+        IpAddr::V4(ip) if ip.is_broadcast() => "the broadcast address",
+        _ => return Some(ip),
+    };
+    fields.problem(field, format!("{text:?} is {special}; ignored"));
+    None
+}
+
+/// A traffic policy; absent means Cluster (A12).
+fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
+    match word {
+        "" | "Cluster" => TrafficPolicy::Cluster,
+        "Local" => TrafficPolicy::Local,
+        other => {
+            fields.problem(field, format!("{other:?} is not Cluster or Local; Cluster is used"));
+            TrafficPolicy::Cluster
+        }
+    }
+}
+
+/// The external policy; Local counts only where traffic can come from outside (A12).
+fn external_policy(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> TrafficPolicy {
+    let policy = policy(&spec.external_traffic_policy, "spec.externalTrafficPolicy", fields);
+    // External IPs count here even when the gate AllowServiceExternalIPs is off (A7).
+    let has_external_ips = !spec.external_ips.is_empty();
+    let reachable = match &*spec.type_ {
+        "LoadBalancer" | "NodePort" => true,
+        "" | "ClusterIP" => has_external_ips,
+        other => {
+            fields.problem("spec.type", format!("{other:?} is not a Service type; ClusterIP is used"));
+            has_external_ips
+        }
+    };
+    if reachable { policy } else { TrafficPolicy::Cluster }
+}
+
+/// The time-out of ClientIP affinity in seconds (A11).
+fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<u32> {
+    match &*spec.session_affinity {
+        "" | "None" => return None,
+        "ClientIP" => {}
+        other => {
+            fields.problem("spec.sessionAffinity", format!("{other:?} is not None or ClientIP; None is used"));
+            return None;
+        }
+    }
+    let Some(given) = spec.session_affinity_config.client_ip.timeout_seconds else {
+        return Some(DEFAULT_AFFINITY_SECONDS);
+    };
+    let valid = u32::try_from(given).ok().filter(|seconds| (1..=MAX_AFFINITY_SECONDS).contains(seconds));
+    if valid.is_none() {
+        let text = format!("{given} is not in 1 to {MAX_AFFINITY_SECONDS}; {DEFAULT_AFFINITY_SECONDS} is used");
+        fields.problem("spec.sessionAffinityConfig.clientIP.timeoutSeconds", text);
+    }
+    Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
+}
+
+/// How endpoints are chosen, if an annotation says so.
+fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<Scheduler> {
+    const FIELD: &str = "metadata.annotations[kube-proxy-nft/scheduler]";
+    match object.metadata.annotation(objects::SCHEDULER)? {
+        "random" => Some(Scheduler::Random),
+        "source-hash" => Some(Scheduler::SourceHash),
+        "maglev" => Some(Scheduler::Maglev),
+        other => {
+            fields.problem(FIELD, format!("{other:?} is not random, source-hash or maglev; ignored"));
+            None
+        }
+    }
+}
+
+/// The health-check node port, for load balancers with effective Local policy (A13).
+fn health_check_node_port(
+    spec: &objects::ServiceSpec<'_>,
+    external: TrafficPolicy,
+    fields: &mut Fields<'_>,
+) -> Option<u16> {
+    if *spec.type_ != *"LoadBalancer" || external != TrafficPolicy::Local {
+        return None;
+    }
+    fields.port("spec.healthCheckNodePort", spec.health_check_node_port, "no health check")
+}

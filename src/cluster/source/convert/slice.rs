@@ -1,0 +1,159 @@
+//! Converts EndpointSlices: which of them count, and their ports, addresses, conditions and hints (B1 to B9).
+
+use std::fmt::Arguments;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::text::is_dns_subdomain;
+use super::{Converted, Converter, Fields};
+use crate::source::objects;
+use rules::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
+
+impl Converter {
+    /// An EndpointSlice; [`Event::SliceDeleted`] when it is not usable (B1 to B3).
+    pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice<'_>) -> Converted {
+        let mut fields = Fields::of("EndpointSlice", &object.metadata);
+        let Some(name) = self.object_name(&object.metadata, &mut fields) else {
+            return fields.finish(None);
+        };
+        let event = match self.usable_slice(&name, object, &mut fields) {
+            Some(slice) => Event::SliceApplied(slice),
+            None => Event::SliceDeleted(name),
+        };
+        fields.finish(Some(event))
+    }
+
+    fn usable_slice(
+        &mut self,
+        name: &ObjectName,
+        object: &objects::EndpointSlice<'_>,
+        fields: &mut Fields<'_>,
+    ) -> Option<EndpointSlice> {
+        // Slices of headless Services are for DNS only (B1).
+        if object.metadata.label(objects::HEADLESS).is_some() {
+            return None;
+        }
+        // The label names the Service (B2).
+        let service = object.metadata.label(objects::SERVICE_NAME).unwrap_or_default();
+        if !is_dns_subdomain(service) {
+            let text = format!("{service:?} is not the name of a Service; slice ignored");
+            fields.problem(format_args!("metadata.labels[{}]", objects::SERVICE_NAME), text);
+            return None;
+        }
+        let family = slice_family(&object.address_type, fields)?;
+        Some(EndpointSlice {
+            name: name.clone(),
+            service: ObjectName::new(Arc::clone(&name.namespace), self.names.share(service)),
+            family,
+            ports: self.slice_ports(object, fields),
+            endpoints: self.slice_endpoints(object, family, fields),
+            trigger: trigger(object.metadata.annotation(objects::TRIGGER_TIME)),
+        })
+    }
+
+    fn slice_ports(&mut self, object: &objects::EndpointSlice<'_>, fields: &mut Fields<'_>) -> Vec<SlicePort> {
+        // Exact capacity, as for the endpoints.
+        let mut ports = Vec::with_capacity(object.ports.len());
+        let decoded = object.ports.iter().enumerate();
+        ports.extend(decoded.filter_map(|(i, port)| self.slice_port(port, format_args!("ports[{i}]"), fields)));
+        ports
+    }
+
+    fn slice_port(
+        &mut self,
+        port: &objects::EndpointPort<'_>,
+        field: Arguments<'_>,
+        fields: &mut Fields<'_>,
+    ) -> Option<SlicePort> {
+        // A port without a name cannot be matched with a port of the Service (B5).
+        let Some(name) = port.name.as_deref() else {
+            fields.problem(format_args!("{field}.name"), "not set (\"\" for an unnamed port); port ignored");
+            return None;
+        };
+        let name = self.port_name(name, field, fields)?;
+        let protocol = fields.protocol(field, &port.protocol)?;
+        let port = fields.port(format_args!("{field}.port"), port.port, "port ignored")?;
+        Some(SlicePort { name, protocol, port })
+    }
+
+    fn slice_endpoints(
+        &mut self,
+        object: &objects::EndpointSlice<'_>,
+        family: Family,
+        fields: &mut Fields<'_>,
+    ) -> Vec<Endpoint> {
+        // Exact capacity, because the list is kept as long as the slice exists.
+        let mut endpoints = Vec::with_capacity(object.endpoints.len());
+        let decoded = object.endpoints.iter().enumerate();
+        endpoints.extend(decoded.filter_map(|(index, endpoint)| self.endpoint(endpoint, index, family, fields)));
+        endpoints
+    }
+
+    fn endpoint(
+        &mut self,
+        endpoint: &objects::Endpoint<'_>,
+        index: usize,
+        family: Family,
+        fields: &mut Fields<'_>,
+    ) -> Option<Endpoint> {
+        // Only the first address counts (B6).
+        let Some(text) = endpoint.addresses.get() else {
+            fields.problem(format_args!("endpoints[{index}].addresses"), "empty; endpoint ignored");
+            return None;
+        };
+        let address = fields.ip(format_args!("endpoints[{index}].addresses[0]"), text)?;
+        // All addresses of a slice are of its family (B3).
+        if Family::of(address) != family {
+            let text = format!("{:?} is not an {family} address; ignored", &**text);
+            fields.problem(format_args!("endpoints[{index}].addresses[0]"), text);
+            return None;
+        }
+        let node = Some(&*endpoint.node_name).filter(|node| !node.is_empty());
+        Some(Endpoint {
+            address,
+            conditions: conditions(&endpoint.conditions),
+            node: node.map(|node| self.names.share(node)),
+            hints: endpoint.hints.as_ref().and_then(|hints| self.hints(hints)),
+        })
+    }
+
+    /// Topology hints; `None` when there are none (B9).
+    fn hints(&mut self, hints: &objects::Hints<'_>) -> Option<Box<Hints>> {
+        let (zones, nodes) = (&hints.for_zones, &hints.for_nodes);
+        if zones.is_empty() && nodes.is_empty() {
+            return None;
+        }
+        Some(Box::new(Hints {
+            zones: zones.iter().map(|zone| self.names.share(&zone.name)).collect(),
+            nodes: nodes.iter().map(|node| self.names.share(&node.name)).collect(),
+        }))
+    }
+}
+
+/// The time of the change behind the slice, for the latency metric; a time that does not parse counts as absent, as upstream has it.
+fn trigger(text: Option<&str>) -> TriggerTime {
+    let time = text.and_then(|text| text.parse::<Timestamp>().ok());
+    TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
+}
+
+/// The family of a slice (B3).
+fn slice_family(address_type: &str, fields: &mut Fields<'_>) -> Option<Family> {
+    match address_type {
+        "IPv4" => Some(Family::V4),
+        "IPv6" => Some(Family::V6),
+        other => {
+            fields.problem("addressType", format!("{other:?} is not IPv4 or IPv6; slice ignored"));
+            None
+        }
+    }
+}
+
+/// Conditions with their defaults (B7).
+fn conditions(conditions: &objects::EndpointConditions) -> Conditions {
+    Conditions {
+        ready: conditions.ready.unwrap_or(true),
+        serving: conditions.serving.unwrap_or(true),
+        terminating: conditions.terminating.unwrap_or(false),
+    }
+}

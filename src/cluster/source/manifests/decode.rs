@@ -1,0 +1,495 @@
+//! Reads the objects of a manifest file.
+//!
+//! Takes the bytes of a file, gives an [`Object`] with its event for each object of a kind that the proxy reads, one after the other, and
+//! then [`Outcome`] with the problems of the rest. Pure. A document that does not parse marks the file as broken; the other documents
+//! count. Two threads share a long list of JSON, which changes neither what is found nor its order.
+
+use std::borrow::Cow;
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_ignored::Path as Ignored;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::document::{Document, documents};
+use super::shape::{Head, Shapes};
+use super::{ManifestProblem, Severity};
+use crate::source::Key;
+use crate::source::convert::{ConvertOptions, Converter, ObjectKind};
+use crate::source::objects::{self, DecodeError};
+use rules::model::Event;
+
+/// Items of a list that a thread reads before it takes the next ones.
+const CHUNK: usize = 500;
+/// So many times the objects of [`CHUNK`] items may wait until what comes before them is read.
+const CHUNKS_WAITING: usize = 4;
+
+/// The namespace of an object that names none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// Nodes and parser events that a YAML document may have: more than the largest file can hold, so that the file's size is the limit.
+const MAX_YAML_EVENTS: usize = 1 << 26;
+
+/// How many parser events aliases may add to a YAML document, for each of its bytes: a few hundred bytes of aliases of aliases can
+/// stand for millions of nodes.
+const ALIASED_EVENTS_A_BYTE: usize = 16;
+
+/// What was found in a file besides its objects.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// A part of it could not be read, so a missing object may be in there.
+    pub(super) broken: bool,
+    pub(super) problems: Vec<ManifestProblem>,
+}
+
+impl Outcome {
+    /// Adds what was found after it.
+    fn add(&mut self, mut next: Self) {
+        self.broken |= next.broken;
+        self.problems.append(&mut next.problems);
+    }
+}
+
+/// An object of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Object {
+    /// Which object it is.
+    pub(super) key: Key,
+    /// The document that holds it, from 1.
+    pub(super) document: usize,
+    /// What it means for the model.
+    pub(super) event: Event,
+}
+
+/// What a thread keeps from one object to the next.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    converter: Converter,
+    shapes: Shapes,
+}
+
+impl Reader {
+    /// A reader before its first object.
+    pub(super) fn new(options: ConvertOptions) -> Self {
+        Self { converter: Converter::new(options), shapes: Shapes::default() }
+    }
+}
+
+/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file. The
+/// second reader is that of a second thread.
+pub(super) fn decode(
+    file: &Arc<Path>,
+    bytes: &[u8],
+    [reader, second]: &mut [Reader; 2],
+    take: &mut dyn FnMut(Object),
+) -> Outcome {
+    let mut decoder = Decoder::new(file, reader, take);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => {
+            let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+            if file.extension().is_some_and(|extension| extension == "json") {
+                decoder.json(text, second);
+            } else {
+                decoder.yaml(text);
+            }
+        }
+        Err(error) => decoder.error(format!("not UTF-8 text: {error}")),
+    }
+    decoder.outcome
+}
+
+struct Decoder<'a> {
+    file: &'a Arc<Path>,
+    reader: &'a mut Reader,
+    take: &'a mut dyn FnMut(Object),
+    document: Option<usize>,
+    /// The kind of the object that is being read.
+    kind: &'static str,
+    outcome: Outcome,
+}
+
+impl<'a> Decoder<'a> {
+    fn new(file: &'a Arc<Path>, reader: &'a mut Reader, take: &'a mut dyn FnMut(Object)) -> Self {
+        Self { file, reader, take, document: None, kind: ManifestProblem::NO_KIND, outcome: Outcome::default() }
+    }
+
+    fn problem(&mut self, severity: Severity, text: String) {
+        let (file, kind) = (Arc::clone(self.file), Some(self.kind));
+        let problem = ManifestProblem { severity, file, document: self.document, text, kind };
+        self.outcome.problems.push(problem);
+    }
+
+    fn error(&mut self, text: String) {
+        self.outcome.broken = true;
+        self.problem(Severity::Error, text);
+    }
+
+    fn yaml(&mut self, text: &str) {
+        for document in documents(text) {
+            self.document = Some(document.number);
+            match parse_yaml(document) {
+                Ok(value) => self.value(value, "", None),
+                Err(error) => self.error(error),
+            }
+        }
+    }
+
+    /// JSON values, one after the other. The end of a broken one is not known, so it is the last.
+    fn json(&mut self, text: &str, second: &mut Reader) {
+        let mut rest = text;
+        for number in 1.. {
+            self.document = Some(number);
+            // Most files are one list, and are gone through once to find its items.
+            let mut lists = serde_json::Deserializer::from_str(rest).into_iter::<RawList<'_>>();
+            let (list, end) = (lists.next(), lists.byte_offset());
+            if let Some(Ok(list)) = &list
+                && let Ok(Kind::List(kind)) = kind_of(named(&list.api_version, &list.kind), None)
+            {
+                self.json_items(&list.items, kind.map(ItemKind::kind), second);
+                rest = &rest[end..];
+                continue;
+            }
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
+            match values.next() {
+                None => return,
+                Some(Ok(value)) => self.json_value(value, "", None),
+                Some(Err(_)) => return self.broken_json(text, number),
+            }
+            rest = &rest[values.byte_offset()..];
+        }
+    }
+
+    /// The value of this number does not parse: names where, as seen from the begin of the file.
+    fn broken_json(&mut self, text: &str, number: usize) {
+        let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>().skip(number - 1);
+        if let Some(Err(error)) = values.next() {
+            self.error(error.to_string());
+        }
+    }
+
+    /// Reads a list item by item: as one tree of values it would take many times the memory of the text. Two threads share the items when
+    /// there are many: each takes the next ones as soon as it is done with what it had, and this one gives all objects on, in their order.
+    fn json_items(&mut self, items: &[&RawValue], kind: Option<Kind>, second: &mut Reader) {
+        if items.len() <= CHUNK {
+            return self.some_items(items, 0, kind);
+        }
+        let (file, document) = (self.file, self.document);
+        let chunks = Mutex::new(items.chunks(CHUNK).enumerate());
+        let next = || chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let read = |reader: &mut Reader, number: usize, items| {
+            let mut objects = Vec::with_capacity(CHUNK);
+            let mut take = |object| objects.push(object);
+            let mut decoder = Decoder { document, ..Decoder::new(file, reader, &mut take) };
+            decoder.some_items(items, number * CHUNK, kind);
+            let outcome = decoder.outcome;
+            (objects, outcome)
+        };
+        let (sender, of_second) = sync_channel(CHUNKS_WAITING);
+        let work_of_second = move || {
+            while let Some((number, items)) = next() {
+                if sender.send(read(second, number, items)).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::scope(|scope| {
+            // Dropped when this thread panics: otherwise the scope would wait for a thread that waits for room.
+            let of_second = of_second;
+            // Where the system has no other thread, this one reads everything.
+            let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, work_of_second);
+            let mut due = 0;
+            while let Some((number, items)) = next() {
+                let found = read(self.reader, number, items);
+                // What comes before it and was not given on yet is with the second thread, in this order.
+                let before = of_second.iter().take(number - due);
+                before.chain([found]).for_each(|found| self.give(found));
+                due = number + 1;
+            }
+            of_second.iter().for_each(|found| self.give(found));
+            if let Ok(Err(panic)) = other.map(thread::ScopedJoinHandle::join) {
+                resume_unwind(panic);
+            }
+        });
+    }
+
+    /// Gives on what was found in some items.
+    fn give(&mut self, (objects, outcome): (Vec<Object>, Outcome)) {
+        objects.into_iter().for_each(&mut *self.take);
+        self.outcome.add(outcome);
+    }
+
+    /// Reads some items of a list, of which the first has this index.
+    fn some_items(&mut self, items: &[&RawValue], first: usize, kind: Option<Kind>) {
+        for (number, item) in items.iter().enumerate() {
+            if !self.plain_item(item, kind) {
+                self.json_value(item, &format!("items[{}]", first + number), kind);
+            }
+        }
+    }
+
+    /// Reads an item straight from its text, if it is as it should be. Gives whether it was: what is wrong with others is found out by
+    /// way of a tree of values, which takes several times as long.
+    fn plain_item(&mut self, text: &RawValue, list: Option<Kind>) -> bool {
+        let Some(head) = self.reader.shapes.head(text.get()) else { return false };
+        let Ok(Kind::Item(kind)) = kind_of(named(&head.api_version, &head.kind), list) else { return false };
+        self.kind = kind.name();
+        let is_plain = match kind {
+            ItemKind::Service => self.plain::<core::Service, objects::Service>(text, &head),
+            ItemKind::Slice => self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text, &head),
+            // There are few.
+            ItemKind::Node | ItemKind::ServiceCidr => false,
+        };
+        self.kind = ManifestProblem::NO_KIND;
+        is_plain
+    }
+
+    fn plain<Full: DeserializeOwned, T: ObjectKind>(&mut self, text: &RawValue, head: &Head<'_>) -> bool {
+        if !self.reader.shapes.is_known(self.kind, head) {
+            let mut has_unknown = false;
+            let mut json = serde_json::Deserializer::from_str(text.get());
+            let full = serde_ignored::deserialize::<_, _, Full>(&mut json, |_| has_unknown = true);
+            if full.is_err() || has_unknown {
+                return false;
+            }
+            self.reader.shapes.note(self.kind, head);
+        }
+        match serde_json::from_str::<T::Object<'_>>(text.get()) {
+            Ok(object) if !T::head(&object).1.namespace.is_empty() => {
+                self.convert::<T>(&object);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn json_value(&mut self, text: &RawValue, path: &str, list: Option<Kind>) {
+        match serde_json::from_str(text.get()) {
+            Ok(value) => self.value(value, path, list),
+            Err(error) => self.error(format!("{}{error}", prefix(path))),
+        }
+    }
+
+    /// An object or list of objects at `path` of the document. `list` is the kind of the items of a typed list, which may leave it out.
+    fn value(&mut self, value: Value, path: &str, list: Option<Kind>) {
+        let object = match value {
+            Value::Object(object) => object,
+            Value::Null => return,
+            _ => return self.error(format!("{}not an object", prefix(path))),
+        };
+        match kind_of(|field| object.get(field)?.as_str(), list) {
+            Ok(Kind::List(item)) => self.items(object, path, item.map(ItemKind::kind)),
+            Ok(Kind::Item(kind)) => self.item(kind, object, path),
+            Ok(Kind::Other) => {}
+            Err(field) => self.error(format!("{}{field}: missing", dotted(path))),
+        }
+    }
+
+    fn items(&mut self, mut list: Map<String, Value>, path: &str, kind: Option<Kind>) {
+        match list.remove("items") {
+            Some(Value::Array(items)) => {
+                for (index, item) in items.into_iter().enumerate() {
+                    self.value(item, &format!("{}items[{index}]", dotted(path)), kind);
+                }
+            }
+            None | Some(Value::Null) => {}
+            Some(_) => self.error(format!("{}items: not a list", dotted(path))),
+        }
+    }
+
+    fn item(&mut self, kind: ItemKind, object: Map<String, Value>, path: &str) {
+        self.kind = kind.name();
+        match kind {
+            ItemKind::Service => self.typed::<core::Service, objects::Service>(with_namespace(object), path),
+            ItemKind::Slice => {
+                self.typed::<discovery::EndpointSlice, objects::EndpointSlice>(with_namespace(object), path);
+            }
+            ItemKind::Node => self.typed::<core::Node, objects::Node>(object, path),
+            ItemKind::ServiceCidr => self.typed::<networking::ServiceCIDR, objects::ServiceCidr>(object, path),
+        }
+        self.kind = ManifestProblem::NO_KIND;
+    }
+
+    /// Reads an object of a known kind and gives its event.
+    ///
+    /// `Full` is the complete type, which shows a user's mistakes; `T` has the fields that the proxy reads.
+    fn typed<Full: DeserializeOwned, T: ObjectKind>(&mut self, object: Map<String, Value>, path: &str) {
+        let object = Value::Object(object);
+        let object: Result<T::Object<'_>, _> =
+            self.check::<Full>(&object, path).and_then(|()| objects::decode(&object));
+        let object = match object {
+            Ok(object) => object,
+            Err(error) => return self.error(format!("{}{}: {}", dotted(path), error.field, error.reason)),
+        };
+        self.convert::<T>(&object);
+    }
+
+    /// Gives the event of an object.
+    fn convert<T: ObjectKind>(&mut self, object: &T::Object<'_>) {
+        let converted = T::convert(object, &mut self.reader.converter);
+        for problem in converted.problems {
+            self.problem(Severity::Warning, problem.to_string());
+        }
+        let Some(event) = converted.event else { return };
+        if let (Some(key), Some(document)) = (Key::of(&event), self.document) {
+            (self.take)(Object { key, document, event });
+        }
+    }
+
+    /// Warns about fields that the complete type does not have.
+    ///
+    /// # Errors
+    /// The first field that does not fit the type.
+    fn check<Full: DeserializeOwned>(&mut self, object: &Value, path: &str) -> Result<(), DecodeError> {
+        let mut unknown = Vec::new();
+        let fits = serde_ignored::deserialize::<_, _, Full>(object, |field| unknown.push(field_path(&field)));
+        if fits.is_err() {
+            // The object is decoded again for the name of the field: tracking it costs too much for objects that fit.
+            objects::decode::<Full>(object)?;
+        }
+        for field in unknown {
+            self.problem(Severity::Warning, format!("{}{field}: unknown field; ignored", dotted(path)));
+        }
+        Ok(())
+    }
+}
+
+/// The kind of a document.
+#[derive(Clone, Copy)]
+enum Kind {
+    Item(ItemKind),
+    /// A list; of items of this kind, if it is a typed one.
+    List(Option<ItemKind>),
+    /// A kind that the proxy does not read.
+    Other,
+}
+
+#[derive(Clone, Copy)]
+enum ItemKind {
+    Service,
+    Slice,
+    Node,
+    ServiceCidr,
+}
+
+impl ItemKind {
+    fn kind(self) -> Kind {
+        Kind::Item(self)
+    }
+
+    /// The kind's name in objects.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::Slice => "EndpointSlice",
+            Self::Node => "Node",
+            Self::ServiceCidr => "ServiceCIDR",
+        }
+    }
+
+    fn of(api_version: &str, kind: &str) -> Option<Self> {
+        match (api_version, kind) {
+            ("v1", "Service") => Some(Self::Service),
+            ("v1", "Node") => Some(Self::Node),
+            ("discovery.k8s.io/v1", "EndpointSlice") => Some(Self::Slice),
+            ("networking.k8s.io/v1", "ServiceCIDR") => Some(Self::ServiceCidr),
+            _ => None,
+        }
+    }
+}
+
+/// A list whose items have not been read yet.
+#[derive(Deserialize)]
+struct RawList<'a> {
+    #[serde(borrow, rename = "apiVersion")]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
+/// Gives these values for the fields of the same names.
+fn named<'a>(api_version: &'a str, kind: &'a str) -> impl Fn(&str) -> Option<&'a str> {
+    move |field| match field {
+        "apiVersion" => Some(api_version),
+        "kind" => Some(kind),
+        _ => None,
+    }
+}
+
+/// The kind of an object. Items of typed lists may leave it out; elsewhere the missing field's name is the error.
+fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> Result<Kind, &'static str> {
+    let text = |name| field(name).filter(|text| !text.is_empty());
+    let (api_version, kind) = match (text("apiVersion"), text("kind"), list) {
+        (Some(api_version), Some(kind), _) => (api_version, kind),
+        (_, _, Some(list)) => return Ok(list),
+        (None, _, None) => return Err("apiVersion"),
+        (_, None, None) => return Err("kind"),
+    };
+    if let Some(item) = ItemKind::of(api_version, kind) {
+        return Ok(Kind::Item(item));
+    }
+    let listed = kind.strip_suffix("List").and_then(|kind| ItemKind::of(api_version, kind));
+    Ok(if listed.is_some() || (api_version, kind) == ("v1", "List") { Kind::List(listed) } else { Kind::Other })
+}
+
+/// The object, in the default namespace if it names none.
+fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        let namespace = metadata.entry("namespace").or_insert(Value::Null);
+        if namespace.is_null() || namespace == "" {
+            *namespace = DEFAULT_NAMESPACE.into();
+        }
+    }
+    object
+}
+
+fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        // Only true and false are booleans: a port may have the name "y" or "on".
+        strict_booleans: true,
+        budget: serde_saphyr::budget! {
+            max_events: MAX_YAML_EVENTS,
+            max_nodes: MAX_YAML_EVENTS,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: document.text.len().saturating_mul(ALIASED_EVENTS_A_BYTE),
+        },
+    };
+    serde_saphyr::from_str_with_options(document.text, options).map_err(|error| {
+        error.render_with_options(serde_saphyr::render_options! {
+            formatter: &serde_saphyr::UserMessageFormatter,
+            line_offset: document.lines_before,
+        })
+    })
+}
+
+/// A path as the start of a message about the object there.
+fn prefix(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!("{path}: ") }
+}
+
+/// A path as the start of a longer path.
+fn dotted(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!("{path}.") }
+}
+
+/// A path of `serde_ignored` as users write it: `spec.ports[0].foo`.
+fn field_path(path: &Ignored<'_>) -> String {
+    match path {
+        Ignored::Root => String::new(),
+        Ignored::Seq { parent, index } => format!("{}[{index}]", field_path(parent)),
+        Ignored::Map { parent, key } => format!("{}{key}", dotted(&field_path(parent))),
+        Ignored::Some { parent } | Ignored::NewtypeStruct { parent } | Ignored::NewtypeVariant { parent } => {
+            field_path(parent)
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The state of a manifest directory between two scans.
+//!
+//! Takes the files, gives [`News`] as it reads them: events, and problems that are new. Knows nothing of inotify and threads.
+//!
+//! Invariants: only a file that was certainly deleted deletes objects; a rescan reads only files that may have changed.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::ManifestProblem;
+use super::decode::{Reader, decode};
+use super::store::{Changes, Store};
+use super::walk::{Visit, walk};
+use crate::source::convert::ConvertOptions;
+use component::logging::once::OncePerKey;
+use rules::model::Event;
+
+/// The largest file that is read, in bytes.
+pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// A file that changed this recently may change again within the same time stamp.
+const UNSETTLED: Duration = Duration::from_secs(2);
+
+/// What a scan finds.
+#[derive(Debug)]
+pub(super) enum News {
+    Event(Event),
+    /// A problem that the last scan of the same file did not have.
+    Problem(ManifestProblem),
+}
+
+/// How a scan ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// All that can be read was read.
+    Complete,
+    /// The directory itself cannot be read; all objects stay as they were.
+    Unreadable,
+    /// It was stopped before everything was read.
+    Interrupted,
+}
+
+/// Takes what a scan finds, in order.
+pub(super) type Take<'a> = &'a mut dyn FnMut(News);
+
+/// A scan that is going on.
+struct Scan<'a> {
+    take: Take<'a>,
+    /// Files that are to be read again before it ends.
+    again: BTreeSet<Arc<Path>>,
+}
+
+impl Scan<'_> {
+    fn changes(&mut self, mut changes: Changes) {
+        self.problems(changes.duplicates);
+        changes.events.into_iter().map(News::Event).for_each(&mut *self.take);
+        self.again.append(&mut changes.again);
+    }
+
+    fn problems(&mut self, problems: impl IntoIterator<Item = ManifestProblem>) {
+        problems.into_iter().map(News::Problem).for_each(&mut *self.take);
+    }
+}
+
+/// A manifest directory.
+#[derive(Debug)]
+pub(super) struct Directory {
+    root: Arc<Path>,
+    /// One for each of the two threads that share a long list.
+    readers: [Reader; 2],
+    store: Store,
+    /// Each file's metadata when it was read.
+    stamps: HashMap<Arc<Path>, Stamp>,
+    /// Files that could not be read.
+    unreadable: HashSet<Arc<Path>>,
+    logged: OncePerKey<Arc<Path>, ManifestProblem>,
+}
+
+impl Directory {
+    /// A directory before its first scan.
+    pub(super) fn new(root: &Path, options: ConvertOptions) -> Self {
+        Self {
+            root: root.into(),
+            readers: [(); 2].map(|()| Reader::new(options)),
+            store: Store::default(),
+            stamps: HashMap::new(),
+            unreadable: HashSet::new(),
+            logged: OncePerKey::default(),
+        }
+    }
+
+    /// Scans the whole directory until `go_on` gives false. Calls `visit` with each directory before it is read.
+    pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool, take: Take<'_>) -> End {
+        let mut scan = Scan { take, again: BTreeSet::new() };
+        let listing = match walk(&self.root, visit) {
+            Ok(listing) => listing,
+            Err(error) => return self.unreadable_root(&error, &mut scan),
+        };
+        let problems = listing.errors.iter().map(|(path, error)| unreadable(&path.as_path().into(), error)).collect();
+        scan.problems(self.logged.new_messages(Arc::clone(&self.root), problems));
+        let hidden = |file: &Path| listing.errors.iter().any(|(path, _)| file.starts_with(path));
+        let known = self.store.files().chain(&self.unreadable);
+        let gone: Vec<_> = known
+            .filter(|file| listing.files.binary_search_by(|found| found.as_path().cmp(file)).is_err() && !hidden(file))
+            .cloned()
+            .collect();
+        for file in gone {
+            self.forget(&file, &mut scan);
+        }
+        for file in listing.files {
+            if !go_on() {
+                return End::Interrupted;
+            }
+            let file: Arc<Path> = file.into();
+            if !self.is_unchanged(&file) {
+                self.load(&file, &mut scan);
+            }
+        }
+        self.load_again(&mut scan);
+        End::Complete
+    }
+
+    /// Reads some files again.
+    pub(super) fn refresh(&mut self, files: BTreeSet<PathBuf>, take: Take<'_>) -> End {
+        let mut scan = Scan { take, again: BTreeSet::new() };
+        // A file of a directory that cannot be read may still exist.
+        if let Err(error) = fs::read_dir(&self.root) {
+            return self.unreadable_root(&error, &mut scan);
+        }
+        for file in files {
+            self.load(&file.into(), &mut scan);
+        }
+        self.load_again(&mut scan);
+        End::Complete
+    }
+
+    /// Reads the files again that have a definition which counts from now on, each once: one that cannot be read now leaves its
+    /// objects as they were.
+    fn load_again(&mut self, scan: &mut Scan<'_>) {
+        let mut done = BTreeSet::new();
+        while let Some(file) = scan.again.pop_first() {
+            if done.insert(Arc::clone(&file)) {
+                self.load(&file, scan);
+            }
+        }
+    }
+
+    /// Whether the last attempt to read a file failed.
+    pub(super) fn is_unreadable(&self, file: &Path) -> bool {
+        self.unreadable.contains(file)
+    }
+
+    fn unreadable_root(&mut self, error: &io::Error, scan: &mut Scan<'_>) -> End {
+        let problem = unreadable(&self.root, error);
+        scan.problems(self.logged.new_messages(Arc::clone(&self.root), vec![problem]));
+        End::Unreadable
+    }
+
+    fn load(&mut self, file: &Arc<Path>, scan: &mut Scan<'_>) {
+        self.stamps.remove(file);
+        match read(file) {
+            Ok((bytes, stamp)) => {
+                let mut load = self.store.begin(file);
+                let outcome = decode(file, &bytes, &mut self.readers, &mut |object| {
+                    self.store.add(&mut load, object).map(News::Event).into_iter().for_each(&mut *scan.take);
+                });
+                scan.problems(self.logged.new_messages(Arc::clone(file), outcome.problems));
+                scan.changes(self.store.finish(load, outcome.broken));
+                self.stamps.extend(stamp.map(|stamp| (Arc::clone(file), stamp)));
+                self.unreadable.remove(file);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => self.forget(file, scan),
+            Err(error) => {
+                self.unreadable.insert(Arc::clone(file));
+                scan.problems(self.logged.new_messages(Arc::clone(file), vec![unreadable(file, &error)]));
+            }
+        }
+    }
+
+    fn forget(&mut self, file: &Arc<Path>, scan: &mut Scan<'_>) {
+        scan.changes(self.store.remove(file));
+        self.stamps.remove(file);
+        self.unreadable.remove(file);
+        self.logged.forget(file);
+    }
+
+    fn is_unchanged(&self, file: &Path) -> bool {
+        let Some(stamp) = self.stamps.get(file) else { return false };
+        fs::metadata(file).is_ok_and(|meta| Stamp::of(&meta) == *stamp)
+    }
+}
+
+fn unreadable(file: &Arc<Path>, error: &io::Error) -> ManifestProblem {
+    ManifestProblem::of_file(file, format!("cannot be read: {error}; objects from there stay as they were"))
+}
+
+/// A file's metadata. Equal stamps mean equal content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            inode: (meta.dev(), meta.ino()),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// Whether the last change is so long ago that the next one changes the stamp.
+    fn is_settled(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(self.changed.0).is_ok_and(|changed| now > Duration::from_secs(changed) + UNSETTLED)
+    }
+}
+
+/// A file's content, with its stamp if the next change will change that.
+fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
+    // Opening a named pipe would block until it has a writer.
+    if !fs::metadata(file)?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut opened = File::open(file)?;
+    let stamp = Some(Stamp::of(&opened.metadata()?)).filter(Stamp::is_settled);
+    let mut bytes =
+        Vec::with_capacity(usize::try_from(opened.metadata()?.len().min(MAX_FILE_BYTES)).unwrap_or_default());
+    // The file may grow while it is read.
+    opened.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|read| read <= MAX_FILE_BYTES) {
+        return Ok((bytes, stamp));
+    }
+    Err(io::Error::new(ErrorKind::FileTooLarge, format!("larger than {} MiB", MAX_FILE_BYTES >> 20)))
+}

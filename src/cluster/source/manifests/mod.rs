@@ -1,0 +1,115 @@
+//! Objects from a directory of manifests (`--manifests DIR`).
+//!
+//! Takes every `.yaml`, `.yml` and `.json` file below the directory; gives [`Event`]s in the order of the files, then
+//! [`Event::InitialListDone`], then changes as they happen, and a [`ManifestProblem`] for everything that cannot be used.
+//!
+//! `walk` finds the files, `document` cuts them, `decode` reads their objects, `shape` tells which of these are alike, `store` compares
+//! them with the former ones; `directory` ties everything together. `changes` reports which files changed, `thread` runs it all.
+//!
+//! An event is sent while its file is still being read where that is possible: what is read goes at once to the model, so that a large file takes
+//! the memory of its text and of some thousand objects. Two threads share the items of a long list of JSON.
+//!
+//! Invariants: what cannot be read deletes nothing; of an object in two places the one at the smallest path counts; an
+//! event is sent only for an object whose meaning changed.
+
+mod changes;
+mod decode;
+mod directory;
+mod document;
+mod shape;
+mod store;
+mod thread;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::bail;
+
+use super::convert::ConvertOptions;
+use directory::{End, News};
+use rules::model::Event;
+
+pub use thread::{Handle, check, spawn};
+
+/// How much is lost by a [`ManifestProblem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// A part of an object, or one of several copies.
+    Warning,
+    /// A document, file or directory; the objects from there stay as they were.
+    Error,
+}
+
+/// A problem of a manifest; prints as `examples/web.yaml, document 2: spec.foo: unknown field; ignored`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestProblem {
+    /// How much is lost.
+    pub severity: Severity,
+    /// The file or directory.
+    pub file: Arc<Path>,
+    /// The document of the file, from 1; `None` for the whole file.
+    pub document: Option<usize>,
+    /// What is wrong.
+    pub text: String,
+    /// The kind of the object with the problem, or `ManifestProblem::NO_KIND`; `None` if the content of no object is the problem.
+    pub kind: Option<&'static str>,
+}
+
+impl ManifestProblem {
+    /// The kind of a document whose kind cannot be read.
+    const NO_KIND: &'static str = "unknown";
+
+    /// A problem of a whole file or directory.
+    fn of_file(file: &Arc<Path>, text: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, file: Arc::clone(file), document: None, text: text.into(), kind: None }
+    }
+}
+
+impl fmt::Display for ManifestProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(document) = self.document {
+            write!(f, ", document {document}")?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
+
+/// Reads the bytes of a file without a disk; for fuzzing. JSON if the name ends in `.json`, YAML otherwise.
+#[doc(hidden)]
+#[must_use]
+pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem>) {
+    let (file, mut store, mut events) = (file.into(), store::Store::default(), Vec::new());
+    let mut load = store.begin(&file);
+    let mut take = |object| events.extend(store.add(&mut load, object));
+    let outcome = decode::decode(&file, bytes, &mut Default::default(), &mut take);
+    let changes = store.finish(load, outcome.broken);
+    events.extend(changes.events);
+    (events, [outcome.problems, changes.duplicates].concat())
+}
+
+/// Reads a directory once: the events of all its objects, [`Event::InitialListDone`] last, and the problems below it.
+///
+/// # Errors
+/// The directory itself cannot be read.
+pub fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
+    let (mut events, mut problems) = (Vec::new(), Vec::new());
+    let mut take = |news| match news {
+        News::Event(event) => events.push(event),
+        News::Problem(problem) => problems.push(problem),
+    };
+    let end = directory::Directory::new(dir, options).rescan(&mut |_| {}, &|| true, &mut take);
+    if end == End::Unreadable {
+        match problems.first() {
+            Some(problem) => bail!("{problem}"),
+            None => bail!("{} cannot be read", dir.display()),
+        }
+    }
+    events.push(Event::InitialListDone);
+    Ok((events, problems))
+}

@@ -1,0 +1,248 @@
+//! Which file defines which object, and what a change of a file changes.
+//!
+//! Takes the objects of files, gives the events that lead from the former objects to the present ones. Pure.
+//!
+//! The model has the objects; here are only their names, places and a hash of what each means, so that manifests take little more
+//! memory than an API server's objects. When an object is gone from the file that counted, the next file that defines it has to
+//! be read again ([`Changes::again`]).
+//!
+//! Invariants: of an object in several places the first counts (smallest path, then first in the file); equal content gives
+//! no event; a broken file loses no object that it defined before; an event waits for the end of its file only if the rest of the
+//! file can change it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::decode::Object;
+use super::{ManifestProblem, Severity};
+use crate::source::Key;
+use rules::model::Event;
+
+/// What the end of a file changes.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub(super) events: Vec<Event>,
+    /// Objects that are newly in two places.
+    pub(super) duplicates: Vec<ManifestProblem>,
+    /// Other files with definitions that count from now on: to be read again, for the content.
+    pub(super) again: BTreeSet<Arc<Path>>,
+}
+
+/// The objects of all files.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    files: BTreeMap<Arc<Path>, File>,
+    /// The files by number.
+    paths: Vec<Arc<Path>>,
+    /// Numbers of files that are gone.
+    free: Vec<u32>,
+    objects: HashMap<Key, Known>,
+    /// The definitions after the first of objects that have several, in the order of the places.
+    others: HashMap<Key, Vec<Definition>>,
+    /// Seeded at random: so that no one can write two objects with one hash on purpose.
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct File {
+    number: u32,
+    /// The objects that it defines, sorted.
+    keys: Box<[Key]>,
+}
+
+/// The hash of what an object means for the proxy.
+type Content = NonZeroU64;
+
+/// What is known of an object. There are tens of thousands, so it is small.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// What was sent; `None` if there is no such object for the proxy.
+    sent: Option<Content>,
+    /// The definition that counts.
+    first: Definition,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Definition {
+    /// `None` if it is no object for the proxy.
+    content: Option<Content>,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// The file's number.
+    file: u32,
+    /// The document, from 1.
+    document: u32,
+}
+
+/// A file that is being read.
+#[derive(Debug)]
+pub(super) struct Load {
+    path: Arc<Path>,
+    number: u32,
+    /// The objects that it had before; `None` if it was not there.
+    former: Option<Box<[Key]>>,
+    /// The objects that it has now.
+    keys: Vec<Key>,
+    /// Those about which the end of the file decides.
+    undecided: Vec<Found>,
+}
+
+/// An object of a file that is being read.
+#[derive(Debug)]
+struct Found {
+    key: Key,
+    definition: Definition,
+    /// `None` if it was sent before, or is no object for the proxy.
+    event: Option<Box<Event>>,
+}
+
+impl Store {
+    /// The files that define an object, or did when they were last read without an error.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Path>> {
+        self.files.keys()
+    }
+
+    /// Begins to note what a file holds now: [`Store::add`] takes each object, [`Store::finish`] comes last.
+    pub(super) fn begin(&mut self, file: &Arc<Path>) -> Load {
+        let (number, former) = match self.files.remove(file) {
+            Some(File { number, keys }) => (number, Some(keys)),
+            None => (self.new_number(file), None),
+        };
+        Load { path: Arc::clone(file), number, former, keys: Vec::new(), undecided: Vec::new() }
+    }
+
+    fn new_number(&mut self, file: &Arc<Path>) -> u32 {
+        if let Some(number) = self.free.pop() {
+            self.paths[number as usize] = Arc::clone(file);
+            return number;
+        }
+        self.paths.push(Arc::clone(file));
+        u32::try_from(self.paths.len() - 1).expect("memory ends before there are so many files")
+    }
+
+    /// Notes the next object of a file. Gives its event if that is certain: the file is new, and no file has defined the object so far.
+    pub(super) fn add(&mut self, load: &mut Load, object: Object) -> Option<Event> {
+        let Object { key, document, event } = object;
+        let is_object = event != key.deletion();
+        let content = is_object.then(|| Content::MIN.saturating_add(self.hasher.hash_one(&event)));
+        let document = u32::try_from(document).unwrap_or(u32::MAX);
+        let definition = Definition { content, place: Place { file: load.number, document } };
+        let known = self.objects.get(&key);
+        if known.is_none() && load.former.is_none() {
+            load.keys.push(key.clone());
+            self.objects.insert(key, Known { sent: content, first: definition });
+            return is_object.then_some(event);
+        }
+        let was_sent = known.is_some_and(|known| known.sent == content);
+        let event = (is_object && !was_sent).then(|| Box::new(event));
+        load.undecided.push(Found { key, definition, event });
+        None
+    }
+
+    /// Notes the end of a file. `broken`: a part of it could not be read, so objects that it lacks stay.
+    pub(super) fn finish(&mut self, load: Load, broken: bool) -> Changes {
+        let Load { path, number, former, mut keys, mut undecided } = load;
+        let is_new = former.is_none();
+        // Stable: of two objects with one key the first of the file counts.
+        undecided.sort_by(|a, b| a.key.cmp(&b.key));
+        let mut changes = Changes::default();
+        let mut former = former.unwrap_or_default().into_iter().peekable();
+        let mut undecided = undecided.into_iter().peekable();
+        while let Some(key) = next_key(former.peek(), undecided.peek()) {
+            let was_defined = former.next_if_eq(&key).is_some();
+            let mut same_key = Vec::new();
+            while let Some(found) = undecided.next_if(|found| found.key == key) {
+                same_key.push(found);
+            }
+            if !same_key.is_empty() || broken {
+                keys.push(key.clone());
+            }
+            if !same_key.is_empty() || was_defined && !broken {
+                self.define(&key, number, is_new, same_key, &mut changes);
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        self.files.insert(path, File { number, keys: keys.into() });
+        changes
+    }
+
+    /// Notes that a file was deleted.
+    pub(super) fn remove(&mut self, file: &Arc<Path>) -> Changes {
+        let load = self.begin(file);
+        self.free.push(load.number);
+        let changes = self.finish(load, false);
+        self.files.remove(file);
+        changes
+    }
+
+    /// Adds what a file has of an object; replaces what it had before if it is not new.
+    fn define(&mut self, key: &Key, file: u32, is_new: bool, found: Vec<Found>, changes: &mut Changes) {
+        let known = self.objects.get(key);
+        let mut definitions: Vec<Definition> = known.map(|known| known.first).into_iter().collect();
+        definitions.extend(self.others.remove(key).unwrap_or_default());
+        let before = definitions.clone();
+        definitions.retain(|definition| is_new || definition.place.file != file);
+        let at = definitions.partition_point(|other| self.path(other.place.file) <= self.path(file));
+        definitions.splice(at..at, found.iter().map(|found| found.definition));
+        let new = duplicates(&definitions).filter(|pair| !duplicates(&before).any(|known| known == *pair));
+        changes.duplicates.extend(new.map(|(winner, loser)| self.duplicate(key, winner, loser)));
+        let mut sent = known.and_then(|known| known.sent);
+        let Some((first, others)) = definitions.split_first() else {
+            changes.events.extend(sent.map(|_| key.deletion()));
+            self.objects.remove(key);
+            return;
+        };
+        match first.content {
+            now if now == sent => {}
+            None => {
+                changes.events.push(key.deletion());
+                sent = None;
+            }
+            Some(_) if first.place.file != file => {
+                changes.again.insert(Arc::clone(self.path(first.place.file)));
+            }
+            now => {
+                // The first of the file.
+                changes.events.extend(found.into_iter().next().and_then(|found| found.event).map(|event| *event));
+                sent = now;
+            }
+        }
+        self.objects.insert(key.clone(), Known { sent, first: *first });
+        if !others.is_empty() {
+            self.others.insert(key.clone(), others.into());
+        }
+    }
+
+    fn path(&self, file: u32) -> &Arc<Path> {
+        &self.paths[file as usize]
+    }
+
+    fn duplicate(&self, key: &Key, winner: Place, loser: Place) -> ManifestProblem {
+        let winner = format!("{}, document {}", self.path(winner.file).display(), winner.document);
+        ManifestProblem {
+            severity: Severity::Warning,
+            file: Arc::clone(self.path(loser.file)),
+            document: Some(loser.document as usize),
+            text: format!("{key}: also in {winner}, which counts; ignored here"),
+            kind: None,
+        }
+    }
+}
+
+/// The place that counts with each of the others.
+fn duplicates(definitions: &[Definition]) -> impl Iterator<Item = (Place, Place)> {
+    let others = definitions.iter().skip(1).map(|other| other.place);
+    others.filter_map(|other| Some((definitions.first()?.place, other)))
+}
+
+/// The smaller of two keys, of those that there are.
+fn next_key(former: Option<&Key>, now: Option<&Found>) -> Option<Key> {
+    former.into_iter().chain(now.map(|found| &found.key)).min().cloned()
+}

@@ -1,0 +1,81 @@
+//! Tests of manifests, from text to events: without a disk, from a directory, and while the directory changes.
+
+mod decoding;
+mod live;
+mod scanning;
+mod shapes;
+mod storing;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::ManifestProblem;
+use super::decode::{Object, decode};
+use super::directory::News;
+use crate::source::convert::ConvertOptions;
+use rules::model::Event;
+
+/// A Service in namespace demo.
+fn service(name: &str, cluster_ip: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: demo}}\n\
+         spec: {{clusterIP: {cluster_ip}, ports: [{{port: 80}}]}}\n"
+    )
+}
+
+/// What a file holds.
+struct Content {
+    objects: Vec<Object>,
+    broken: bool,
+    problems: Vec<ManifestProblem>,
+}
+
+/// What a file of this name and text holds.
+fn content(file: &str, text: &str) -> Content {
+    content_of_bytes(file, text.as_bytes())
+}
+
+fn content_of_bytes(file: &str, bytes: &[u8]) -> Content {
+    let (file, mut objects) = (Path::new(file).into(), Vec::new());
+    let outcome = decode(&file, bytes, &mut Default::default(), &mut |object| objects.push(object));
+    Content { objects, broken: outcome.broken, problems: outcome.problems }
+}
+
+/// Events and problems of a scan, in words.
+fn sorted_out(news: Vec<News>) -> (Vec<String>, Vec<String>) {
+    let (mut events, mut problems) = (Vec::new(), Vec::new());
+    for news in news {
+        match news {
+            News::Event(event) => events.push(word(&event)),
+            News::Problem(problem) => problems.push(problem.to_string()),
+        }
+    }
+    (events, problems)
+}
+
+fn texts<T: ToString>(items: &[T]) -> Vec<String> {
+    items.iter().map(ToString::to_string).collect()
+}
+
+/// An event in a word: `+demo/web 10.96.0.1` or `-demo/web`; other kinds likewise.
+fn word(event: &Event) -> String {
+    match event {
+        Event::ServiceApplied(service) => {
+            let ip = service.cluster_ips.v4.map_or_else(String::new, |ip| format!(" {ip}"));
+            format!("+{}{ip}", service.name)
+        }
+        Event::ServiceDeleted(name) => format!("-{name}"),
+        Event::SliceApplied(slice) => format!("+slice {}", slice.name),
+        Event::SliceDeleted(name) => format!("-slice {name}"),
+        Event::NodeApplied(node) => format!("+node {}", node.name),
+        Event::NodeDeleted(name) => format!("-node {name}"),
+        Event::ServiceCidrApplied(name, _) => format!("+cidr {name}"),
+        Event::ServiceCidrDeleted(name) => format!("-cidr {name}"),
+        Event::ApiServerAt(addresses) => format!("API server at {addresses:?}"),
+        Event::InitialListDone => "done".into(),
+    }
+}
+
+fn words(events: &[Event]) -> Vec<String> {
+    events.iter().map(word).collect()
+}

@@ -1,0 +1,171 @@
+//! Tests of scans of a directory, the first and later ones.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use tempfile::tempdir;
+
+use super::super::directory::{Directory, End, MAX_FILE_BYTES};
+use super::super::read_once;
+use super::*;
+
+fn rescan(directory: &mut Directory) -> (Vec<String>, Vec<String>) {
+    let (end, events, problems) = scan(directory, &|| true);
+    assert_eq!(end, End::Complete);
+    (events, problems)
+}
+
+fn scan(directory: &mut Directory, go_on: &dyn Fn() -> bool) -> (End, Vec<String>, Vec<String>) {
+    let mut news = Vec::new();
+    let end = directory.rescan(&mut |_| {}, go_on, &mut |one| news.push(one));
+    let (events, problems) = sorted_out(news);
+    (end, events, problems)
+}
+
+#[test]
+fn the_fixtures_are_read_and_the_end_of_the_list_comes_last() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/manifests/good");
+    let (events, problems) = read_once(&dir, ConvertOptions::default()).unwrap();
+    assert_eq!(texts(&problems), [""; 0]);
+    assert_eq!(
+        words(&events),
+        [
+            "+ns1/svc1 172.30.1.1",
+            "+slice ns1/svc1-1",
+            "+demo/web 10.96.0.10",
+            "+slice demo/web-1",
+            "+node node-1",
+            "+cidr kubernetes",
+            "done"
+        ]
+    );
+    assert!(matches!(&events[2], Event::ServiceApplied(service) if service.created == 1_767_225_600));
+}
+
+#[test]
+fn an_unreadable_directory_is_an_error() {
+    let dir = tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    let error = read_once(&missing, ConvertOptions::default()).unwrap_err().to_string();
+    assert!(error.starts_with(&missing.display().to_string()), "{error}");
+}
+
+#[test]
+fn hidden_names_and_other_extensions_are_left_out() {
+    let dir = tempdir().unwrap();
+    for (index, name) in ["a.yaml", "b.yml", "c.txt", ".d.yaml", "e.yaml~", "f"].iter().enumerate() {
+        fs::write(dir.path().join(name), service(&format!("s{index}"), "10.96.0.1")).unwrap();
+    }
+    fs::create_dir_all(dir.path().join(".git")).unwrap();
+    fs::write(dir.path().join(".git/x.yaml"), service("x", "10.96.0.1")).unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    assert_eq!(rescan(&mut directory).0, ["+demo/s0 10.96.0.1", "+demo/s1 10.96.0.1"]);
+}
+
+#[test]
+fn the_layout_of_a_config_map_is_read_once() {
+    let dir = tempdir().unwrap();
+    let data = dir.path().join("..2026_01");
+    fs::create_dir_all(data.join("sub")).unwrap();
+    fs::write(data.join("a.yaml"), service("a", "10.96.0.1")).unwrap();
+    fs::write(data.join("sub/b.yaml"), service("b", "10.96.0.2")).unwrap();
+    symlink("..2026_01", dir.path().join("..data")).unwrap();
+    symlink("..data/a.yaml", dir.path().join("a.yaml")).unwrap();
+    symlink("..data/sub", dir.path().join("sub")).unwrap();
+    symlink("..data/gone.yaml", dir.path().join("dangling.yaml")).unwrap();
+    symlink(".", dir.path().join("loop")).unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    assert_eq!(rescan(&mut directory), (vec!["+demo/a 10.96.0.1".into(), "+demo/b 10.96.0.2".into()], vec![]));
+}
+
+#[test]
+fn a_problem_is_reported_once_while_it_lasts() {
+    let dir = tempdir().unwrap();
+    let file = dir.path().join("a.yaml");
+    fs::write(&file, "x: [").unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    assert_eq!(rescan(&mut directory).1.len(), 1);
+    assert_eq!(rescan(&mut directory).1.len(), 0);
+    fs::write(&file, service("a", "10.96.0.1")).unwrap();
+    assert_eq!(rescan(&mut directory).1.len(), 0);
+    fs::write(&file, "x: [").unwrap();
+    assert_eq!(rescan(&mut directory).1.len(), 1);
+}
+
+#[test]
+fn what_cannot_be_read_keeps_its_objects() {
+    let dir = tempdir().unwrap();
+    let file = dir.path().join("a.yaml");
+    fs::write(&file, service("a", "10.96.0.1")).unwrap();
+    fs::write(dir.path().join("b.yaml"), service("b", "10.96.0.2")).unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    assert_eq!(rescan(&mut directory).0.len(), 2);
+
+    fs::File::options().write(true).open(&file).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    let (events, problems) = rescan(&mut directory);
+    assert_eq!(events, [""; 0]);
+    assert_eq!(
+        problems,
+        [format!("{}: cannot be read: larger than 64 MiB; objects from there stay as they were", file.display())]
+    );
+    assert!(directory.is_unreadable(&file));
+    assert_eq!(rescan(&mut directory), (vec![], vec![]));
+
+    // Files of a directory that cannot be read may still exist.
+    let away = dir.path().with_extension("away");
+    fs::rename(dir.path(), &away).unwrap();
+    let (end, events, problems) = scan(&mut directory, &|| true);
+    assert_eq!((end, events.len(), problems.len()), (End::Unreadable, 0, 1));
+    let mut news = Vec::new();
+    let end = directory.refresh([dir.path().join("b.yaml")].into(), &mut |one| news.push(one));
+    assert_eq!((end, news.len()), (End::Unreadable, 0));
+    fs::rename(&away, dir.path()).unwrap();
+    fs::remove_file(&file).unwrap();
+    assert_eq!(rescan(&mut directory).0, ["-demo/a"]);
+}
+
+#[test]
+fn when_the_file_that_counts_is_gone_the_next_one_is_read_again() {
+    let dir = tempdir().unwrap();
+    let [first, second] = ["a.yaml", "b.yaml"].map(|name| dir.path().join(name));
+    fs::write(&first, service("web", "10.96.0.1")).unwrap();
+    fs::write(&second, service("web", "10.96.0.2")).unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.1"]);
+    fs::remove_file(&first).unwrap();
+    assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.2"]);
+
+    fs::write(&first, service("web", "10.96.0.3")).unwrap();
+    assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.3"]);
+    // What cannot be read leaves the object as it was, and counts once it can.
+    fs::File::options().write(true).open(&second).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    fs::remove_file(&first).unwrap();
+    let (events, problems) = rescan(&mut directory);
+    assert_eq!((events.len(), problems.len()), (0, 1), "{problems:?}");
+    fs::write(&second, service("web", "10.96.0.2")).unwrap();
+    assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.2"]);
+}
+
+#[test]
+fn a_removed_subdirectory_removes_its_objects() {
+    let dir = tempdir().unwrap();
+    let sub = dir.path().join("x/y");
+    fs::create_dir_all(&sub).unwrap();
+    fs::write(sub.join("a.yaml"), service("a", "10.96.0.1")).unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    assert_eq!(rescan(&mut directory).0, ["+demo/a 10.96.0.1"]);
+    fs::remove_dir_all(dir.path().join("x")).unwrap();
+    assert_eq!(rescan(&mut directory), (vec!["-demo/a".into()], vec![]));
+}
+
+#[test]
+fn a_scan_that_is_interrupted_is_completed_by_the_next() {
+    let dir = tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
+    fs::write(dir.path().join("b.yaml"), service("b", "10.96.0.2")).unwrap();
+    let mut directory = Directory::new(dir.path(), ConvertOptions::default());
+    let left = std::cell::Cell::new(2);
+    let (end, events, _) = scan(&mut directory, &|| left.replace(left.get() - 1) > 1);
+    assert_eq!((end, events), (End::Interrupted, vec!["+demo/a 10.96.0.1".into()]));
+    assert_eq!(rescan(&mut directory).0, ["+demo/b 10.96.0.2"]);
+}

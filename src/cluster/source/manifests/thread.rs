@@ -1,0 +1,288 @@
+//! The thread that reads a manifest directory and its changes.
+//!
+//! Takes a directory, sends [`Event`]s to a channel and logs problems. Ends when its [`Handle`] is dropped, or at the first event after
+//! the receiver is gone.
+//!
+//! Invariants: a directory is monitored before it is read; [`Event::InitialListDone`] comes after the first complete scan and never
+//! without one, so an unreadable directory does not look like an empty one.
+
+use std::cell::OnceCell;
+use std::convert::Infallible;
+use std::fs;
+use std::io::{PipeReader, PipeWriter, pipe};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tracing::{error, warn};
+
+use super::changes::Monitor;
+use super::directory::{self, Directory, News};
+use super::walk::Visit;
+use super::{ManifestProblem, Severity};
+use crate::source::convert::ConvertOptions;
+use component::logging::duration;
+use component::logging::once::Once;
+use component::supervise::Supervisor;
+use rules::model::Event;
+
+/// How long further changes are awaited after the first: editors and tools make several.
+const SETTLE: Duration = Duration::from_millis(5);
+/// How often a directory that cannot be monitored is scanned.
+const SCAN_INTERVAL: Duration = Duration::from_secs(2);
+/// How long to wait before the next attempt to send while the receiver's queue is full.
+const QUEUE_FULL: Duration = Duration::from_millis(1);
+
+/// A running source. Dropping it stops the source, without waiting for its thread.
+#[derive(Debug)]
+pub struct Handle {
+    /// Closed when it is dropped, which wakes the thread.
+    _stop: PipeWriter,
+}
+
+/// Called for each new problem with the content of an object, with the object's kind ([`ManifestProblem::kind`]).
+pub(crate) type OnRejected = Box<dyn Fn(&'static str) + Send>;
+
+/// Whether a directory can be read.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check(dir: &Path) -> anyhow::Result<()> {
+    fs::read_dir(dir).map(drop).with_context(|| format!("manifest directory {}", dir.display()))
+}
+
+/// Starts to read a directory: all its objects are sent, then [`Event::InitialListDone`], then changes. The supervisor receives a panic
+/// of the thread, and the error after which it cannot go on.
+///
+/// # Errors
+/// The directory cannot be read, or the system has no thread or no descriptors.
+pub fn spawn(
+    dir: PathBuf,
+    options: ConvertOptions,
+    events: SyncSender<Event>,
+    on_rejected: OnRejected,
+    supervisor: &Supervisor,
+) -> anyhow::Result<Handle> {
+    spawn_with(dir, options, events, on_rejected, supervisor, Detection { inotify: true, interval: SCAN_INTERVAL })
+}
+
+/// How changes are detected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Detection {
+    /// Whether inotify is used where that is possible.
+    pub(super) inotify: bool,
+    /// The time between two scans where inotify is not used.
+    pub(super) interval: Duration,
+}
+
+/// [`spawn`] with a choice of how changes are detected.
+pub(super) fn spawn_with(
+    dir: PathBuf,
+    options: ConvertOptions,
+    events: SyncSender<Event>,
+    on_rejected: OnRejected,
+    supervisor: &Supervisor,
+    detection: Detection,
+) -> anyhow::Result<Handle> {
+    check(&dir)?;
+    let (stopped, stop) = pipe().context("pipe of the manifest source")?;
+    let worker = Worker {
+        directory: Directory::new(&dir, options),
+        dir,
+        outlet: Outlet { events, on_rejected, stopped },
+        detection,
+        listed: false,
+        logged_failure: Once::default(),
+    };
+    let body = move || match worker.run() {
+        Err(End::Stopped) => Ok(()),
+        Err(End::Failed(error)) => Err(error),
+    };
+    supervisor.thread("manifests", "the manifest source's thread", body).context("thread of the manifest source")?;
+    Ok(Handle { _stop: stop })
+}
+
+/// Why the thread ends.
+enum End {
+    /// The handle was dropped, or the receiver is gone.
+    Stopped,
+    Failed(anyhow::Error),
+}
+
+enum Wake {
+    Changes,
+    Timeout,
+}
+
+struct Worker {
+    directory: Directory,
+    dir: PathBuf,
+    outlet: Outlet,
+    detection: Detection,
+    /// The initial list was sent.
+    listed: bool,
+    /// The failure to monitor that was logged.
+    logged_failure: Once<()>,
+}
+
+/// Where events and problems go.
+struct Outlet {
+    events: SyncSender<Event>,
+    on_rejected: OnRejected,
+    /// Ends when the handle is dropped.
+    stopped: PipeReader,
+}
+
+impl Worker {
+    fn run(mut self) -> Result<Infallible, End> {
+        let mut monitor = self.rescan()?;
+        loop {
+            let timeout = if monitor.is_some() { None } else { Some(self.detection.interval) };
+            match (self.outlet.wait(monitor.as_ref(), timeout)?, &monitor) {
+                (Wake::Changes, Some(ready)) => {
+                    self.outlet.wait(None, Some(SETTLE))?;
+                    if !self.read_changes(ready)? {
+                        monitor = self.rescan()?;
+                    }
+                }
+                _ => monitor = self.rescan()?,
+            }
+        }
+    }
+
+    /// Scans everything; gives the monitor of it if there can be one.
+    fn rescan(&mut self) -> Result<Option<Monitor>, End> {
+        let mut monitor = self.new_monitor();
+        let mut visit = |visit: Visit<'_>| {
+            if let Some(monitor) = &mut monitor {
+                monitor.add(visit);
+            }
+        };
+        let ended = OnceCell::new();
+        let go_on = || ended.get().is_none() && !has_ended(&self.outlet.stopped);
+        let end = self.directory.rescan(&mut visit, &go_on, &mut |news| self.outlet.publish(news, &ended));
+        ended.into_inner().map_or(Ok(()), Err)?;
+        match end {
+            directory::End::Complete => {}
+            directory::End::Unreadable => return Ok(None),
+            directory::End::Interrupted => return Err(End::Stopped),
+        }
+        if !self.listed {
+            self.listed = true;
+            self.outlet.send(Event::InitialListDone)?;
+        }
+        if let Some((path, error)) = monitor.as_ref().and_then(Monitor::failure) {
+            self.log_failure(path, *error);
+            return Ok(None);
+        }
+        if monitor.is_some() {
+            self.logged_failure.reset();
+        }
+        Ok(monitor)
+    }
+
+    fn new_monitor(&mut self) -> Option<Monitor> {
+        if !self.detection.inotify {
+            return None;
+        }
+        Monitor::new().inspect_err(|error| self.log_failure(&self.dir.clone(), *error)).ok()
+    }
+
+    /// Logs that changes are found by scans, once until monitoring works again.
+    fn log_failure(&mut self, path: &Path, error: Errno) {
+        if self.logged_failure.is_new(()) {
+            let (file, interval) = (path.display(), duration(self.detection.interval));
+            warn!(
+                %file, err = %error, %interval,
+                "Cannot be watched with inotify; the directory is read in intervals instead"
+            );
+        }
+    }
+
+    /// Reads the files that changed; false if a rescan is needed.
+    fn read_changes(&mut self, monitor: &Monitor) -> Result<bool, End> {
+        let Ok(mut changed) = monitor.changed() else { return Ok(false) };
+        if changed.all {
+            return Ok(false);
+        }
+        let readable_again = changed.attributes.into_iter().filter(|file| self.directory.is_unreadable(file));
+        changed.files.extend(readable_again);
+        if changed.files.is_empty() {
+            return Ok(true);
+        }
+        let ended = OnceCell::new();
+        let end = self.directory.refresh(changed.files, &mut |news| self.outlet.publish(news, &ended));
+        ended.into_inner().map_or(Ok(()), Err)?;
+        Ok(end != directory::End::Unreadable)
+    }
+}
+
+impl Outlet {
+    /// Sends or logs what a scan finds. After the first event that could not be sent, which sets `ended`, nothing is sent any more.
+    fn publish(&self, news: News, ended: &OnceCell<End>) {
+        match news {
+            News::Event(_) if ended.get().is_some() => {}
+            News::Event(event) => {
+                if let Err(end) = self.send(event) {
+                    ended.get_or_init(|| end);
+                }
+            }
+            News::Problem(problem) => {
+                log(&problem);
+                problem.kind.into_iter().for_each(&self.on_rejected);
+            }
+        }
+    }
+
+    /// Sends an event; the thread can be stopped while the queue is full.
+    fn send(&self, mut event: Event) -> Result<(), End> {
+        loop {
+            match self.events.try_send(event) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => return Err(End::Stopped),
+                Err(TrySendError::Full(unsent)) => event = unsent,
+            }
+            self.wait(None, Some(QUEUE_FULL))?;
+        }
+    }
+
+    /// Waits until the monitor has reports or the time is up.
+    fn wait(&self, monitor: Option<&Monitor>, timeout: Option<Duration>) -> Result<Wake, End> {
+        // All time-outs are short enough for the conversion.
+        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or_default());
+        let mut fds = vec![PollFd::new(&self.stopped, PollFlags::IN)];
+        fds.extend(monitor.map(|monitor| PollFd::from_borrowed_fd(monitor.as_fd(), PollFlags::IN)));
+        loop {
+            match poll(&mut fds, timeout.as_ref()) {
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(End::Failed(anyhow!("cannot wait for changes of the manifests: {error}"))),
+                Ok(_) if !fds[0].revents().is_empty() => return Err(End::Stopped),
+                Ok(0) => return Ok(Wake::Timeout),
+                Ok(_) => return Ok(Wake::Changes),
+            }
+        }
+    }
+}
+
+/// Whether the other end of a pipe was closed.
+fn has_ended(pipe: &PipeReader) -> bool {
+    let mut fds = [PollFd::new(pipe, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+fn log(problem: &ManifestProblem) {
+    let ManifestProblem { severity, file, document, text, kind: _ } = problem;
+    let (file, document) = (display(file), *document);
+    match severity {
+        Severity::Error => error!(file, document, err = text, "Manifest cannot be used"),
+        Severity::Warning => warn!(file, document, err = text, "Manifest has a part that cannot be used"),
+    }
+}
+
+fn display(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,128 @@
+//! Where the cluster's objects come from: the API server (`api`) or a directory of manifests (`manifests`).
+//!
+//! Takes Kubernetes objects, gives [`Event`]s for the model, and a log line for each part of an object that cannot be used. `objects`
+//! holds the fields that are read of each kind, `convert` makes events of them; both ways share these. Besides [`crate::events`], this
+//! is the only module that names a k8s-openapi type.
+//!
+//! Invariants: bad input loses only itself, and each loss is logged; a manifest whose meaning did not change gives no event.
+
+pub mod api;
+pub mod convert;
+pub mod manifests;
+pub mod objects;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tracing::warn;
+
+use rules::model::{Event, ObjectName};
+
+pub use convert::ConvertOptions;
+
+/// The kinds of objects that both ways read.
+pub const KINDS: [&str; 4] = ["EndpointSlice", "Node", "Service", "ServiceCIDR"];
+
+/// A problem of one object. It costs a part of the object or the whole object, but nothing else.
+///
+/// Prints as `Service demo/web: spec.externalIPs[1]: "300.1.1.1" is not an IP address; ignored`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The object's kind.
+    pub kind: &'static str,
+    /// `namespace/name`, or the name alone where there is no namespace.
+    pub object: String,
+    /// Path of the field, such as `spec.ports[0].port`.
+    pub field: String,
+    /// What is wrong with the field, and what becomes of it.
+    pub text: String,
+}
+
+impl Problem {
+    /// Logs it.
+    fn log(&self) {
+        let Self { kind, object, field, text } = self;
+        let of = |wanted| (*kind == wanted).then_some(&**object);
+        let (service, slice, node, cidr) = (of("Service"), of("EndpointSlice"), of("Node"), of("ServiceCIDR"));
+        warn!(
+            service,
+            endpointSlice = slice,
+            node,
+            serviceCIDR = cidr,
+            field,
+            err = text,
+            "Object has a field that cannot be used"
+        );
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}: {}", self.kind, self.object, self.field, self.text)
+    }
+}
+
+/// The identity of an object: kind and name. The order is that in which the changes of a manifest file are sent that is read again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Key {
+    Node(Arc<str>),
+    ServiceCidr(Arc<str>),
+    Service(ObjectName),
+    Slice(ObjectName),
+}
+
+impl Key {
+    /// The object that an event is about.
+    fn of(event: &Event) -> Option<Self> {
+        Some(match event {
+            Event::ServiceApplied(service) => Self::Service(service.name.clone()),
+            Event::ServiceDeleted(name) => Self::Service(name.clone()),
+            Event::SliceApplied(slice) => Self::Slice(slice.name.clone()),
+            Event::SliceDeleted(name) => Self::Slice(name.clone()),
+            Event::NodeApplied(node) => Self::Node(Arc::clone(&node.name)),
+            Event::NodeDeleted(name) => Self::Node(Arc::clone(name)),
+            Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => Self::ServiceCidr(Arc::clone(name)),
+            Event::ApiServerAt(_) | Event::InitialListDone => return None,
+        })
+    }
+
+    /// The event that deletes the object.
+    fn deletion(&self) -> Event {
+        match self {
+            Self::Node(name) => Event::NodeDeleted(Arc::clone(name)),
+            Self::ServiceCidr(name) => Event::ServiceCidrDeleted(Arc::clone(name)),
+            Self::Service(name) => Event::ServiceDeleted(name.clone()),
+            Self::Slice(name) => Event::SliceDeleted(name.clone()),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(name) => write!(f, "Node {name}"),
+            Self::ServiceCidr(name) => write!(f, "ServiceCIDR {name}"),
+            Self::Service(name) => write!(f, "Service {name}"),
+            Self::Slice(name) => write!(f, "EndpointSlice {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_names_kind_object_and_field() {
+        let problem = Problem {
+            kind: "Service",
+            object: "demo/web".into(),
+            field: "spec.externalIPs[1]".into(),
+            text: "\"300.1.1.1\" is not an IP address; ignored".into(),
+        };
+        assert_eq!(
+            problem.to_string(),
+            "Service demo/web: spec.externalIPs[1]: \"300.1.1.1\" is not an IP address; ignored"
+        );
+    }
+}

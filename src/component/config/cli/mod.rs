@@ -1,0 +1,427 @@
+//! The command line.
+//!
+//! Takes the process's arguments, gives a [`Request`]. The arguments of the commands that look at a node are given by the caller, as an
+//! addition to the command line ([`Commands`]), and go back to it as clap's matches. `table` says which flag sets which field of the
+//! configuration, and which set none. [`Flags::apply`] decides which flags have effect beside `--config`. Invariant: the values of a
+//! [`Flags`] have the type of their flag.
+
+mod documents;
+mod field;
+mod table;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
+
+use super::KUBERNETES_MINOR;
+use super::file::KubeProxyConfiguration;
+use field::go_bool;
+use table::{DEPRECATED, FLAGS, Flag, GLOBAL, GROUPS, OPTIONS, Opt, WITHOUT_EFFECT};
+
+/// The version to report unless `--version=v...` gives another one. Tools read `Kubernetes v1.37.0` from the first line of `--version`,
+/// so the release whose behaviour this program follows comes first; its own version is the build part after `+`, as in semantic
+/// versioning.
+pub(super) const VERSION: &str = concat!("v1.37.0+kube-proxy-nft.", env!("CARGO_PKG_VERSION"));
+
+/// The command that prints the ruleset for manifests.
+const RENDER: &str = "render";
+
+/// The values of each flag that was given, in order.
+#[derive(Debug, Default)]
+pub(super) struct Flags {
+    given: BTreeMap<&'static str, Vec<String>>,
+    /// The version to report instead of our own.
+    version: Option<String>,
+}
+
+/// The flags of the proxy as arguments of another command, which so sees the configuration that a proxy with these flags has.
+#[derive(Debug)]
+pub struct ProxyArgs(pub(super) Flags);
+
+impl clap::Args for ProxyArgs {
+    fn augment_args(command: Command) -> Command {
+        with_flags(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        with_flags(command)
+    }
+}
+
+impl FromArgMatches for ProxyArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let flags = Flags::read(matches);
+        flags.map(Self).map_err(|text| clap::Error::raw(clap::error::ErrorKind::ValueValidation, text))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        Self::from_arg_matches(matches).map(|new| *self = new)
+    }
+}
+
+/// The arguments of `render` besides the flags of the proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct RenderArgs {
+    /// Exit with 1 and name the reason when anything is not used as it was written: an unknown field, a broken object, a Service that
+    /// is left out or loses an address
+    #[arg(long)]
+    pub strict: bool,
+    /// Print what would change on a node if the manifests became those of this directory; exit with 1 if anything would
+    #[arg(long, value_name = "DIR")]
+    pub diff: Option<PathBuf>,
+    /// With --diff: print JSON
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_parser = ["json"], requires = "diff")]
+    pub output: Option<String>,
+}
+
+/// Adds commands to the command line.
+pub(super) type Commands = fn(Command) -> Command;
+
+/// Why the arguments cannot be used: the text to show to the user.
+#[derive(Debug)]
+pub(super) enum ParseError {
+    /// Those of the proxy, or of `render`.
+    OfProxy(String),
+    /// Those of one of the caller's commands.
+    OfCommand(String),
+}
+
+impl From<String> for ParseError {
+    fn from(text: String) -> Self {
+        Self::OfProxy(text)
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// Run the proxy, or what the flags ask for instead.
+    Run(Flags),
+    /// Print the ruleset.
+    Render(Flags, RenderArgs),
+    /// One of the caller's commands, as its matches are those of a subcommand.
+    Command(ArgMatches),
+    /// Print this text: help or version.
+    Print(String),
+}
+
+/// Parses the arguments, the first of which is the program's name.
+///
+/// # Errors
+/// When they are wrong.
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands) -> Result<Request, ParseError> {
+    let args: Vec<OsString> = args.into_iter().map(with_dashes).collect();
+    let matches = match command_line(commands).try_get_matches_from(&args) {
+        Ok(matches) => matches,
+        Err(error) if error.use_stderr() && begins_with_command(&args, commands) => {
+            return Err(ParseError::OfCommand(error.to_string()));
+        }
+        Err(error) if error.use_stderr() => return Err(ParseError::OfProxy(error.to_string())),
+        Err(text) => return Ok(Request::Print(text.to_string())),
+    };
+    let version = match matches.get_many::<String>("version").and_then(Iterator::last) {
+        Some(value) => version_flag(value)?,
+        None => VersionFlag::Unset,
+    };
+    match (version, matches.subcommand()) {
+        (VersionFlag::Print(text), _) => Ok(Request::Print(text)),
+        (_, Some((RENDER, render))) => {
+            let args = RenderArgs::from_arg_matches(render).map_err(|error| error.to_string())?;
+            Ok(Request::Render(Flags::read(render)?, args))
+        }
+        (_, Some((documents::COMPLETION, shell))) => {
+            Ok(Request::Print(documents::completion(command_line(commands), shell)?))
+        }
+        (_, Some((documents::MAN, _))) => Ok(Request::Print(documents::man_page(command_line(commands))?)),
+        (_, Some(_)) => Ok(Request::Command(matches)),
+        (VersionFlag::Report(version), None) => {
+            Ok(Request::Run(Flags { version: Some(version), ..Flags::read(&matches)? }))
+        }
+        (VersionFlag::Unset, None) => Ok(Request::Run(Flags::read(&matches)?)),
+    }
+}
+
+/// Whether the first argument is the name of one of the caller's commands.
+fn begins_with_command(args: &[OsString], commands: Commands) -> bool {
+    let all = commands(Command::new("kube-proxy"));
+    args.get(1).is_some_and(|first| all.get_subcommands().any(|command| first.to_str() == Some(command.get_name())))
+}
+
+/// The meaning of `--version`.
+#[derive(Debug, PartialEq, Eq)]
+enum VersionFlag {
+    /// As if it was not given.
+    Unset,
+    /// Print this text and end.
+    Print(String),
+    /// Run, and report this version in metrics, pages and log.
+    Report(String),
+}
+
+/// The meaning of a value of `--version`.
+///
+/// # Errors
+/// When upstream would not accept the value.
+fn version_flag(value: &str) -> Result<VersionFlag, String> {
+    if value == "raw" {
+        let text = format!("version.Info{{Major:\"1\", Minor:\"{KUBERNETES_MINOR}\", GitVersion:\"{VERSION}\"}}\n");
+        return Ok(VersionFlag::Print(text));
+    }
+    match go_bool(value) {
+        Ok(true) => Ok(VersionFlag::Print(format!("Kubernetes {VERSION}\n"))),
+        Ok(false) => Ok(VersionFlag::Unset),
+        Err(_) if value.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) => {
+            Ok(VersionFlag::Report(value.to_owned()))
+        }
+        Err(_) => {
+            Err(format!("invalid value {value:?} for --version: expected true, raw or a version such as {VERSION}\n"))
+        }
+    }
+}
+
+/// The whole command line.
+pub(super) fn command_line(commands: Commands) -> Command {
+    let version = argument("version", "true|raw|VERSION", true).help(
+        "Print the version and exit; with a version such as v1.36.2 run, and report that one in metrics, pages and log",
+    );
+    let help = || Arg::new("help").short('h').long("help").action(ArgAction::Help).help("Print help and exit");
+    let render = RenderArgs::augment_args(Command::new(RENDER));
+    let render = render.about("Print the ruleset for a directory of manifests, and change nothing");
+    let line = with_flags(Command::new("kube-proxy-nft"))
+        .bin_name("kube-proxy")
+        .args([help().help_heading(GLOBAL), version.help_heading(GLOBAL)])
+        .args_conflicts_with_subcommands(true)
+        .disable_help_subcommand(true)
+        .subcommand(with_flags(render));
+    // Behind the commands, whose own description would take its place.
+    let line = documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink");
+    // The flag of clap has no heading; without it each command needs one of its own.
+    line.disable_help_flag(true).mut_subcommands(|command| command.arg(help()))
+}
+
+/// What the help says about a flag.
+struct Described {
+    name: &'static str,
+    /// Its heading in the help text.
+    group: &'static str,
+    /// The Go type of its value, or the words that it takes.
+    kind: &'static str,
+    /// As Go prints it.
+    default: String,
+    /// Path of the field that it sets, if it sets one.
+    field: Option<&'static str>,
+    /// Whether it counts beside `--config`.
+    with_file: bool,
+    help: &'static str,
+}
+
+/// All flags but `--help` and `--version`, in the order of the help text.
+fn described() -> Vec<Described> {
+    let mut defaults = KubeProxyConfiguration::default();
+    let options = OPTIONS.iter().map(|&Opt { name, kind, default, group, help, with_file, .. }| Described {
+        name,
+        group,
+        kind,
+        default: default.to_owned(),
+        field: None,
+        with_file,
+        help,
+    });
+    let mut all: Vec<Described> = options.collect();
+    all.extend(FLAGS.iter().map(|&Flag { name, path, field, help, group, with_file }| Described {
+        name,
+        group,
+        kind: field.kind(),
+        default: field.show(&mut defaults),
+        field: Some(path),
+        with_file,
+        help,
+    }));
+    all.sort_by_key(|flag| GROUPS.iter().position(|group| *group == flag.group));
+    all
+}
+
+fn with_flags(command: Command) -> Command {
+    let arguments = described().into_iter().map(|flag| {
+        let default = if ["", "[]"].contains(&flag.default.as_str()) {
+            String::new()
+        } else {
+            format!(" (default {})", flag.default)
+        };
+        let argument = argument(flag.name, flag.kind, flag.kind == "bool")
+            .help(format!("{}{default}", flag.help))
+            .help_heading(flag.group);
+        if flag.name == "v" { argument.short('v') } else { argument }
+    });
+    command.args(arguments)
+}
+
+/// Any word can be a value, also one with a dash, as in Go; but a switch takes its value after `=` only.
+fn argument(name: &'static str, kind: &'static str, switch: bool) -> Arg {
+    let argument = Arg::new(name).long(name).action(ArgAction::Append).value_name(kind);
+    if switch {
+        return argument.num_args(0..=1).require_equals(true).default_missing_value("true");
+    }
+    argument.num_args(1).allow_hyphen_values(true)
+}
+
+/// `_` and `-` are interchangeable in the names of flags, not in their values.
+fn with_dashes(arg: OsString) -> OsString {
+    match arg.to_str() {
+        Some(text) if text.starts_with("--") => {
+            let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+            format!("{}{value}", name.replace('_', "-")).into()
+        }
+        _ => arg,
+    }
+}
+
+impl Flags {
+    /// Takes the given values and checks their types.
+    fn read(matches: &ArgMatches) -> Result<Self, String> {
+        let mut flags = Self::default();
+        let names = OPTIONS.iter().map(|option| option.name).chain(FLAGS.iter().map(|flag| flag.name));
+        for name in names {
+            if let Some(values) = matches.get_many::<String>(name) {
+                flags.given.insert(name, values.cloned().collect());
+            }
+        }
+        for option in OPTIONS {
+            let checked = flags.values(option.name).iter().try_for_each(|value| (option.check)(value));
+            checked.map_err(|error| invalid(option.name, flags.values(option.name), &error))?;
+        }
+        let mut scratch = KubeProxyConfiguration::default();
+        flags.set(&mut scratch, |_| true)?;
+        Ok(flags)
+    }
+
+    fn values(&self, name: &str) -> &[String] {
+        self.given.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The value of an option, unless it is empty or not given.
+    pub(super) fn option(&self, name: &str) -> Option<&str> {
+        self.values(name).last().map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Whether a switch of [`OPTIONS`] is on.
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        self.option(name).is_some_and(|value| go_bool(value) == Ok(true))
+    }
+
+    /// The path of the configuration file, if one is to be read.
+    pub(super) fn config_file(&self) -> Option<&str> {
+        self.option("config")
+    }
+
+    fn set(&self, config: &mut KubeProxyConfiguration, counts: fn(&table::Flag) -> bool) -> Result<(), String> {
+        for flag in FLAGS.iter().filter(|flag| counts(flag)) {
+            let values = self.values(flag.name);
+            flag.field.set(config, values).map_err(|error| invalid(flag.name, values, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Applies the flags to the configuration. With a file, only those that override it upstream.
+    ///
+    /// # Errors
+    /// None in practice: the types were checked when the flags were read.
+    pub(super) fn apply(&self, config: &mut KubeProxyConfiguration) -> Result<(), String> {
+        let from_file = std::mem::take(&mut config.hostname_override);
+        if self.config_file().is_some() {
+            self.set(config, |flag| flag.with_file)?;
+        } else {
+            self.set(config, |_| true)?;
+            self.apply_ports(config);
+        }
+        // An empty name means that the flag was not given.
+        if config.hostname_override.is_empty() {
+            config.hostname_override = from_file;
+        }
+        Ok(())
+    }
+
+    /// Completes addresses without a port from the port flags. A port of 0 switches a server off, except with `--write-config-to`, as
+    /// upstream.
+    fn apply_ports(&self, config: &mut KubeProxyConfiguration) {
+        let ports = self.option("write-config-to").is_none();
+        let of = |name| self.option(name).filter(|_| ports).and_then(|port| port.parse::<u16>().ok());
+        let (healthz, metrics) = (of("healthz-port"), of("metrics-port"));
+        append_port(&mut config.healthz_bind_address, healthz);
+        append_port(&mut config.metrics_bind_address, metrics);
+        config.fill_defaults();
+        for (address, port) in
+            [(&mut config.healthz_bind_address, healthz), (&mut config.metrics_bind_address, metrics)]
+        {
+            if port == Some(0) {
+                address.clear();
+            }
+        }
+    }
+
+    /// A warning for each flag that was given, and that has no effect or is deprecated.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let given = described().into_iter().filter(|flag| !self.values(flag.name).is_empty());
+        given.filter_map(|flag| self.warning(&flag)).collect()
+    }
+
+    fn warning(&self, flag: &Described) -> Option<String> {
+        let name = flag.name;
+        if flag.help.starts_with(WITHOUT_EFFECT) {
+            return Some(format!("--{name} has no effect in this program: take the flag away"));
+        }
+        // Both port flags end in the same way.
+        let successor = name.replace("port", "bind-address");
+        match flag.field {
+            _ if flag.with_file || self.config_file().is_none() => flag
+                .help
+                .starts_with(DEPRECATED)
+                .then(|| format!("--{name} is deprecated: use --{successor} with the port")),
+            Some(field) => Some(format!("--{name} has no effect beside --config: set {field} in the file")),
+            None => {
+                let field = FLAGS.iter().find(|flag| flag.name == successor).map_or("", |flag| flag.path);
+                Some(format!("--{name} has no effect beside --config: set {field} in the file"))
+            }
+        }
+    }
+
+    /// The version to report.
+    pub(super) fn version(&self) -> &str {
+        self.version.as_deref().unwrap_or(VERSION)
+    }
+
+    /// Every flag with its value as Go prints it, sorted by name, for `/flagz`.
+    pub(super) fn shown(&self) -> Vec<(String, String)> {
+        let option = |option: &Opt| {
+            let value = match self.values(option.name).last() {
+                Some(value) if option.default == "false" => go_bool(value).unwrap_or(false).to_string(),
+                Some(value) => value.clone(),
+                None => option.default.to_owned(),
+            };
+            (option.name.to_owned(), value)
+        };
+        let mut config = KubeProxyConfiguration::default();
+        // The types were checked when the flags were read.
+        let _ = self.set(&mut config, |_| true);
+        let mut all: Vec<_> = OPTIONS.iter().map(option).collect();
+        all.extend(FLAGS.iter().map(|flag| (flag.name.to_owned(), flag.field.show(&mut config))));
+        all.push(("version".to_owned(), self.version.clone().unwrap_or_else(|| "false".to_owned())));
+        all.sort();
+        all
+    }
+}
+
+fn append_port(address: &mut String, port: Option<u16>) {
+    if let (Ok(ip), Some(port)) = (address.parse(), port) {
+        *address = std::net::SocketAddr::new(ip, port).to_string();
+    }
+}
+
+fn invalid(name: &str, values: &[String], error: &str) -> String {
+    format!("invalid value {:?} for --{name}: {error}\n", values.join(","))
+}
+
+#[cfg(test)]
+mod tests;

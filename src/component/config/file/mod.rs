@@ -1,0 +1,182 @@
+//! `KubeProxyConfiguration`, version `kubeproxy.config.k8s.io/v1alpha1`, field by field as upstream defines it.
+//!
+//! Takes the text of a file (YAML or JSON), gives the struct with upstream's defaults filled in. No value is checked
+//! here: `validate` finds those that are wrong. Invariants: `Default` is upstream's default configuration, and is
+//! what an empty file gives; serialising and decoding again gives the same struct.
+
+mod decode;
+mod logging;
+mod sections;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::duration::GoDuration;
+
+pub use decode::{DecodeError, Decoded, decode};
+pub(crate) use logging::{LoggingSection, Quantity, VmoduleItem};
+pub(crate) use sections::{ClientConnection, Iptables, Nftables, TableOwnership, Winkernel};
+pub use sections::{Conntrack, Counters, Flowtable, Ipvs, RulesetLayout, Scheduler, SchedulerHash};
+
+/// The only API version there is.
+pub(crate) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+/// The only kind of that version.
+pub(crate) const KIND: &str = "KubeProxyConfiguration";
+
+/// Port of the healthz server where an address names none.
+pub(crate) const HEALTHZ_PORT: u16 = 10256;
+/// Port of the metrics server where an address names none.
+pub(crate) const METRICS_PORT: u16 = 10249;
+
+/// The configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default = "KubeProxyConfiguration::unset")]
+pub struct KubeProxyConfiguration {
+    /// [`API_VERSION`].
+    pub(crate) api_version: String,
+    /// [`KIND`].
+    pub(crate) kind: String,
+    /// Feature gates by name.
+    pub(crate) feature_gates: BTreeMap<String, bool>,
+    /// How to reach the API server.
+    pub(crate) client_connection: ClientConnection,
+    /// Log format and verbosity.
+    pub(crate) logging: LoggingSection,
+    /// The node's name; empty: the operating system's host name (M1).
+    pub(crate) hostname_override: String,
+    /// Overrides the node's primary IP and primary family unless unspecified (M6); nothing is bound to it.
+    pub(crate) bind_address: String,
+    /// `IP:port` of the healthz server.
+    pub(crate) healthz_bind_address: String,
+    /// `IP:port` of the metrics server.
+    pub(crate) metrics_bind_address: String,
+    /// Whether a failing healthz or metrics listener ends the process (O8).
+    pub(crate) bind_address_hard_fail: bool,
+    /// Adds profiling handlers to the metrics server.
+    pub(crate) enable_profiling: bool,
+    /// `<major>.<minor>` of which hidden metrics are shown; only the previous minor.
+    pub(crate) show_hidden_metrics_for_version: String,
+    /// The proxy mode.
+    pub(crate) mode: String,
+    /// Settings of the iptables mode; not used.
+    pub(crate) iptables: Iptables,
+    /// Settings of the ipvs mode; not used.
+    pub(crate) ipvs: Ipvs,
+    /// Settings of the nftables mode.
+    pub(crate) nftables: Nftables,
+    /// Settings of the Windows kernel mode; not used.
+    pub(crate) winkernel: Winkernel,
+    /// How traffic of local pods is recognised; empty: ClusterCIDR.
+    pub(crate) detect_local_mode: String,
+    /// Parameters of the interface modes of `detectLocalMode`.
+    pub(crate) detect_local: DetectLocalSection,
+    /// The pods' CIDRs, comma-separated.
+    #[serde(rename = "clusterCIDR")]
+    pub(crate) cluster_cidr: String,
+    /// The addresses that accept node ports: CIDRs, `primary`, `localhost`, `all`, in any combination.
+    pub(crate) node_port_addresses: Vec<String>,
+    /// Written to `/proc/self/oom_score_adj`.
+    #[serde(rename = "oomScoreAdj")]
+    pub(crate) oom_score_adj: i32,
+    /// Connection tracking sysctls.
+    pub(crate) conntrack: Conntrack,
+    /// Resync period of the informers.
+    pub(crate) config_sync_period: GoDuration,
+    /// Not used by any mode.
+    pub(crate) port_range: String,
+    /// Not used on Linux.
+    pub(crate) windows_run_as_service: bool,
+}
+
+/// The `detectLocal` section.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct DetectLocalSection {
+    /// The bridge that pods are attached to, for mode BridgeInterface.
+    pub(crate) bridge_interface: String,
+    /// What the names of pod interfaces start with, for mode InterfaceNamePrefix.
+    pub(crate) interface_name_prefix: String,
+}
+
+impl Default for KubeProxyConfiguration {
+    fn default() -> Self {
+        let mut config = Self::unset();
+        config.fill_defaults();
+        config
+    }
+}
+
+impl KubeProxyConfiguration {
+    /// The meaning of a file without fields. Defaults that depend on other fields are filled in when these are known.
+    fn unset() -> Self {
+        Self {
+            api_version: API_VERSION.to_owned(),
+            kind: KIND.to_owned(),
+            feature_gates: BTreeMap::new(),
+            client_connection: ClientConnection::default(),
+            logging: LoggingSection::default(),
+            hostname_override: String::new(),
+            bind_address: String::new(),
+            healthz_bind_address: String::new(),
+            metrics_bind_address: String::new(),
+            bind_address_hard_fail: false,
+            enable_profiling: false,
+            show_hidden_metrics_for_version: String::new(),
+            mode: String::new(),
+            iptables: Iptables::default(),
+            ipvs: Ipvs::default(),
+            nftables: Nftables::default(),
+            winkernel: Winkernel::default(),
+            detect_local_mode: String::new(),
+            detect_local: DetectLocalSection::default(),
+            cluster_cidr: String::new(),
+            node_port_addresses: Vec::new(),
+            oom_score_adj: -999,
+            conntrack: Conntrack::default(),
+            config_sync_period: GoDuration::ZERO,
+            port_range: String::new(),
+            windows_run_as_service: false,
+        }
+    }
+
+    /// Replaces what upstream takes for "not set": empty strings and zero numbers of some fields. Idempotent.
+    pub(crate) fn fill_defaults(&mut self) {
+        self.client_connection.fill_defaults();
+        self.logging.fill_defaults();
+        self.iptables.fill_defaults();
+        self.ipvs.fill_defaults();
+        self.nftables.fill_defaults();
+        fill_duration(&mut self.config_sync_period, GoDuration::from_secs(15 * 60));
+        fill_text(&mut self.bind_address, "0.0.0.0");
+        let (any, loopback) =
+            if self.bind_address.contains(':') { ("[::]", "[::1]") } else { ("0.0.0.0", "127.0.0.1") };
+        fill_address(&mut self.healthz_bind_address, any, HEALTHZ_PORT);
+        fill_address(&mut self.metrics_bind_address, loopback, METRICS_PORT);
+    }
+}
+
+fn fill_text(field: &mut String, default: &str) {
+    if field.is_empty() {
+        default.clone_into(field);
+    }
+}
+
+fn fill_duration(field: &mut GoDuration, default: GoDuration) {
+    if field.is_zero() {
+        *field = default;
+    }
+}
+
+/// Gives an address its default host when empty, and its default port when it is an IP alone.
+fn fill_address(field: &mut String, host: &str, port: u16) {
+    if field.is_empty() {
+        *field = format!("{host}:{port}");
+    } else if let Ok(ip) = field.parse::<IpAddr>() {
+        *field = std::net::SocketAddr::new(ip, port).to_string();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The configuration as text for others: the file of `--write-config-to` and the body of `/configz`.
+//!
+//! Takes a decoded configuration file with the flags applied, gives v1alpha1 text in upstream's form: keys in alphabetical order, fields
+//! that upstream marks with `omitempty` are left out when they are empty, and the settings that all modes share stand in the `nftables`
+//! section only. Invariant: the text decodes to a configuration with the same meaning.
+
+use serde_json::{Map, Value, json};
+
+use super::file::KubeProxyConfiguration;
+
+/// The body of `/configz`: one object, keyed by the group of the API.
+///
+/// # Errors
+/// None in practice: every value is a number, a text or a list of these.
+pub(super) fn configz(file: &KubeProxyConfiguration) -> Result<String, String> {
+    let document = document(file).map_err(|error| error.to_string())?;
+    Ok(json!({ "kubeproxy.config.k8s.io": document }).to_string())
+}
+
+/// The text of `--write-config-to`.
+///
+/// # Errors
+/// As [`configz`].
+pub(super) fn yaml(file: &KubeProxyConfiguration) -> Result<String, String> {
+    let document = document(file).map_err(|error| error.to_string())?;
+    // One line for each field, however long its value is.
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(&document, options).map_err(|error| error.to_string())
+}
+
+/// The configuration with the defaults that depend on the platform.
+fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
+    let mut file = file.clone();
+    file.mode = "nftables".to_owned();
+    if file.detect_local_mode.is_empty() {
+        file.detect_local_mode = "ClusterCIDR".to_owned();
+    }
+    if file.node_port_addresses.is_empty() {
+        file.node_port_addresses = vec!["primary".to_owned()];
+    }
+    let mut document = serde_json::to_value(&file)?;
+    // Through text, so that the digits are those of the 32 bits and not of 64.
+    let qps: f64 = file.client_connection.qps.to_string().parse().unwrap_or_default();
+    document["clientConnection"]["qps"] = qps.to_string().parse::<i64>().map_or(json!(qps), Value::from);
+    for section in ["iptables", "ipvs"] {
+        document[section]["syncPeriod"] = json!("0s");
+        document[section]["minSyncPeriod"] = json!("0s");
+    }
+    document["iptables"]["masqueradeAll"] = json!(false);
+    null_if_empty(&mut document["ipvs"]["excludeCIDRs"]);
+    omit_empty(&mut document);
+    Ok(sorted(document))
+}
+
+/// Go writes a list that is not set as null.
+fn null_if_empty(list: &mut Value) {
+    if list.as_array().is_some_and(Vec::is_empty) {
+        *list = Value::Null;
+    }
+}
+
+/// Drops the fields that upstream's types mark with `omitempty`.
+fn omit_empty(document: &mut Value) {
+    for (path, field) in [
+        ("", "featureGates"),
+        ("", "windowsRunAsService"),
+        ("/logging", "format"),
+        ("/logging", "vmodule"),
+        ("/logging/options/text", "splitStream"),
+        ("/logging/options/json", "splitStream"),
+    ] {
+        if let Some(fields) = document.pointer_mut(path).and_then(Value::as_object_mut)
+            && fields.get(field).is_some_and(is_empty)
+        {
+            fields.remove(field);
+        }
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::String(text) => text.is_empty(),
+        other => *other == json!(false),
+    }
+}
+
+/// The keys in alphabetical order, whatever order the maps of the JSON library keep.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.into_iter().map(|(name, value)| (name, sorted(value))).collect();
+            fields.sort_by(|a, b| a.0.cmp(&b.0));
+            Value::Object(Map::from_iter(fields))
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::super::{Invocation, load};
+    use super::*;
+
+    fn written(args: &[&str]) -> String {
+        let args = ["kube-proxy", "--write-config-to=out"].iter().chain(args).map(OsString::from);
+        match load(args).unwrap() {
+            Invocation::WriteConfig { path, text, .. } if path.as_os_str() == "out" => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_written_with_upstreams_fields_in_upstreams_order() {
+        assert_eq!(written(&["--proxy-mode=nftables"]), include_str!("testdata/defaults.yaml"));
+    }
+
+    #[test]
+    fn kubeadms_file_is_written_with_the_defaults_filled_in() {
+        let text = written(&["--config", concat!(env!("CARGO_MANIFEST_DIR"), "/config/testdata/kubeadm.yaml")]);
+        let expected = include_str!("testdata/defaults.yaml")
+            .replace("clusterCIDR: \"\"", "clusterCIDR: 10.244.0.0/16")
+            .replace("kubeconfig: \"\"", "kubeconfig: /var/lib/kube-proxy/kubeconfig.conf");
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_is_written_reads_back_and_is_written_the_same() {
+        let long = format!("--kubeconfig=/{}", "a b: ".repeat(40));
+        let first = written(&[
+            "--proxy-mode=nftables",
+            "--kube-api-qps=0.1",
+            "--masquerade-all",
+            "--relist-removal-limit=75",
+            "--service-elements-limit=0",
+            "--feature-gates=A=true",
+            "--nodeport-addresses=10.0.0.0/8",
+            "--healthz-bind-address=[::]:1",
+            "--ipvs-exclude-cidrs=10.0.0.0/8",
+            &long,
+        ]);
+        for line in ["  qps: 0.1\n", "  relistRemovalLimit: 75\n  rulesetLayout: maps\n", "  serviceElementsLimit: 0\n"]
+        {
+            assert!(first.contains(line), "{first}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &first).unwrap();
+        assert_eq!(written(&["--config", file.path().to_str().unwrap()]), first);
+    }
+
+    /// A reader of YAML 1.1, as Go's, takes some plain words for numbers and booleans.
+    #[test]
+    fn texts_that_look_like_other_types_are_quoted() {
+        let texts = [
+            "",
+            "0",
+            "1.35",
+            "1e3",
+            "0x10",
+            "no",
+            "On",
+            "~",
+            "null",
+            "1_000",
+            "1:20",
+            "2026-01-01",
+            "::",
+            "[::]:1",
+            "a: b",
+            "-1",
+        ];
+        for text in texts {
+            let file = KubeProxyConfiguration { port_range: text.to_owned(), ..KubeProxyConfiguration::default() };
+            let written = yaml(&file).unwrap();
+            let line = written.lines().find_map(|line| line.strip_prefix("portRange: ")).unwrap();
+            assert!(line.starts_with(['"', '\'']), "{line}");
+            let read: Value = serde_saphyr::from_str(&written).unwrap();
+            assert_eq!(read["portRange"], text);
+        }
+    }
+
+    #[test]
+    fn configz_is_keyed_by_the_group() {
+        let body: Value = serde_json::from_str(&configz(&KubeProxyConfiguration::default()).unwrap()).unwrap();
+        let object = &body["kubeproxy.config.k8s.io"];
+        assert_eq!(object["kind"], "KubeProxyConfiguration");
+        assert_eq!(object["apiVersion"], "kubeproxy.config.k8s.io/v1alpha1");
+        assert_eq!(object["nodePortAddresses"], json!(["primary"]));
+        assert_eq!(object["clientConnection"]["qps"], json!(5));
+        assert_eq!(object["iptables"]["syncPeriod"], "0s");
+        assert_eq!(object["nftables"]["syncPeriod"], "30s");
+        assert_eq!(
+            (&object["nftables"]["tableOwnership"], &object["nftables"]["counters"]),
+            (&json!("off"), &json!("off"))
+        );
+    }
+}

@@ -1,0 +1,296 @@
+//! Tests of the whole way from arguments to [`Config`].
+
+use std::io::Write;
+
+use tempfile::NamedTempFile;
+
+use super::*;
+
+const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+fn file(body: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    write!(file, "{HEADER}{body}").unwrap();
+    file
+}
+
+fn load_with(args: &[&str]) -> Result<Invocation, Error> {
+    load(std::iter::once("kube-proxy").chain(args.iter().copied()).map(OsString::from))
+}
+
+fn run(args: &[&str]) -> Config {
+    match load_with(args).unwrap() {
+        Invocation::Run(config) => config,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn run_file(body: &str, args: &[&str]) -> Config {
+    let file = file(body);
+    let mut all = vec!["--config", file.path().to_str().unwrap()];
+    all.extend(args);
+    run(&all)
+}
+
+fn os_hostname() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase()
+}
+
+#[test]
+fn defaults_without_file_or_flags() {
+    let config = run(&["--proxy-mode=nftables"]);
+    let expected = Config {
+        node_name: os_hostname(),
+        manifests: None,
+        sync_period: Duration::from_secs(30),
+        min_sync_period: Duration::from_secs(1),
+        masquerade_bit: 14,
+        masquerade_all: false,
+        ruleset_layout: RulesetLayout::Maps,
+        endpoint_chains: true,
+        flowtable: Flowtable::Off,
+        counters: Counters::Off,
+        scheduler: Scheduler::Random,
+        scheduler_hash: SchedulerHash::Source,
+        maglev_table_size: 1021,
+        endpoint_maps: 1,
+        metrics_services_limit: 100,
+        detect_local: DetectLocal::ClusterCidr { v4: None, v6: None },
+        node_port_addresses: NodePortAddresses::PRIMARY,
+        bind_address: "0.0.0.0".parse().unwrap(),
+        metrics_bind_address: "127.0.0.1:10249".parse().unwrap(),
+        healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
+        bind_address_hard_fail: false,
+        own_tables: false,
+        relist_removal_limit: 90,
+        service_elements_limit: 100_000,
+        allow_service_external_ips: true,
+        client: Client {
+            kubeconfig: None,
+            master: None,
+            accept: "application/vnd.kubernetes.protobuf,application/json".into(),
+        },
+        localhost_node_ports: false,
+        mode_warning: None,
+        conntrack: Conntrack {
+            max_per_core: 32_768,
+            min: 131_072,
+            tcp_established: Some(Duration::from_secs(24 * 3600)),
+            tcp_close_wait: Some(Duration::from_secs(3600)),
+            tcp_be_liberal: false,
+            udp: None,
+            udp_stream: None,
+        },
+        oom_score_adj: -999,
+        profiling: false,
+        version: cli::VERSION.to_owned(),
+        config_file: None,
+        flagz: true,
+        statusz: true,
+        features: vec![
+            Feature { name: "AllowServiceExternalIPs", stage: Stage::Stable, enabled: true },
+            Feature { name: "ComponentFlagz", stage: Stage::Beta, enabled: true },
+            Feature { name: "ComponentStatusz", stage: Stage::Beta, enabled: true },
+            Feature { name: "KubeProxyIPVS", stage: Stage::Deprecated, enabled: true },
+            Feature { name: "KubeProxyNFTablesLocalhostNodePorts", stage: Stage::Alpha, enabled: false },
+            Feature { name: "MultiCIDRServiceAllocator", stage: Stage::Stable, enabled: true },
+            Feature { name: "NFTablesNetlink", stage: Stage::Beta, enabled: true },
+            Feature { name: "NativeHistograms", stage: Stage::Alpha, enabled: false },
+            Feature { name: "PreferSameTrafficDistribution", stage: Stage::Stable, enabled: true },
+        ],
+        configz: config.configz.clone(), // compared in the tests of `output`
+        flags: config.flags.clone(),     // compared in the tests of `cli`
+        logging: LoggingConfig { flush_every: Duration::from_secs(5), ..LoggingConfig::default() },
+        warnings: Vec::new(),
+    };
+    assert_eq!(config, expected);
+}
+
+/// A configuration as the conformance cases write it.
+#[test]
+fn the_file_of_a_conformance_case_works() {
+    let body = serde_json::json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": "nftables",
+        "clientConnection": {"kubeconfig": "", "contentType": "application/json", "qps": 1000, "burst": 2000},
+        "hostnameOverride": "Node-1", "clusterCIDR": "10.244.0.0/16,fd00:10:244::/56", "detectLocalMode": "",
+        "detectLocal": {"bridgeInterface": "", "interfaceNamePrefix": ""},
+        "nodePortAddresses": [],
+        "nftables": {"masqueradeAll": true, "syncPeriod": "10s", "minSyncPeriod": "10ms"},
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "oomScoreAdj": 0, "featureGates": {},
+        "metricsBindAddress": "127.0.0.1:10249", "healthzBindAddress": "127.0.0.1:10256"
+    });
+    let file = NamedTempFile::new().unwrap();
+    fs::write(file.path(), serde_json::to_string_pretty(&body).unwrap()).unwrap();
+    let config = run(&["--config", file.path().to_str().unwrap(), "--manifests", "/some/dir"]);
+    assert_eq!(config.node_name, "node-1");
+    assert_eq!(config.manifests, Some(PathBuf::from("/some/dir")));
+    assert_eq!(config.sync_period, Duration::from_secs(10));
+    assert_eq!(config.min_sync_period, Duration::from_millis(10));
+    assert!(config.masquerade_all);
+    let (v4, v6) = ("10.244.0.0/16".parse().ok(), "fd00:10:244::/56".parse().ok());
+    assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4, v6 });
+    assert_eq!(config.node_port_addresses, NodePortAddresses::PRIMARY);
+    assert_eq!(config.healthz_bind_address, "127.0.0.1:10256".parse().ok());
+    assert_eq!(config.warnings, [""; 0]);
+}
+
+#[test]
+fn with_a_file_only_few_flags_count() {
+    let body = "mode: nftables\nhostnameOverride: from-file\nclusterCIDR: 10.0.0.0/8\nlogging: {verbosity: 2}\n";
+    let config = run_file(
+        body,
+        &[
+            "--hostname-override=from-flag",
+            "--manifests=dir",
+            "-v=5",
+            "--logging-format=json",
+            "--proxy-mode=iptables",
+            "--cluster-cidr=192.168.0.0/16",
+            "--detect-local-mode=NodeCIDR",
+            "--nodeport-addresses=127.0.0.0/8",
+            "--masquerade-all",
+            "--metrics-bind-address=192.0.2.1:1",
+        ],
+    );
+    // `--hostname-override`, the logging flags and this program's own flags take precedence over the file.
+    assert_eq!(config.node_name, "from-flag");
+    assert_eq!(config.manifests, Some(PathBuf::from("dir")));
+    assert_eq!((config.logging.format, config.logging.verbosity), (LogFormat::Json, 5));
+    // Other flags have no effect beside a file, and a warning names each.
+    assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
+    assert_eq!(config.node_port_addresses, NodePortAddresses::PRIMARY);
+    assert!(!config.masquerade_all);
+    assert_eq!(config.metrics_bind_address, "127.0.0.1:10249".parse().unwrap());
+    let fields =
+        ["mode", "clusterCIDR", "detectLocalMode", "nodePortAddresses", "nftables.masqueradeAll", "metricsBindAddress"];
+    assert_eq!(config.warnings.len(), fields.len(), "{:?}", config.warnings);
+    for field in fields {
+        let end = format!(" has no effect beside --config: set {field} in the file");
+        assert!(config.warnings.iter().any(|text| text.ends_with(&end)), "{field}: {:?}", config.warnings);
+    }
+}
+
+#[test]
+fn what_flags_leave_open_comes_from_the_file() {
+    let config = run_file("mode: nftables\nhostnameOverride: from-file\nlogging: {verbosity: 2, format: json}\n", &[]);
+    assert_eq!(config.node_name, "from-file");
+    assert_eq!((config.logging.format, config.logging.verbosity), (LogFormat::Json, 2));
+}
+
+#[test]
+fn unknown_fields_end_up_in_the_warnings() {
+    let config = run_file("mode: nftables\nnftables: {masqueradBit: 3}\n", &[]);
+    assert_eq!(config.warnings, ["unknown field nftables.masqueradBit in the configuration file is ignored"]);
+}
+
+#[test]
+fn errors_say_which_file_and_field() {
+    let error = load_with(&["--config=/no/such/file"]).unwrap_err();
+    assert_eq!(error.to_string(), "cannot read the configuration file /no/such/file");
+    let bad = file("nftables: {masqueradeBit: x}");
+    let error = load_with(&["--config", bad.path().to_str().unwrap()]).unwrap_err();
+    let Error::Decode { source, .. } = &error else { panic!("{error:?}") };
+    assert!(source.to_string().starts_with("nftables.masqueradeBit: "), "{source}");
+    let error = load_with(&["--proxy-mode=nftables", "--cluster-cidr=x", "--logging-format=xml"]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the configuration is not valid:\n  \
+         clusterCIDR: must be a CIDR such as 10.244.0.0/16, not \"x\"\n  \
+         logging.format: must be \"text\" or \"json\", not \"xml\""
+    );
+    assert!(matches!(load_with(&["--nonsense"]), Err(Error::Usage(_))));
+}
+
+#[test]
+fn render_needs_manifests() {
+    let args = ["render", "--proxy-mode=nftables", "--hostname-override=n1"];
+    assert!(matches!(load_with(&args), Err(Error::Usage(text)) if text.contains("--manifests")));
+    let with_manifests = [&args[..], &["--manifests=dir"]].concat();
+    let Invocation::Render { config, is_named: true, .. } = load_with(&with_manifests).unwrap() else { panic!() };
+    assert_eq!((config.node_name.as_str(), config.manifests), ("n1", Some(PathBuf::from("dir"))));
+    let unnamed = load_with(&["render", "--proxy-mode=nftables", "--manifests=dir"]).unwrap();
+    assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));
+}
+
+// Of several flags that say what to do, the first in upstream's order counts (P3).
+#[test]
+fn what_to_do_follows_upstreams_order() {
+    // The order is `--write-config-to`, `--cleanup`, `--init-only`, run (P3).
+    let name = "--proxy-mode=nftables";
+    assert!(matches!(load_with(&[name, "--init-only"]), Ok(Invocation::InitOnly(_))));
+    assert!(matches!(load_with(&[name, "--init-only", "--cleanup"]), Ok(Invocation::Cleanup { force: false, .. })));
+    assert!(matches!(load_with(&["--cleanup", "--cleanup-force"]), Ok(Invocation::Cleanup { force: true, .. })));
+    assert!(matches!(load_with(&[name, "--cleanup-force"]), Err(Error::Usage(text)) if text.contains("--cleanup,")));
+    let args = [name, "--init-only", "--cleanup", "--write-config-to=f"];
+    assert!(matches!(load_with(&args), Ok(Invocation::WriteConfig { .. })));
+    assert!(matches!(load_with(&["--cleanup", "--oom-score-adj=2000"]), Err(Error::Invalid(_))));
+    // Without a metrics address there is no start, as upstream.
+    assert!(matches!(load_with(&[name, "--metrics-port=0"]), Err(Error::Invalid(_))));
+    assert_eq!(run(&[name, "--healthz-port=0"]).healthz_bind_address, None);
+}
+
+// New content is checked (O5).
+// Files of Kubernetes 1.36 and 1.37 as other programs write them, whatever mode they have (P1, P2, P12).
+#[test]
+fn files_of_clusters_are_taken_and_run_nftables() {
+    let warned = |mode: &str| format!("mode is {mode:?}, which this kube-proxy does not have: it runs nftables");
+    for (file, warning) in [
+        ("kubeadm.yaml", Some("mode is not set: upstream kube-proxy then runs iptables".to_owned())),
+        ("kubeadm-1.37.yaml", Some(warned("iptables"))),
+        ("kind.yaml", Some(warned("iptables"))),
+        ("ipvs.yaml", Some(warned("ipvs"))),
+        ("localhost-1.37.yaml", None),
+    ] {
+        let path = format!("{}/config/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
+        let config = run(&["--config", &path]);
+        check_content(&fs::read(&path).unwrap()).unwrap();
+        match warning {
+            Some(start) => assert!(config.mode_warning.unwrap().starts_with(&start), "{file}: {start}"),
+            None => assert_eq!((config.mode_warning, config.warnings), (None, Vec::new()), "{file}"),
+        }
+        assert!(config.configz.contains("\"mode\":\"nftables\""), "{file}: {}", config.configz);
+    }
+}
+
+// k3s and RKE2 have no file: these are the flags that they give their kube-proxy (P1, P12).
+#[test]
+fn flags_of_k3s_and_rke2_are_taken() {
+    let common = [
+        "--conntrack-max-per-core=0",
+        "--conntrack-tcp-timeout-close-wait=0s",
+        "--conntrack-tcp-timeout-established=0s",
+        "--healthz-bind-address=127.0.0.1",
+        "--hostname-override=node-1",
+        "--proxy-mode=iptables",
+    ];
+    let k3s = ["--cluster-cidr=10.42.0.0/16", "--kubeconfig=/var/lib/rancher/k3s/agent/kubeproxy.kubeconfig"];
+    let rke2 = [
+        "--cluster-cidr=10.42.0.0/16,2001:cafe:42::/56",
+        "--kubeconfig=/var/lib/rancher/rke2/agent/kubeproxy.kubeconfig",
+        "--feature-gates=NFTablesProxyMode=true",
+        "--nodeport-addresses=primary,localhost",
+    ];
+    for own in [&k3s[..], &rke2] {
+        let config = run(&[&common[..], own].concat());
+        assert_eq!((config.node_name.as_str(), config.conntrack.max_per_core), ("node-1", 0));
+        assert!(config.mode_warning.unwrap().starts_with("mode is \"iptables\""), "{own:?}");
+        assert_eq!(config.node_port_addresses.ranges.len(), if own.len() > 2 { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn new_content_is_checked() {
+    assert_eq!(check_content(format!("{HEADER}mode: nftables\n").as_bytes()), Ok(()));
+    let error = check_content(format!("{HEADER}mode: userspace\noomScoreAdj: 2000\n").as_bytes()).unwrap_err();
+    assert!(error.contains("mode: ") && error.contains("oomScoreAdj: "), "{error}");
+    assert!(check_content(b"mode: [").is_err());
+    assert!(check_content(b"\xff").is_err());
+}
+
+#[test]
+fn version_is_printed() {
+    let Invocation::Print(text) = load_with(&["--version"]).unwrap() else { panic!() };
+    assert_eq!(text, format!("Kubernetes v1.37.0+kube-proxy-nft.{}\n", env!("CARGO_PKG_VERSION")));
+    assert!(text.starts_with(&format!("Kubernetes v1.{KUBERNETES_MINOR}.")));
+}

@@ -1,0 +1,290 @@
+//! The limit of open connections, and which connection is closed when a new one would exceed it.
+//!
+//! Takes the progress of each connection: opened, request received, response written, closed. Gives each a [`Permit`], and names the
+//! connection that has to close so that a new one can be served. Servers that share a [`ConnectionLimit`] are bounded together.
+//!
+//! Invariants: there are never more connections than the limit, and connections and listeners together never need more file descriptors
+//! than they were granted. A new connection always gets a permit: if need be that of the connection that has waited longest for a
+//! request, else of the one whose client has not read its response for longest. No connection loses its permit within [`PROTECTED`] of
+//! its start or of writing a part of a response, so a client that sends its request at once gets a response, whatever others do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use super::listen::bind;
+
+/// How long a connection keeps its permit in any case: for its request to arrive, or for its client to read.
+pub(super) const PROTECTED: Duration = Duration::from_millis(50);
+/// File descriptors that listeners leave to connections.
+const FOR_CONNECTIONS: usize = 64;
+
+/// The limit of the connections of one server or of several. Clones share it.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimit(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    table: Mutex<Table>,
+    /// A connection was closed.
+    closed: Notify,
+}
+
+impl Default for ConnectionLimit {
+    /// Enough for a server with few clients.
+    fn default() -> Self {
+        Self::new(64, usize::MAX)
+    }
+}
+
+impl ConnectionLimit {
+    /// A limit of this many connections, of servers whose connections and listeners together may hold this many file descriptors.
+    #[must_use]
+    pub fn new(connections: usize, descriptors: usize) -> Self {
+        let table = Table::new(connections.max(1), descriptors);
+        Self(Arc::new(Shared { table: Mutex::new(table), closed: Notify::new() }))
+    }
+
+    /// Listens as [`bind`] does, if there is a file descriptor for one more listener.
+    ///
+    /// # Errors
+    /// EMFILE when there is none; else the kernel's error.
+    pub fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        if self.table().may_listen() { bind(address) } else { Err(Errno::MFILE.into()) }
+    }
+
+    /// Counts a listener until the value is dropped.
+    pub(super) fn listening(&self) -> Listening {
+        self.table().listeners += 1;
+        Listening(self.clone())
+    }
+
+    /// A permit for a connection, and a channel that completes when the connection has to close. Waits while all connections are
+    /// protected.
+    pub(super) async fn acquire(&self) -> (Permit, oneshot::Receiver<()>) {
+        loop {
+            if let Some((id, evicted)) = self.table().acquire(Instant::now()) {
+                return (Permit { id, limit: self.clone(), has_response: AtomicBool::new(false) }, evicted);
+            }
+            self.table().evict(Instant::now());
+            // With a time-out, because the protection of a connection may end before any connection is closed.
+            let _ = timeout(PROTECTED / 5, self.0.closed.notified()).await;
+        }
+    }
+
+    /// A panic of another thread leaves a usable table: at worst one permit is lost or counted twice.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A listener that is counted.
+#[derive(Debug)]
+pub(super) struct Listening(ConnectionLimit);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.table().listeners -= 1;
+    }
+}
+
+/// The permit of a connection. Drop it after the connection's socket, so that there is a file descriptor for the next connection.
+#[derive(Debug)]
+pub(super) struct Permit {
+    id: u64,
+    limit: ConnectionLimit,
+    /// There is a whole response, which may not have been written yet.
+    has_response: AtomicBool,
+}
+
+impl Permit {
+    /// A request has arrived.
+    pub(super) fn requested(&self) {
+        self.has_response.store(false, Ordering::Relaxed);
+        self.limit.table().progress(self.id, Phase::Responding, Instant::now());
+    }
+
+    /// The response to it is made.
+    pub(super) fn responded(&self) {
+        self.has_response.store(true, Ordering::Relaxed);
+    }
+
+    /// The client took a part of the response.
+    pub(super) fn wrote(&self) {
+        self.limit.table().progress(self.id, Phase::Responding, Instant::now());
+    }
+
+    /// Everything is written. After a whole response the connection is not protected: new clients are served before it asks again.
+    pub(super) fn flushed(&self) {
+        if self.has_response.swap(false, Ordering::Relaxed) {
+            let now = Instant::now();
+            self.limit.table().progress(self.id, Phase::Idle, now.checked_sub(PROTECTED).unwrap_or(now));
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.limit.table().release(self.id);
+        self.limit.0.closed.notify_one();
+    }
+}
+
+/// The phase of a connection. Connections of the first phase are closed before those of the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waits for a request, the first or the next one.
+    Idle,
+    /// Has a request whose response is not written to its end.
+    Responding,
+}
+
+/// The open connections, their phases, and when each made its last progress. Pure: the caller passes in the time.
+#[derive(Debug)]
+struct Table {
+    connections: usize,
+    descriptors: usize,
+    listeners: usize,
+    /// The open connections, including those that were asked to close.
+    open: BTreeMap<u64, Connection>,
+    /// The connections of each phase that were not asked to close, by the time of their start or last progress.
+    order: [BTreeSet<(Instant, u64)>; 2],
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    phase: Phase,
+    since: Instant,
+    /// Sends the request to close; used up by that.
+    close: Option<oneshot::Sender<()>>,
+}
+
+impl Table {
+    const fn new(connections: usize, descriptors: usize) -> Self {
+        let order = [BTreeSet::new(), BTreeSet::new()];
+        Self { connections, descriptors, listeners: 0, open: BTreeMap::new(), order, next: 0 }
+    }
+
+    const fn may_listen(&self) -> bool {
+        self.listeners + FOR_CONNECTIONS < self.descriptors
+    }
+
+    /// A permit, if one is free.
+    fn acquire(&mut self, now: Instant) -> Option<(u64, oneshot::Receiver<()>)> {
+        // One permit is left to connections, however many listeners there are.
+        let limit = self.connections.min(self.descriptors.saturating_sub(self.listeners)).max(1);
+        if self.open.len() >= limit {
+            return None;
+        }
+        let (id, (close, evicted)) = (self.next, oneshot::channel());
+        self.next += 1;
+        self.open.insert(id, Connection { phase: Phase::Idle, since: now, close: Some(close) });
+        self.order[Phase::Idle as usize].insert((now, id));
+        Some((id, evicted))
+    }
+
+    /// Asks one connection to close and gives its number; none if all made progress within [`PROTECTED`].
+    fn evict(&mut self, now: Instant) -> Option<u64> {
+        let is_protected = |since: Instant| now.saturating_duration_since(since) < PROTECTED;
+        let order =
+            self.order.iter_mut().find(|order| order.first().is_some_and(|(since, _)| !is_protected(*since)))?;
+        let (_, id) = order.pop_first()?;
+        // The send fails if the connection ended by itself in this moment.
+        let _ = self.open.get_mut(&id)?.close.take()?.send(());
+        Some(id)
+    }
+
+    /// A connection made progress, and is in this phase now.
+    fn progress(&mut self, id: u64, phase: Phase, now: Instant) {
+        let Some(connection) = self.open.get_mut(&id) else { return };
+        // A connection that was asked to close is in neither set of `order`, and is not added again.
+        if self.order[connection.phase as usize].remove(&(connection.since, id)) {
+            self.order[phase as usize].insert((now, id));
+        }
+        (connection.phase, connection.since) = (phase, now);
+    }
+
+    fn release(&mut self, id: u64) {
+        if let Some(connection) = self.open.remove(&id) {
+            self.order[connection.phase as usize].remove(&(connection.since, id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full table, whose connections were opened at these milliseconds.
+    fn filled(start: Instant, opened: &[u64]) -> (Table, Vec<oneshot::Receiver<()>>) {
+        let mut table = Table::new(opened.len(), usize::MAX);
+        let acquire = |millis: &u64| table.acquire(start + Duration::from_millis(*millis)).unwrap().1;
+        let evicted = opened.iter().map(acquire).collect();
+        (table, evicted)
+    }
+
+    fn after(start: Instant, millis: u64) -> Instant {
+        start + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_connection_that_waits_longest_for_a_request_is_closed_first_and_one_with_a_request_last() {
+        let start = Instant::now();
+        let (mut table, mut evicted) = filled(start, &[0, 10, 20]);
+        table.progress(0, Phase::Responding, after(start, 5));
+        assert!(table.acquire(after(start, 1_000)).is_none(), "no permit is free");
+        assert_eq!(table.evict(after(start, 1_000)), Some(1));
+        assert_eq!(table.evict(after(start, 1_000)), Some(2));
+        assert_eq!(table.evict(after(start, 1_000)), Some(0), "its client has not read for a second");
+        assert_eq!(table.evict(after(start, 1_000)), None);
+        assert!(evicted.iter_mut().all(|evicted| evicted.try_recv().is_ok()), "all were asked to close");
+        assert!(table.acquire(after(start, 1_000)).is_none(), "they are not closed yet");
+        table.release(1);
+        assert!(table.acquire(after(start, 1_000)).is_some());
+    }
+
+    #[test]
+    fn a_connection_that_was_opened_or_made_progress_just_now_stays() {
+        let start = Instant::now();
+        let (mut table, _evicted) = filled(start, &[0, 40]);
+        assert_eq!(table.evict(after(start, 49)), None);
+        table.progress(0, Phase::Responding, after(start, 45));
+        assert_eq!(table.evict(after(start, 89)), None);
+        assert_eq!(table.evict(after(start, 90)), Some(1));
+        table.progress(0, Phase::Responding, after(start, 94));
+        assert_eq!(table.evict(after(start, 100)), None, "its client reads");
+        assert_eq!(table.evict(after(start, 144)), Some(0));
+    }
+
+    #[test]
+    fn a_connection_that_was_asked_to_close_is_not_asked_again() {
+        let start = Instant::now();
+        let (mut table, _evicted) = filled(start, &[0]);
+        assert_eq!(table.evict(after(start, 60)), Some(0));
+        table.progress(0, Phase::Responding, after(start, 61));
+        assert_eq!(table.evict(after(start, 1_000)), None);
+    }
+
+    #[test]
+    fn listeners_take_file_descriptors_from_connections_but_not_the_last_one() {
+        let mut table = Table::new(1_000, 100);
+        assert!(table.may_listen());
+        table.listeners = 36;
+        assert!(!table.may_listen());
+        let now = Instant::now();
+        let open = (0..1_000).map_while(|_| table.acquire(now)).count();
+        assert_eq!(open, 64);
+        table.listeners = 1_000;
+        (0..64).for_each(|id| table.release(id));
+        assert!(table.acquire(now).is_some() && table.acquire(now).is_none());
+    }
+}

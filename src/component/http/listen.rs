@@ -1,0 +1,106 @@
+//! Listening sockets: on exactly one family, or as Go does; once, or until it works.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_ipv6_v6only;
+use tokio::net::{TcpListener, TcpSocket};
+use tracing::warn;
+
+/// Time until the next try to listen (O8). Short, because a former process may still have the port, and load balancers that probe it
+/// should not find it closed.
+const RETRY: Duration = Duration::from_millis(100);
+/// Tries between two log records about the same failure: 5 s.
+const TRIES: u32 = 50;
+/// Connections that wait in the kernel until they are accepted, at most `net.core.somaxconn` (4096). When the queue is full, the kernel
+/// drops the SYN of a client, which tries again after a second.
+const BACKLOG: u32 = 4096;
+
+/// Listens on an address of one family only: an unspecified IPv6 address does not include IPv4.
+///
+/// # Errors
+/// The kernel's error.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => {
+            let socket = TcpSocket::new_v6()?;
+            set_ipv6_v6only(&socket, true)?;
+            socket
+        }
+    };
+    listen(socket, address)
+}
+
+/// Listens as Go does: an unspecified address of either family means all addresses of both, where there is IPv6.
+///
+/// # Errors
+/// The kernel's error.
+pub(crate) fn bind_like_go(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return bind(address);
+    }
+    match bind_both(address.port()) {
+        // A kernel without IPv6 has no such socket, or no such address.
+        Err(error) if address.is_ipv4() && error.kind() != io::ErrorKind::AddrInUse => bind(address),
+        outcome => outcome,
+    }
+}
+
+fn bind_both(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v6()?;
+    set_ipv6_v6only(&socket, false)?;
+    listen(socket, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))
+}
+
+fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
+    // Connections of a former process may still be in TIME_WAIT.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Whether a server could listen, as Go does. Frees the port again.
+///
+/// # Errors
+/// Why not; the text names server and address, and says what to do.
+pub fn check(what: &str, address: SocketAddr) -> io::Result<()> {
+    bind_like_go(address).map(drop).map_err(|error| failure(what, address, &error))
+}
+
+fn failure(what: &str, address: SocketAddr, error: &io::Error) -> io::Error {
+    let port = address.port();
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("; `ss -ltnp sport = :{port}` shows the program that has the port: stop it, or set another address")
+        }
+        io::ErrorKind::AddrNotAvailable => "; the node has no such address: set another one".to_owned(),
+        io::ErrorKind::PermissionDenied => "; ports below 1024 take capability CAP_NET_BIND_SERVICE".to_owned(),
+        _ => String::new(),
+    };
+    io::Error::new(error.kind(), format!("cannot listen for {what} on {address}: {error}{remedy}"))
+}
+
+/// Listens as Go does; without `hard_fail`, a failure is logged every 5 s, and it is tried again ten times a second until it works
+/// (O8). `what` is the server's name for the log.
+///
+/// # Errors
+/// With `hard_fail`, the first failure; its text names server and address.
+pub async fn bind_with_retry(what: &str, address: SocketAddr, hard_fail: bool) -> io::Result<TcpListener> {
+    for tries in 0_u32.. {
+        match bind_like_go(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if hard_fail => return Err(failure(what, address, &error)),
+            Err(error) if tries % TRIES == 0 => {
+                warn!(
+                    server = what, err = %failure(what, address, &error),
+                    "Cannot listen; trying again ten times a second"
+                );
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+    unreachable!("13 years of tries")
+}

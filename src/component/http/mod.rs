@@ -1,0 +1,74 @@
+//! A small HTTP/1.1 server with limits, for everything that this program serves: fixed pages that are made in memory.
+//!
+//! Takes an address and a function from requests to responses; gives a running `Server`. Knows nothing of the pages.
+//!
+//! Invariants: a new client is accepted at once, and a server has no more connections than its `ConnectionLimit`: beyond it, the
+//! connection that has waited longest for its client is closed. A client that sends its header slowly, stays idle or does not read its
+//! response loses its connection after a bounded time. At most `MAX_BODY` bytes of a request's body are read, and none unless the
+//! page needs it. A server that is closed frees its port at once, and the requests that have arrived are answered.
+
+mod limit;
+mod listen;
+mod server;
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::StatusCode;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use tokio::time::timeout;
+
+pub use limit::ConnectionLimit;
+pub use listen::{bind, bind_with_retry, check};
+pub use server::{Ends, Limits, Server};
+
+/// A request whose body has not been read.
+pub type Request = hyper::Request<Incoming>;
+/// A response whose body is whole and in memory.
+pub type Response = hyper::Response<Full<Bytes>>;
+
+/// Content type of a plain text.
+pub const PLAIN: &str = "text/plain; charset=utf-8";
+/// Content type of JSON.
+pub const JSON: &str = "application/json";
+
+/// The largest body that [`small_body`] reads, in bytes.
+pub(crate) const MAX_BODY: usize = 1024;
+/// The longest that [`small_body`] waits for a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A response with the header that keeps browsers from guessing another content type.
+#[must_use]
+pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The response of Go's server for an unknown path.
+#[must_use]
+pub fn not_found() -> Response {
+    response(StatusCode::NOT_FOUND, PLAIN, "404 page not found\n")
+}
+
+/// 200 or 503.
+#[must_use]
+pub const fn status(good: bool) -> StatusCode {
+    if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+/// The body of a request as text; `None` when it is longer than `MAX_BODY`, not UTF-8, or does not arrive in time.
+pub async fn small_body(request: Request) -> Option<String> {
+    let body = Limited::new(request.into_body(), MAX_BODY).collect();
+    let bytes = timeout(BODY_TIMEOUT, body).await.ok()?.ok()?.to_bytes();
+    String::from_utf8(bytes.into()).ok()
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! A client that gives the bytes of the response.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// The whole response; empty when no server listens within a second.
+pub async fn exchange(address: SocketAddr, request: &str) -> String {
+    for _ in 0..100 {
+        if let Ok(mut stream) = TcpStream::connect(address).await {
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            return answer;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    String::new()
+}
+
+/// The response to a GET on a connection of its own.
+pub async fn get(address: SocketAddr, path: &str) -> String {
+    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")).await
+}
+
+/// The response without the two headers that belong to the connection.
+pub fn without_date(answer: &str) -> String {
+    let lines = answer.split_inclusive("\r\n");
+    lines.filter(|line| !line.starts_with("Date: ") && !line.starts_with("Connection: ")).collect()
+}
+
+/// Whether a server listens.
+pub async fn is_open(address: SocketAddr) -> bool {
+    TcpStream::connect(address).await.is_ok()
+}
+
+/// A free port, another one each time. Below the range from which the kernel takes ports for clients.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
+}

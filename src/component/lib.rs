@@ -1,0 +1,18 @@
+//! What every component of Kubernetes has, after k8s.io/component-base: configuration from flags and a file, the log, HTTP servers with
+//! limits, fewer privileges while it runs, and threads whose failure is noticed.
+//!
+//! Knows nothing of Services and of nf_tables.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    any(test, feature = "testing"),
+    allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")
+)]
+
+pub mod config;
+pub mod http;
+pub mod logging;
+#[cfg(any(test, feature = "testing"))]
+pub mod pages;
+pub mod privileges;
+pub mod supervise;

@@ -1,0 +1,147 @@
+//! Remembers what was logged, so that a condition that lasts is logged once and not with each attempt.
+//!
+//! Takes what is about to be logged; gives what of it is new. Writes no log itself and knows no clock: the caller logs, because it knows
+//! the level and the fields.
+//!
+//! Invariant: the same message is new again only after [`Once::reset`] or [`OncePerKey::forget`], or after another message in between.
+
+use std::borrow::Borrow;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Display;
+use std::hash::Hash;
+
+/// How many keys of deleted objects [`OncePerKey`] remembers.
+const RETIRED: usize = 1024;
+
+/// The last message about one matter. `Once<()>` serves where the message is always the same.
+#[derive(Debug)]
+pub struct Once<T>(Option<T>);
+
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: PartialEq> Once<T> {
+    /// Whether `message` differs from the last one. It is the last one from now on.
+    pub fn is_new(&mut self, message: T) -> bool {
+        let is_new = self.0.as_ref() != Some(&message);
+        self.0 = Some(message);
+        is_new
+    }
+
+    /// Notes that the matter is settled: whatever comes next is new.
+    pub fn reset(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Once<String> {
+    /// The text of an error, if it differs from that of the last outcome. Success settles the matter.
+    pub fn new_error<T>(&mut self, outcome: &Result<T, impl Display>) -> Option<String> {
+        let Err(error) = outcome else {
+            self.reset();
+            return None;
+        };
+        let text = error.to_string();
+        self.is_new(text.clone()).then_some(text)
+    }
+}
+
+/// The last messages about each of many objects. Memory: the keys that have messages, and at most 1,024 keys that were retired.
+#[derive(Debug)]
+pub struct OncePerKey<K, T> {
+    last: HashMap<K, Vec<T>>,
+    /// Retired keys, the latest last.
+    retired: VecDeque<K>,
+}
+
+impl<K, T> Default for OncePerKey<K, T> {
+    fn default() -> Self {
+        Self { last: HashMap::new(), retired: VecDeque::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash, T: Clone + PartialEq> OncePerKey<K, T> {
+    /// Those of `messages` that the previous call for the same key did not have. An empty list forgets the key.
+    pub fn new_messages(&mut self, key: K, messages: Vec<T>) -> Vec<T> {
+        if messages.is_empty() && self.last.is_empty() {
+            // Nearly always: not even the key's hash is needed.
+            return messages;
+        }
+        let last = self.last.remove(&key).unwrap_or_default();
+        let new = messages.iter().filter(|message| !last.contains(message)).cloned().collect();
+        if !messages.is_empty() {
+            self.last.insert(key, messages);
+        }
+        new
+    }
+
+    /// Notes that the object was deleted, but remembers its messages until 1,024 others were retired: a controller that deletes and
+    /// creates the same object again and again must not fill the log.
+    pub fn retire(&mut self, key: &K) {
+        if !self.last.contains_key(key) {
+            return;
+        }
+        self.retired.push_back(key.clone());
+        if self.retired.len() > RETIRED
+            && let Some(oldest) = self.retired.pop_front()
+        {
+            self.last.remove(&oldest);
+        }
+    }
+
+    /// Forgets a key: whatever comes next about it is new.
+    pub fn forget<Q: Eq + Hash + ?Sized>(&mut self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.last.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_new_until_it_is_repeated_and_again_after_a_reset() {
+        let mut once = Once::default();
+        assert!(once.is_new("in use"));
+        assert!(!once.is_new("in use"));
+        assert!(once.is_new("no such address"));
+        assert!(once.is_new("in use"), "another message came in between");
+        once.reset();
+        assert!(once.is_new("in use"));
+    }
+
+    #[test]
+    fn each_message_about_a_key_is_new_once_until_it_goes_away() {
+        let mut once = OncePerKey::default();
+        assert_eq!(once.new_messages("a", vec![1, 2]), [1, 2]);
+        assert_eq!(once.new_messages("a", vec![1, 2, 3]), [3]);
+        assert_eq!(once.new_messages("b", vec![1]), [1]);
+        assert_eq!(once.new_messages("a", vec![]), [0; 0]);
+        assert_eq!(once.new_messages("a", vec![1]), [1]);
+        once.forget("a");
+        assert_eq!(once.new_messages("a", vec![1]), [1]);
+    }
+
+    #[test]
+    fn retired_keys_are_remembered_in_bounded_memory() {
+        let mut once = OncePerKey::default();
+        for _ in 0..3 {
+            once.new_messages(0, vec!["bad"]);
+            once.retire(&0);
+        }
+        assert_eq!(once.new_messages(0, vec!["bad"]), [""; 0]);
+        assert_eq!(once.new_messages(0, vec!["worse"]), ["worse"]);
+        for key in 0..3 * RETIRED {
+            once.new_messages(key, vec!["bad"]);
+            once.retire(&key);
+        }
+        assert_eq!((once.last.len(), once.retired.len()), (RETIRED, RETIRED));
+        assert_eq!(once.new_messages(1, vec!["bad"]), ["bad"]);
+    }
+}

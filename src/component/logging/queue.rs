@@ -1,0 +1,312 @@
+//! The queue of lines between the threads that log and the log, which may have a slow reader or none.
+//!
+//! Takes lines (records, which may have several lines) from any thread and never makes one wait: lines that do not fit are dropped and
+//! counted. One thread writes them ([`Queue::write_to`]), and waits for the reader.
+//!
+//! Invariants: lines come out whole, in the order in which they came in, one call to the writer each, so that a pipe keeps those
+//! of up to 4,096 bytes together. After a line was dropped, all further lines are dropped until the queue is empty: there is one gap, and
+//! a line at its place has its number of lines. At most [`BYTES`] and [`LINES`] are kept, except for a single line that is larger. What
+//! the writer keeps in its buffer is written when the buffer is full, when its time is up, and at the end of the process.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::buffer::Buffer;
+
+/// Bytes of lines that are kept for a slow reader: many seconds of a busy log.
+pub(super) const BYTES: usize = 4 << 20;
+/// Lines that are kept; each takes some bytes beside its text.
+pub(super) const LINES: usize = 16_384;
+
+/// Receives the number of lines that were dropped since its last call. Called while other threads wait for the queue, so it must not
+/// block.
+pub(super) type OnDrop = Box<dyn Fn(u64) + Send>;
+
+/// The queue.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// The writer has work.
+    filled: Condvar,
+    /// The writer has no work left.
+    drained: Condvar,
+}
+
+struct State {
+    lines: VecDeque<String>,
+    bytes: usize,
+    /// The writer has taken a line, or a number of dropped lines, and has not written it yet.
+    writing: bool,
+    /// Dropped since the last line about dropped lines.
+    unreported: u64,
+    /// Dropped before there was a counter.
+    uncounted: u64,
+    on_drop: Option<OnDrop>,
+    /// When the writer's buffer has to be written; `None` when it is empty.
+    flush_at: Option<Instant>,
+    /// The process ends: nothing stays in the writer's buffer.
+    ending: bool,
+}
+
+impl State {
+    /// Nothing is left to be written.
+    fn is_drained(&self) -> bool {
+        self.lines.is_empty() && self.unreported == 0 && !self.writing && self.flush_at.is_none()
+    }
+
+    fn count_dropped(&mut self) {
+        match &self.on_drop {
+            Some(count) => count(1),
+            None => self.uncounted += 1,
+        }
+    }
+}
+
+/// The next work of the writer.
+enum Work {
+    Write(String),
+    ReportDropped(u64),
+    Flush,
+}
+
+impl Queue {
+    pub(super) const fn new() -> Self {
+        let state = State {
+            lines: VecDeque::new(),
+            bytes: 0,
+            writing: false,
+            unreported: 0,
+            uncounted: 0,
+            on_drop: None,
+            flush_at: None,
+            ending: false,
+        };
+        Self { state: Mutex::new(state), filled: Condvar::new(), drained: Condvar::new() }
+    }
+
+    /// A panic of another thread leaves a usable state: at worst a line is missing.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a line, or drops it when the queue is full.
+    pub(super) fn push(&self, line: String) {
+        let mut state = self.lock();
+        let fits = state.lines.is_empty() || (state.lines.len() < LINES && state.bytes + line.len() <= BYTES);
+        if fits && state.unreported == 0 {
+            state.bytes += line.len();
+            state.lines.push_back(line);
+            self.filled.notify_one();
+        } else {
+            state.unreported += 1;
+            state.count_dropped();
+        }
+    }
+
+    /// Sets the counter of dropped lines, and calls it for those before.
+    pub(super) fn on_drop(&self, count: OnDrop) {
+        let mut state = self.lock();
+        count(std::mem::take(&mut state.uncounted));
+        state.on_drop = Some(count);
+    }
+
+    /// Writes lines for ever. `report` logs how many were dropped. A line that cannot be written counts as dropped, but is not reported,
+    /// because the report could not be written either.
+    pub(super) fn write_to(&self, mut out: Buffer<impl Write>, report: impl Fn(u64)) -> ! {
+        loop {
+            let written = match self.next() {
+                Work::Write(line) => out.write(line.as_bytes()).is_ok(),
+                Work::ReportDropped(lines) => {
+                    report(lines);
+                    true
+                }
+                Work::Flush => out.flush().is_ok(),
+            };
+            self.written(written, out.flush_within());
+        }
+    }
+
+    fn next(&self) -> Work {
+        let mut state = self.lock();
+        loop {
+            let work = match state.lines.pop_front() {
+                Some(line) => {
+                    state.bytes -= line.len();
+                    Some(Work::Write(line))
+                }
+                None if state.unreported > 0 => Some(Work::ReportDropped(std::mem::take(&mut state.unreported))),
+                None => None,
+            };
+            let left = state.flush_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let is_due = left.is_some_and(|left| state.ending || left.is_zero());
+            if let Some(work) = work.or(is_due.then_some(Work::Flush)) {
+                state.writing = true;
+                return work;
+            }
+            state = match left {
+                None => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => self.filled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+
+    /// Notes that the work was done. `flush_within` says how long what is in the writer's buffer may stay there.
+    fn written(&self, ok: bool, flush_within: Option<Duration>) {
+        let mut state = self.lock();
+        state.writing = false;
+        if !ok {
+            state.count_dropped();
+        }
+        state.flush_at = flush_within.map(|within| {
+            let at = Instant::now() + within;
+            state.flush_at.map_or(at, |before| before.min(at))
+        });
+        if state.is_drained() {
+            self.drained.notify_all();
+        }
+    }
+
+    /// Waits until all lines are written, at most for this time. The process ends soon after: from now on nothing stays in the writer's
+    /// buffer.
+    pub(super) fn drain(&self, at_most: Duration) {
+        self.drain_from(self.lock(), at_most);
+    }
+
+    /// The same, but waits for no other thread that holds the queue, nor for this one, which may have run out of memory in a push.
+    pub(super) fn drain_if_free(&self, at_most: Duration) {
+        if let Ok(state) = self.state.try_lock() {
+            self.drain_from(state, at_most);
+        }
+    }
+
+    fn drain_from(&self, mut state: MutexGuard<'_, State>, at_most: Duration) {
+        state.ending = true;
+        self.filled.notify_one();
+        // Whether the wait timed out does not matter, because the process ends in either case.
+        let _ = self.drained.wait_timeout_while(state, at_most, |state| !state.is_drained());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, BufRead, BufReader, PipeReader};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A queue that counts what it drops.
+    fn counting() -> (&'static Queue, Arc<AtomicU64>) {
+        let (queue, dropped) = (Box::leak(Box::new(Queue::new())), Arc::new(AtomicU64::new(0)));
+        let counter = Arc::clone(&dropped);
+        queue.on_drop(Box::new(move |lines| _ = counter.fetch_add(lines, Ordering::Relaxed)));
+        (queue, dropped)
+    }
+
+    /// Writes a queue's lines to `out` until the test process ends.
+    fn write(queue: &'static Queue, out: impl Write + Send + 'static) {
+        write_buffered(queue, Buffer::none(out));
+    }
+
+    fn write_buffered(queue: &'static Queue, out: Buffer<impl Write + Send + 'static>) {
+        thread::spawn(move || queue.write_to(out, |lines| queue.push(format!("dropped {lines}\n"))));
+    }
+
+    fn piped(queue: &'static Queue) -> impl Iterator<Item = String> {
+        let (reader, writer): (PipeReader, _) = io::pipe().unwrap();
+        write(queue, writer);
+        BufReader::new(reader).lines().map(Result::unwrap)
+    }
+
+    #[test]
+    fn lines_beyond_the_bound_are_dropped_counted_and_reported_where_they_are_missing() {
+        let (queue, dropped) = counting();
+        (0..LINES + 3).for_each(|n| queue.push(format!("{n}\n")));
+        assert_eq!(dropped.load(Ordering::Relaxed), 3);
+        let mut lines = piped(queue);
+        (0..LINES).for_each(|n| assert_eq!(lines.next().unwrap(), n.to_string()));
+        assert_eq!(lines.next().unwrap(), "dropped 3");
+        queue.drain(LONG);
+        queue.push("after\n".to_owned());
+        assert_eq!(lines.next().unwrap(), "after");
+    }
+
+    #[test]
+    fn there_is_one_gap_until_the_queue_is_empty() {
+        let (queue, dropped) = counting();
+        let half = "x".repeat(BYTES / 2 + 1);
+        for line in [&half, &half, "small"] {
+            queue.push(format!("{line}\n"));
+        }
+        assert_eq!(dropped.load(Ordering::Relaxed), 2, "the second half, and the line after it");
+        let mut lines = piped(queue);
+        assert_eq!(lines.next().unwrap(), half);
+        assert_eq!(lines.next().unwrap(), "dropped 2");
+    }
+
+    #[test]
+    fn a_single_line_that_is_larger_than_the_bound_is_kept() {
+        let (queue, dropped) = counting();
+        queue.push("x".repeat(BYTES + 1) + "\n");
+        assert_eq!(piped(queue).next().unwrap().len(), BYTES + 1);
+        assert_eq!(dropped.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn lines_that_were_dropped_before_there_was_a_counter_are_counted() {
+        let queue = Queue::new();
+        (0..LINES + 2).for_each(|_| queue.push("\n".to_owned()));
+        let dropped = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&dropped);
+        queue.on_drop(Box::new(move |lines| _ = counter.fetch_add(lines, Ordering::Relaxed)));
+        assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_ever_for_a_reader() {
+        let (queue, _) = counting();
+        let (_unread, writer) = io::pipe().unwrap();
+        write(queue, writer);
+        queue.push("x".repeat(1 << 20));
+        queue.drain(Duration::from_millis(10));
+        assert!(!queue.lock().is_drained());
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_counted_and_not_reported() {
+        let (queue, dropped) = counting();
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        write(queue, writer);
+        queue.push("lost\n".to_owned());
+        queue.drain(LONG);
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_is_buffered_is_written_when_its_time_is_up() {
+        let (queue, _) = counting();
+        let (reader, writer) = io::pipe().unwrap();
+        write_buffered(queue, Buffer::new(writer, 1 << 20, Duration::from_millis(20)));
+        let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
+        for line in ["one", "two"] {
+            queue.push(format!("{line}\n"));
+            assert_eq!(lines.next().unwrap(), line);
+        }
+    }
+
+    #[test]
+    fn what_is_buffered_is_written_at_the_end() {
+        let (queue, _) = counting();
+        let (reader, writer) = io::pipe().unwrap();
+        write_buffered(queue, Buffer::new(writer, 1 << 20, LONG));
+        queue.push("last\n".to_owned());
+        queue.drain(LONG);
+        assert!(queue.lock().is_drained());
+        assert_eq!(BufReader::new(reader).lines().next().unwrap().unwrap(), "last");
+    }
+}

@@ -1,0 +1,164 @@
+//! One record of the log as values, before it has a format.
+//!
+//! Takes an event of `tracing`, or what a panic or the end of the process gives; gives severity, verbosity, place, message and fields.
+//! The fields keep the types that they have at the call: `%value` and text are strings, numbers and booleans stay what they are, and
+//! [`list`] makes a list. The verbosity of an informational record is that of its level: 0 for `info!`, 4 for `debug!`, 6 for `trace!`;
+//! a target such as [`V2`] gives `info!` another one.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata};
+
+use crate::config::GoDuration;
+
+/// The target of an `info!` that is logged from verbosity 1 on.
+pub const V1: &str = "v1";
+/// The target of an `info!` that is logged from verbosity 2 on.
+pub const V2: &str = "v2";
+
+/// How severe a record is, as klog has it. Its fourth one, F, is of no use here: Kubernetes' components log what ends them as an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Severity {
+    Info,
+    Warning,
+    Error,
+}
+
+/// The place in the source that logs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    /// The file with its folders, as the compiler has it.
+    pub(super) file: &'a str,
+    pub(super) line: u32,
+}
+
+impl<'a> Place<'a> {
+    /// The name of the module: of the file, or of its folder where the file's name is that of every module's (`mod.rs`) or crate's (`lib.rs`).
+    pub(super) fn module(self) -> &'a str {
+        let mut parts = self.file.strip_suffix(".rs").unwrap_or(self.file).rsplit('/');
+        let name = parts.next().unwrap_or_default();
+        let folder = if name == "mod" || name == "lib" { parts.find(|folder| *folder != "src") } else { None };
+        folder.unwrap_or(name)
+    }
+}
+
+/// A record.
+#[derive(Debug)]
+pub(super) struct Record<'a> {
+    pub(super) severity: Severity,
+    /// From which verbosity on it is logged; 0 for warnings and errors.
+    pub(super) verbosity: u32,
+    pub(super) time: Timestamp,
+    pub(super) place: Place<'a>,
+    pub(super) message: String,
+    /// Keys and values in the order of the call.
+    pub(super) fields: Vec<(&'static str, Value)>,
+}
+
+/// The severity of a record, and from which verbosity on it is logged.
+pub(super) fn rank(metadata: &Metadata<'_>) -> (Severity, u32) {
+    match *metadata.level() {
+        Level::ERROR => (Severity::Error, 0),
+        Level::WARN => (Severity::Warning, 0),
+        Level::INFO => match metadata.target() {
+            V1 => (Severity::Info, 1),
+            V2 => (Severity::Info, 2),
+            _ => (Severity::Info, 0),
+        },
+        Level::DEBUG => (Severity::Info, 4),
+        _ => (Severity::Info, 6),
+    }
+}
+
+impl<'a> Record<'a> {
+    /// An error that no event of `tracing` reports.
+    pub(super) fn error(time: Timestamp, place: Place<'a>, message: &str) -> Self {
+        let message = message.to_owned();
+        Self { severity: Severity::Error, verbosity: 0, time, place, message, fields: Vec::new() }
+    }
+
+    /// The record of an event.
+    pub(super) fn of(event: &Event<'_>, time: Timestamp) -> Record<'static> {
+        let metadata = event.metadata();
+        let (severity, verbosity) = rank(metadata);
+        // As klog has it for a place that is not known.
+        let place = Place { file: metadata.file().unwrap_or("???"), line: metadata.line().unwrap_or(1) };
+        let mut record = Record { severity, verbosity, time, place, message: String::new(), fields: Vec::new() };
+        event.record(&mut Fields(&mut record));
+        record
+    }
+}
+
+/// Takes the fields of an event over.
+struct Fields<'a>(&'a mut Record<'static>);
+
+impl Fields<'_> {
+    fn put(&mut self, field: &Field, value: impl Into<Value>) {
+        match (field.name(), value.into()) {
+            ("message", Value::String(text)) => self.0.message = text,
+            (name, value) => self.0.fields.push((name, value)),
+        }
+    }
+}
+
+impl Visit for Fields<'_> {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        match value.downcast_ref::<List>() {
+            Some(List(texts)) => self.put(field, texts.clone()),
+            None => self.put(field, value.to_string()),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, format!("{value:?}"));
+    }
+}
+
+/// A list as the value of a field. Of the values that `tracing` takes, only errors keep their type, so it is one of these.
+#[derive(Debug)]
+struct List(Vec<String>);
+
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(", "))
+    }
+}
+
+impl Error for List {}
+
+/// A duration as the value of a field, as Go writes it: `1.5ms`, `1m0s`.
+#[must_use]
+pub fn duration(duration: Duration) -> GoDuration {
+    GoDuration::from_nanos(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// A list of texts as the value of a field: `["a","b"]` in both formats.
+#[must_use]
+pub fn list<T: fmt::Display>(members: impl IntoIterator<Item = T>) -> Box<dyn Error> {
+    Box::new(List(members.into_iter().map(|member| member.to_string()).collect()))
+}

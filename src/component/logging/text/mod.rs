@@ -1,0 +1,130 @@
+//! A record as klog v2 writes it:
+//!
+//! ```text
+//! I1122 11:42:34.588089   30022 mod.rs:228] "Synced" numServices=4 elapsed="1.2ms"
+//! ```
+//!
+//! Severity, month and day, local time with microseconds, process id in seven columns, file without folders and line (a `mod.rs` or `lib.rs` has the name of its folder), then the message
+//! and the fields. Takes a record, the time zone and the process id, gives text that ends with a newline. Pure.
+//!
+//! The rules for values are those of klog (`internal/serialize`): text is quoted as Go's `strconv.Quote` does, but text of several lines
+//! stands between `<` and ` >`, each of its lines behind a tab; everything else is JSON. An error's text (`err`) comes first.
+//!
+//! Invariant: only the first line of a record begins with a letter, and no character of a value reaches a terminal as a control
+//! character, except for the newlines and tabs of text of several lines. klog writes other control characters of such text as they are.
+
+use std::fmt::{self, Write as _};
+
+use jiff::tz::TimeZone;
+use serde_json::Value;
+
+use super::record::{Record, Severity};
+
+/// A record as text. `zone` is the zone of its time, `pid` the process's id.
+pub(super) fn record(record: &Record<'_>, zone: &TimeZone, pid: u32) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    _ = header(&mut text, record, zone, pid);
+    quote(&mut text, &record.message);
+    let is_error = |(name, _): &&(&'static str, Value)| *name == "err" && record.severity == Severity::Error;
+    let (errors, others): (Vec<_>, Vec<_>) = record.fields.iter().partition(is_error);
+    for (name, value) in errors.into_iter().chain(others) {
+        _ = write!(text, " {name}=");
+        field(&mut text, value);
+    }
+    text.push('\n');
+    text
+}
+
+/// The header, which is written without memory from the allocator.
+pub(super) fn header(out: &mut impl fmt::Write, record: &Record<'_>, zone: &TimeZone, pid: u32) -> fmt::Result {
+    let severity = match record.severity {
+        Severity::Info => 'I',
+        Severity::Warning => 'W',
+        Severity::Error => 'E',
+    };
+    let time = zone.to_datetime(record.time);
+    let (month, day, hour, minute, second) = (time.month(), time.day(), time.hour(), time.minute(), time.second());
+    let micros = time.subsec_nanosecond() / 1_000;
+    let module = record.place.module();
+    let line = record.place.line;
+    write!(
+        out,
+        "{severity}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06} {pid:>7} {module}.rs:{line}] "
+    )
+}
+
+fn field(text: &mut String, value: &Value) {
+    match value {
+        Value::String(value) if value.contains('\n') => several_lines(text, value),
+        Value::String(value) => quote(text, value),
+        // As Go's JSON: characters that mean something in HTML and JavaScript are escaped. They occur in strings only.
+        other => other.to_string().chars().for_each(|c| match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => _ = write!(text, "\\u{:04x}", u32::from(c)),
+            c if is_printed(c) => text.push(c),
+            c => escape_json(text, c),
+        }),
+    }
+}
+
+/// A character that JSON leaves as it is and a terminal does not.
+fn escape_json(text: &mut String, c: char) {
+    c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| _ = write!(text, "\\u{unit:04x}"));
+}
+
+/// Text of several lines. The end of the last line shows in no way whether the text ended with a newline.
+fn several_lines(text: &mut String, value: &str) {
+    text.push_str("<\n");
+    for line in value.split_terminator('\n') {
+        text.push('\t');
+        for c in line.chars() {
+            if is_printed(c) || c == '\t' { text.push(c) } else { escape(text, c) }
+        }
+        text.push('\n');
+    }
+    text.push_str(" >");
+}
+
+/// Text as Go's `strconv.Quote` writes it.
+pub(super) fn quote(text: &mut String, value: &str) {
+    text.push('"');
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => text.extend(['\\', c]),
+            c if is_printed(c) => text.push(c),
+            c => escape(text, c),
+        }
+    }
+    text.push('"');
+}
+
+/// A character that is not printed, as Go escapes it.
+fn escape(text: &mut String, c: char) {
+    let code = u32::from(c);
+    match c {
+        '\x07' => text.push_str("\\a"),
+        '\x08' => text.push_str("\\b"),
+        '\x0c' => text.push_str("\\f"),
+        '\n' => text.push_str("\\n"),
+        '\r' => text.push_str("\\r"),
+        '\t' => text.push_str("\\t"),
+        '\x0b' => text.push_str("\\v"),
+        '\0'..=' ' | '\x7f' => _ = write!(text, "\\x{code:02x}"),
+        '\u{80}'..='\u{ffff}' => _ = write!(text, "\\u{code:04x}"),
+        _ => _ = write!(text, "\\U{code:08x}"),
+    }
+}
+
+/// Whether Go's `strconv.IsPrint` says so: letters, marks, numbers, punctuation, symbols and the ASCII space. The standard library uses
+/// the same categories of Unicode to escape a character for `Debug`; it escapes marks only at the beginning of a text.
+fn is_printed(c: char) -> bool {
+    if c.is_ascii() {
+        return matches!(c, ' '..='~');
+    }
+    let mut behind_a_letter = [b'a'; 5];
+    let length = c.encode_utf8(&mut behind_a_letter[1..]).len();
+    str::from_utf8(&behind_a_letter[..=length]).is_ok_and(|text| text.escape_debug().count() == 2)
+}
+
+#[cfg(test)]
+mod tests;

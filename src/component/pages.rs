@@ -1,0 +1,33 @@
+//! What unit tests of several modules share: the parts of pages that are written from the code.
+
+use std::{env, fs};
+
+/// Holds a part of a page, between its two marks, to what the code says. With `BLESS` in the environment it is written instead.
+///
+/// # Panics
+/// When the part is out of date, or is not on the page.
+pub fn assert_generated(page: &str, part: &str, text: &str) {
+    let path = format!("{}/../../deploy/{page}", env!("CARGO_MANIFEST_DIR"));
+    let present = fs::read_to_string(&path).unwrap();
+    let [begin, end] = ["begin", "end"].map(|mark| format!("<!-- {mark}: {part}, written by `make pages` -->\n"));
+    let (before, rest) = present.split_once(&begin).unwrap_or_else(|| panic!("{path} has no line {begin}"));
+    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{path} has no line {end}"));
+    let wanted = format!("{before}{begin}\n{}\n\n{end}{after}", text.trim());
+    if env::var_os("BLESS").is_some() {
+        fs::write(&path, &wanted).unwrap();
+    } else {
+        assert!(
+            present == wanted,
+            "deploy/{page} is not what the code says: run `make pages`, and look at the difference"
+        );
+    }
+}
+
+/// A table as the pages write it. No cell may end the row.
+pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let line = |cells: &[String]| {
+        format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
+    };
+    let head = line(&head.map(str::to_owned));
+    head + &format!("|{}\n", "---|".repeat(N)) + &rows.iter().map(|row| line(row)).collect::<String>()
+}

@@ -1,0 +1,170 @@
+//! Drops the privileges that the running proxy does not need.
+//!
+//! Called once, after the privileged part of the start (sysctls, OOM score, configuration) and before any other thread exists, so that
+//! every later thread inherits the restrictions. In order:
+//!
+//! 1. no new privileges: no program that is ever run can have more than this one;
+//! 2. files are read-only, and other processes cannot be signalled or reached over abstract Unix sockets (Landlock, where the kernel
+//!    has it); files that are open already, such as the log, stay writable;
+//! 3. every capability except CAP_NET_ADMIN, and CAP_NET_BIND_SERVICE for health-check node ports below 1024;
+//! 4. only the system calls that the proxy uses, and sockets of the families and netlink protocols that it uses (seccomp).
+//!
+//! Invariants: a restriction that the kernel does not have is reported, and the proxy runs without it; one that fails although the
+//! kernel has it ends the start. With a kubeconfig that runs a credential plugin, 2 and 4 are left out, because the plugin inherits
+//! them.
+
+mod syscalls;
+
+use std::fmt;
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetError, RulesetStatus, Scope,
+};
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+/// The capabilities that are kept, with their names: for nf_tables and conntrack, and for health-check node ports below 1024.
+const KEPT: [(CapabilitySet, &str); 2] =
+    [(CapabilitySet::NET_ADMIN, "NET_ADMIN"), (CapabilitySet::NET_BIND_SERVICE, "NET_BIND_SERVICE")];
+/// More than the number of any capability that a kernel has.
+const CAPABILITIES: u32 = 64;
+/// The newest set of Landlock rights that this program knows; an older kernel enforces those that it knows.
+const RIGHTS: ABI = ABI::V6;
+
+/// The privileges that the process still needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// To run other programs, such as the credential plugin of a kubeconfig.
+    pub programs: bool,
+    /// To move bytes between sockets within the kernel, for node ports on loopback addresses.
+    pub splice: bool,
+}
+
+/// The result of [`drop_all`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// The names of the capabilities that are left.
+    pub capabilities: Vec<&'static str>,
+    /// Files are read-only.
+    pub files: Restriction,
+    /// System calls are filtered.
+    pub syscalls: Restriction,
+}
+
+/// The state of a restriction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restriction {
+    /// The kernel enforces it.
+    Enforced,
+    /// The kernel does not have it, or not all of it.
+    Unavailable,
+    /// Left out, because other programs may have to run.
+    LeftOut,
+}
+
+impl fmt::Display for Restriction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Enforced => "refused",
+            Self::Unavailable => "possible: the kernel cannot refuse it",
+            Self::LeftOut => "possible: the kubeconfig runs a program",
+        })
+    }
+}
+
+/// The process lacks a capability. Fatal.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "not allowed to program nf_tables, because this process has not got capability CAP_NET_ADMIN: run it as root, in a container with \
+     securityContext.capabilities.add: [NET_ADMIN] and hostNetwork: true"
+)]
+pub struct NotPermitted;
+
+/// Checks that this thread has the capability that a proxy needs. Passes if the kernel does not give the capabilities, because the probe
+/// of nf_tables checks again.
+///
+/// # Errors
+/// See [`NotPermitted`].
+pub fn check() -> Result<(), NotPermitted> {
+    let has_net_admin = capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
+    if has_net_admin { Ok(()) } else { Err(NotPermitted) }
+}
+
+/// Why a privilege could not be dropped although the kernel can drop it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call about capabilities failed.
+    #[error("cannot give up privileges")]
+    Capabilities(#[from] Errno),
+    /// Landlock refused the rules that make files read-only.
+    #[error("cannot make files read-only")]
+    Files(#[from] RulesetError),
+    /// The filter cannot be built or enforced.
+    #[error("cannot filter system calls")]
+    Syscalls(#[from] syscalls::Error),
+}
+
+/// Drops every privilege that is not needed, for this thread and all that it starts.
+///
+/// # Errors
+/// See [`Error`]. Privileges that were dropped before the error stay dropped.
+pub fn drop_all(needs: Needs) -> Result<Dropped, Error> {
+    set_no_new_privs(true)?;
+    let files = if needs.programs { Restriction::LeftOut } else { make_files_read_only()? };
+    let capabilities = keep_network_capabilities()?;
+    let syscalls = if needs.programs { Restriction::LeftOut } else { syscalls::filter(needs.splice)? };
+    Ok(Dropped { capabilities, files, syscalls })
+}
+
+/// Takes every right to write, make, move or remove files from this thread, and limits its signals and abstract Unix sockets to this
+/// process and its children (ABI 6, Linux 6.12).
+fn make_files_read_only() -> Result<Restriction, RulesetError> {
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+    // A right that is handled and granted nowhere is refused everywhere.
+    let ruleset = ruleset.handle_access(AccessFs::from_write(RIGHTS))?.scope(Scope::from_all(RIGHTS))?;
+    let status = ruleset.create()?.restrict_self()?;
+    Ok(match status.ruleset {
+        RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Restriction::Enforced,
+        RulesetStatus::NotEnforced => Restriction::Unavailable,
+    })
+}
+
+/// Drops every capability that is not kept from all sets of this thread. Gives the names of those that are left.
+fn keep_network_capabilities() -> Result<Vec<&'static str>, Errno> {
+    let held = capabilities(None)?.permitted;
+    let kept = KEPT.iter().fold(CapabilitySet::empty(), |all, (capability, _)| all | *capability);
+    // The bounding set needs CAP_SETPCAP, so it comes first; without that capability it stays, which no_new_privs makes harmless.
+    if held.contains(CapabilitySet::SETPCAP) {
+        limit_bounding_set(kept)?;
+    }
+    // Kernels without ambient capabilities have none to clear.
+    match clear_ambient_capability_set() {
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(error) => return Err(error),
+    }
+    let left = held & kept;
+    set_capabilities(None, CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() })?;
+    Ok(KEPT.iter().filter(|(capability, _)| left.contains(*capability)).map(|(_, name)| *name).collect())
+}
+
+fn limit_bounding_set(kept: CapabilitySet) -> Result<(), Errno> {
+    for capability in (0..CAPABILITIES).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
+        if kept.contains(capability) {
+            continue;
+        }
+        match capability_is_in_bounding_set(capability) {
+            Ok(true) => remove_capability_from_bounding_set(capability)?,
+            Ok(false) => {}
+            // The first number that this kernel does not know.
+            Err(Errno::INVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

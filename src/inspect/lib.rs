@@ -1,0 +1,55 @@
+//! The commands that look at a node: the kernel's tables and the API in, words and JSON out; they never write to either, but for the table of `trace`.
+//!
+//! ```text
+//! arguments ── clap ──► Command ──► NAME::run ──► Output ──► words, JSON, YAML
+//!                                      ▲
+//!                      tables: what the kernel lists -> frontends and endpoints
+//! ```
+//!
+//! A command is a module with `Args` and `run`; the process has the list of them. Its exit code is that of its [`Outcome`], or
+//! [`COULD_NOT_LOOK`] when it gives an error, which the process shows.
+//!
+//! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
+//! running proxy and, as far as its subject allows, without one; it leaves the processors to that proxy and to the pods when they want
+//! them.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
+
+pub mod changes;
+pub mod check;
+mod client;
+pub mod explain;
+pub mod history;
+mod names;
+pub mod other_proxy;
+pub mod output;
+mod running;
+pub mod screen;
+pub mod services;
+mod tables;
+pub mod top;
+pub mod trace;
+mod traffic;
+
+/// The exit code of a command that gives an error: it could not look, so it says nothing about the node.
+pub const COULD_NOT_LOOK: u8 = 2;
+
+/// What a command found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// What was asked for, and nothing that is wrong.
+    Fine,
+    /// Something that is wrong, or a difference.
+    Found,
+}
+
+impl Outcome {
+    /// The exit code of the process.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Fine => 0,
+            Self::Found => 1,
+        }
+    }
+}

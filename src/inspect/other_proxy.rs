@@ -1,0 +1,115 @@
+//! Whether a kube-proxy runs on this node, whichever it is: upstream's holds no lock that could be asked.
+//!
+//! Takes the addresses of its servers, gives what shows that one runs, in words; nothing when nothing shows it. What shows it is a process
+//! of that name in this network namespace, where the processes of the node can be seen, or an answer of its servers: its mode, or health as
+//! only kube-proxy reports it. A proxy with servers elsewhere, in a container that shows no other processes, is not found.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::client::Client;
+use component::config::Config;
+
+/// The name of the process.
+const NAME: &str = "kube-proxy";
+/// What `/proxyMode` answers.
+const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];
+/// Flags of a process that ends by itself.
+const ENDS: [&str; 6] = ["--cleanup", "--init-only", "--write-config-to", "--version", "--help", "-h"];
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Characters of a command line that are shown.
+const SHOWN: usize = 100;
+
+/// What shows that a kube-proxy runs in the calling thread's network namespace.
+pub fn signs(config: &Config) -> Vec<String> {
+    let mut signs = processes(Path::new("/proc"));
+    signs.extend(mode(config.metrics_bind_address));
+    signs.extend(config.healthz_bind_address.and_then(health));
+    signs
+}
+
+/// The processes of that name in this network namespace, but for this one and those that only look.
+fn processes(proc: &Path) -> Vec<String> {
+    let own = fs::read_link(proc.join("self")).unwrap_or_default();
+    let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    let others = entries.filter(|entry| entry.file_name() != own.as_os_str());
+    let mut found: Vec<String> = others.filter_map(|entry| process(&entry.path(), namespace.as_ref())).collect();
+    found.sort();
+    found
+}
+
+/// The process of this directory, in words, if it is a kube-proxy that goes on in this network namespace.
+fn process(directory: &Path, namespace: Option<&PathBuf>) -> Option<String> {
+    let pid = directory.file_name()?.to_str()?.parse::<u32>().ok()?;
+    let bytes = fs::read(directory.join("cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&bytes).into_owned();
+    let mut words = line.split_terminator('\0');
+    let is_named = Path::new(words.next()?).file_name()? == NAME;
+    // Upstream knows flags only: a first word without a dash is a command of this program.
+    let goes_on = words.clone().next().is_none_or(|first| first.starts_with('-'))
+        && !words.any(|word| ENDS.contains(&word.split('=').next().unwrap_or(word)));
+    // One that cannot be seen may be this one.
+    let elsewhere = fs::read_link(directory.join("ns/net")).is_ok_and(|other| Some(&other) != namespace);
+    let shown: String = line.trim_end_matches('\0').replace('\0', " ").chars().take(SHOWN).collect();
+    (is_named && goes_on && !elsewhere).then(|| format!("process {pid}: {shown}"))
+}
+
+/// The answer of a metrics server, if it is kube-proxy's.
+fn mode(address: SocketAddr) -> Option<String> {
+    let body = Client::new(address, PATIENCE).ok()?.get("/proxyMode").ok()?;
+    let mode = MODES.into_iter().find(|mode| body.trim_ascii() == mode.as_bytes())?;
+    Some(format!("http://{address}/proxyMode answers {mode}"))
+}
+
+/// The answer of a health server, if it is kube-proxy's: other programs that take its place have no field `nodeEligible`.
+fn health(address: SocketAddr) -> Option<String> {
+    let (_, body) = Client::new(address, PATIENCE).ok()?.answer("/healthz").ok()?;
+    let page: serde_json::Value = serde_json::from_slice(&body).ok()?;
+    page.get("nodeEligible").map(|_| format!("http://{address}/healthz answers as kube-proxy does"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_proxy_in_this_network_namespace_is_found_and_what_only_looks_is_not() {
+        let proc = tempfile::tempdir().unwrap();
+        let add = |pid: &str, namespace: &str, line: &str| {
+            let directory = proc.path().join(pid);
+            fs::create_dir_all(directory.join("ns")).unwrap();
+            fs::write(directory.join("cmdline"), line.replace(' ', "\0") + "\0").unwrap();
+            symlink(namespace, directory.join("ns/net")).unwrap();
+        };
+        let here = "net:[1]";
+        add("thread-self", here, "kube-proxy --cleanup");
+        add("7", here, "/usr/local/bin/kube-proxy");
+        symlink("7", proc.path().join("self")).unwrap();
+        assert_eq!(processes(proc.path()), [""; 0], "this process");
+        for (pid, line) in [
+            ("11", "kube-proxy top"),
+            ("12", "kube-proxy --init-only --v=2"),
+            ("13", "kube-proxy --write-config-to=f"),
+            ("14", "grep kube-proxy"),
+            ("15", ""),
+        ] {
+            add(pid, here, line);
+        }
+        add("16", "net:[2]", "kube-proxy --v=2");
+        assert_eq!(processes(proc.path()), [""; 0], "none of these goes on here");
+        add("17", here, "/usr/local/bin/kube-proxy --config=/c --cleanup-timeout=1");
+        fs::create_dir_all(proc.path().join("18")).unwrap();
+        fs::write(proc.path().join("18/cmdline"), "kube-proxy\0").unwrap();
+        let found = processes(proc.path());
+        assert_eq!(
+            found,
+            ["process 17: /usr/local/bin/kube-proxy --config=/c --cleanup-timeout=1", "process 18: kube-proxy"]
+        );
+        assert_eq!(processes(Path::new("/nowhere")), [""; 0]);
+    }
+}

@@ -1,0 +1,404 @@
+//! Lists and deletes the UDP flows that the kernel tracks, over ctnetlink.
+//!
+//! The kernel filters the list by protocol (5.8 and later), and so does this module, for older kernels. A flow is deleted by its
+//! original tuple, zone and id, so that a new flow with the same addresses stays.
+
+mod walk;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nft::decode::{self, Messages};
+use nft::socket::{Bus, Socket};
+use nft::wire::{Attr, Attrs, Writer};
+
+use super::rtnetlink::ip;
+use rules::conntrack::Flow;
+use rules::model::Family;
+
+pub use walk::find_connection;
+pub use walk::{connection, each_connection};
+
+/// `linux/netfilter/nfnetlink_conntrack.h`.
+mod number {
+    const SUBSYSTEM: u16 = 1 << 8;
+    pub(super) const NEW: u16 = SUBSYSTEM;
+    pub(super) const GET: u16 = SUBSYSTEM | 1;
+    pub(super) const DELETE: u16 = SUBSYSTEM | 2;
+
+    pub(super) const TUPLE_ORIGINAL: u16 = 1;
+    pub(super) const TUPLE_REPLY: u16 = 2;
+    pub(super) const STATUS: u16 = 3;
+    pub(super) const PROTOINFO: u16 = 4;
+    pub(super) const MARK: u16 = 8;
+    pub(super) const COUNTERS_ORIGINAL: u16 = 9;
+    pub(super) const COUNTERS_REPLY: u16 = 10;
+    pub(super) const ID: u16 = 12;
+    pub(super) const ZONE: u16 = 18;
+    pub(super) const FILTER: u16 = 25;
+    pub(super) const FILTER_ORIGINAL_FLAGS: u16 = 1;
+    /// `CTA_FILTER_FLAG(CTA_PROTO_NUM)`, in host order.
+    pub(super) const BY_PROTOCOL: u32 = 1 << 3;
+
+    pub(super) const TUPLE_IP: u16 = 1;
+    pub(super) const TUPLE_PROTO: u16 = 2;
+    pub(super) const IPV4_SOURCE: u16 = 1;
+    pub(super) const IPV4_DESTINATION: u16 = 2;
+    pub(super) const IPV6_SOURCE: u16 = 3;
+    pub(super) const IPV6_DESTINATION: u16 = 4;
+    pub(super) const PROTO_NUMBER: u16 = 1;
+    pub(super) const SOURCE_PORT: u16 = 2;
+    pub(super) const DESTINATION_PORT: u16 = 3;
+
+    /// Within `PROTOINFO`: a protocol's state, whose number is the first attribute in it.
+    pub(super) const PROTOINFO_TCP: u16 = 1;
+    pub(super) const PROTOINFO_SCTP: u16 = 3;
+    pub(super) const PROTOCOL_STATE: u16 = 1;
+    pub(super) const PACKETS: u16 = 1;
+    pub(super) const BYTES: u16 = 2;
+
+    pub(super) const NLM_F_REQUEST: u16 = 1;
+    pub(super) const NLM_F_ACK: u16 = 4;
+    pub(super) const NLM_F_DUMP: u16 = 0x300;
+    /// Bytes of `nlmsghdr` and `nfgenmsg`.
+    pub(super) const HEADERS: usize = 20;
+}
+
+const UDP: u8 = 17;
+/// How often an interrupted list is requested again (J8).
+const TRIES: usize = 5;
+/// Deletions sent at a time: their answers fit into the socket's receive buffer.
+const DELETIONS: usize = 64;
+/// How often the deletion of flows in a flowtable is tried again, and the time before each try.
+const RELEASE_TRIES: usize = 50;
+const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
+
+const ENOENT: i32 = 2;
+const EBUSY: i32 = 16;
+
+/// Where the UDP flows are selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filter {
+    /// In the kernel, by protocol only: its filter on IPv6 addresses is inverted.
+    Kernel,
+    /// In this module. Kernels before 5.8 do not know the filter; some ignore it, some refuse it.
+    Here,
+}
+
+/// Makes the kernel load the module of connection tracking, if it has not: any request does that. Without it there are no sysctls of
+/// connection tracking to write (N1).
+pub fn load_conntrack() {
+    // An error shows again when the sysctls are written.
+    let _ = list(Family::V4);
+}
+
+/// The UDP flows of a family. After five interrupted attempts it gives the last list, although that is not complete (J8).
+///
+/// # Errors
+/// The kernel's error.
+pub(super) fn list(family: Family) -> io::Result<Vec<Flow>> {
+    let mut socket = Socket::open(Bus::Netfilter)?;
+    with_fallback(|filter| until_complete(|flows| list_once(&mut socket, family, filter, flows)))
+}
+
+/// Lists with the kernel's filter, or without it if the kernel refuses it.
+fn with_fallback<T>(mut list: impl FnMut(Filter) -> io::Result<T>) -> io::Result<T> {
+    const REFUSED: [i32; 2] = [22, 95];
+    match list(Filter::Kernel) {
+        Err(error) if error.raw_os_error().is_some_and(|errno| REFUSED.contains(&errno)) => list(Filter::Here),
+        outcome => outcome,
+    }
+}
+
+/// Lists until a list is complete, at most [`TRIES`] times (J8). `list` fills a list and gives whether it is complete.
+fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> io::Result<Vec<Flow>> {
+    let mut flows = Vec::new();
+    for _ in 0..TRIES {
+        flows.clear();
+        match list(&mut flows) {
+            Ok(true) => break,
+            Ok(false) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(flows)
+}
+
+/// Lists once; gives whether the list is complete.
+fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Vec<Flow>) -> io::Result<bool> {
+    let mut request = message(number::GET, number::NLM_F_DUMP, family);
+    if filter == Filter::Kernel {
+        let tuple = request.open(number::TUPLE_ORIGINAL);
+        let proto = request.open(number::TUPLE_PROTO);
+        request.attr(number::PROTO_NUMBER, &[UDP]);
+        request.close(proto);
+        request.close(tuple);
+        let filter = request.open(number::FILTER);
+        request.attr(number::FILTER_ORIGINAL_FLAGS, &number::BY_PROTOCOL.to_ne_bytes());
+        request.close(filter);
+    }
+    socket.send(&finished(request))?;
+    let mut complete = true;
+    loop {
+        for message in Messages::new(socket.receive()?) {
+            complete &= !decode::dump_interrupted(message);
+            if let Some(errno) = decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
+                return if errno == 0 { Ok(complete) } else { Err(io::Error::from_raw_os_error(errno)) };
+            }
+            flows.extend(flow(message));
+        }
+    }
+}
+
+/// The result of deletions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// The number of deleted flows.
+    deleted: usize,
+    /// A flow is in a flowtable, and this kernel does not delete such flows: before 6.4, unless it has commit 9b7c68b3911a.
+    held: bool,
+    /// The kernel's first other error.
+    failure: Option<i32>,
+}
+
+/// Deletes flows and gives the number of those that still existed. Goes on after a flow that cannot be deleted. `release` removes all
+/// flows from the flowtable; it is called if the kernel does not delete a flow because it is in one.
+///
+/// # Errors
+/// The kernel's first error, except that a flow does not exist; the error of `release`.
+pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -> io::Result<usize> {
+    let mut socket = Socket::open(Bus::Netfilter)?;
+    let outcome = until_released(|| delete_once(&mut socket, flows), release)?;
+    let failure = outcome.failure.or(outcome.held.then_some(EBUSY));
+    failure.map_or(Ok(outcome.deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
+}
+
+/// Deletes, and releases if a flow is held. The release takes effect some moments later, so the deletion is repeated until no flow is
+/// held, at most [`RELEASE_TRIES`] times.
+fn until_released(
+    mut delete: impl FnMut() -> io::Result<Outcome>,
+    release: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Outcome> {
+    let mut outcome = delete()?;
+    if outcome.held {
+        release()?;
+    }
+    for _ in 0..RELEASE_TRIES {
+        if !outcome.held {
+            break;
+        }
+        std::thread::sleep(RELEASE_INTERVAL);
+        let again = delete()?;
+        outcome = Outcome { deleted: outcome.deleted + again.deleted, ..again };
+    }
+    Ok(outcome)
+}
+
+fn delete_once(socket: &mut Socket, flows: &[Flow]) -> io::Result<Outcome> {
+    let mut outcome = Outcome::default();
+    for chunk in flows.chunks(DELETIONS) {
+        let requests: Vec<u8> = chunk.iter().flat_map(deletion).collect();
+        socket.send(&requests)?;
+        while let Some(bytes) = socket.receive_now()? {
+            for ack in Messages::new(bytes).filter_map(decode::ack) {
+                match ack.errno {
+                    0 => outcome.deleted += 1,
+                    ENOENT => {}
+                    EBUSY => outcome.held = true,
+                    errno => outcome.failure = outcome.failure.or(Some(errno)),
+                }
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// The request that deletes a flow.
+#[must_use]
+pub fn deletion(flow: &Flow) -> Vec<u8> {
+    let family = Family::of(flow.original_destination.ip());
+    let mut request = message(number::DELETE, number::NLM_F_ACK, family);
+    request.raw(&flow.handle);
+    finished(request)
+}
+
+/// `nlmsghdr` and `nfgenmsg`; the length is filled in by [`finished`].
+fn message(kind: u16, flags: u16, family: Family) -> Writer {
+    message_about(kind, flags, nft::Family::from(family).number())
+}
+
+/// As [`message`], for the number of a family; 0 stands for all of them.
+fn message_about(kind: u16, flags: u16, family: u8) -> Writer {
+    let mut writer = Writer::default();
+    writer.raw(&[0; 4]);
+    writer.raw(&kind.to_ne_bytes());
+    writer.raw(&(number::NLM_F_REQUEST | flags).to_ne_bytes());
+    writer.raw(&[0; 8]);
+    writer.raw(&[family, 0, 0, 0]);
+    writer
+}
+
+fn finished(writer: Writer) -> Vec<u8> {
+    let mut bytes = writer.into_bytes();
+    let len = u32::try_from(bytes.len()).unwrap_or_default();
+    bytes[..4].copy_from_slice(&len.to_ne_bytes());
+    bytes
+}
+
+/// The flow in a message; `None` for a message of another type, and for a flow of another protocol.
+#[must_use]
+pub fn flow(message: &[u8]) -> Option<Flow> {
+    let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
+    if kind != number::NEW {
+        return None;
+    }
+    let attrs = Attrs::new(message.get(number::HEADERS..)?);
+    let original = attrs.find(number::TUPLE_ORIGINAL)?;
+    let (client, original_destination) = udp_ends(original)?;
+    let (reply_source, _) = udp_ends(attrs.find(number::TUPLE_REPLY)?)?;
+    let mut handle = Writer::default();
+    handle.attr(number::TUPLE_ORIGINAL | NESTED, original.payload);
+    for kind in [number::ZONE, number::ID] {
+        if let Some(attr) = attrs.find(kind) {
+            handle.attr(kind, attr.payload);
+        }
+    }
+    Some(Flow { client: client.ip(), original_destination, reply_source, handle: handle.into_bytes() })
+}
+
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 1 << 15;
+
+/// Source and destination of a tuple; `None` unless it is a UDP one.
+fn udp_ends(tuple: Attr<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    ends(tuple).filter(|(protocol, ..)| *protocol == UDP).map(|(_, source, destination)| (source, destination))
+}
+
+/// Protocol number, source and destination of a tuple; `None` for a protocol without ports, such as ICMP.
+fn ends(tuple: Attr<'_>) -> Option<(u8, SocketAddr, SocketAddr)> {
+    let proto = tuple.nested().find(number::TUPLE_PROTO)?.nested();
+    let addresses = tuple.nested().find(number::TUPLE_IP)?.nested();
+    let address = |v4, v6| addresses.find(v4).or_else(|| addresses.find(v6)).and_then(ip);
+    let port = |kind| Some(u16::from_be_bytes(proto.find(kind)?.payload.try_into().ok()?));
+    let source = SocketAddr::new(address(number::IPV4_SOURCE, number::IPV6_SOURCE)?, port(number::SOURCE_PORT)?);
+    let destination = address(number::IPV4_DESTINATION, number::IPV6_DESTINATION)?;
+    let destination = SocketAddr::new(destination, port(number::DESTINATION_PORT)?);
+    Some((proto.find(number::PROTO_NUMBER)?.u8()?, source, destination))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn any_flow() -> Flow {
+        let end: SocketAddr = (Ipv4Addr::LOCALHOST, 53).into();
+        Flow { client: end.ip(), original_destination: end, reply_source: end, handle: Vec::new() }
+    }
+
+    /// The number of attempts when each ends like this, and the result.
+    fn attempts(end: impl Fn(u32) -> io::Result<bool>) -> (u32, io::Result<usize>) {
+        let mut count = 0;
+        let outcome = until_complete(|flows| {
+            count += 1;
+            flows.push(any_flow());
+            end(count)
+        });
+        (count, outcome.map(|flows| flows.len()))
+    }
+
+    // An interrupted list is requested five times at most (J8).
+    #[test]
+    fn an_interrupted_list_is_requested_five_times_at_most() {
+        assert!(matches!(attempts(|_| Ok(true)), (1, Ok(1))));
+        assert!(matches!(attempts(|count| Ok(count == 3)), (3, Ok(1))), "without the flows of the attempts before");
+        assert!(matches!(attempts(|_| Ok(false)), (5, Ok(1))), "then the last list is given, although it is partial");
+        assert!(matches!(attempts(|_| Err(io::ErrorKind::Interrupted.into())), (5, Ok(1))));
+        assert!(matches!(attempts(|_| Err(io::Error::from_raw_os_error(1))), (1, Err(_))), "other errors end it");
+    }
+
+    /// The numbers of releases and of tries, and the result, when flows are held for this many tries.
+    fn held_for(tries_until_free: usize) -> (usize, usize, Outcome) {
+        let (mut releases, mut tries) = (0, 0);
+        let outcome = until_released(
+            || {
+                tries += 1;
+                let held = tries <= tries_until_free;
+                Ok(Outcome { deleted: usize::from(!held) + usize::from(tries == 1), held, failure: None })
+            },
+            || {
+                releases += 1;
+                Ok(())
+            },
+        );
+        (releases, tries, outcome.unwrap())
+    }
+
+    // Flows in a flowtable are released once and then deleted (J1).
+    #[test]
+    fn flows_in_a_flowtable_are_released_once_and_then_deleted() {
+        assert_eq!(held_for(0), (0, 1, Outcome { deleted: 2, ..Outcome::default() }));
+        assert_eq!(
+            held_for(3),
+            (1, 4, Outcome { deleted: 2, ..Outcome::default() }),
+            "one at once, one after the release"
+        );
+        let (releases, tries, end) = held_for(usize::MAX);
+        assert_eq!((releases, tries, end.held), (1, 1 + RELEASE_TRIES, true), "no further try");
+        let held = || Ok(Outcome { held: true, ..Outcome::default() });
+        assert!(until_released(held, || Err(io::ErrorKind::PermissionDenied.into())).is_err());
+    }
+
+    // A kernel that refuses the filter lists without it (J2).
+    #[test]
+    fn a_kernel_that_refuses_the_filter_lists_without_it() {
+        let asked = |errno: Option<i32>| {
+            let mut filters = Vec::new();
+            let outcome = with_fallback(|filter| {
+                filters.push(filter);
+                let refused = errno.filter(|_| filter == Filter::Kernel);
+                refused.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+            });
+            (filters, outcome.is_ok())
+        };
+        assert_eq!(asked(None), (vec![Filter::Kernel], true));
+        assert_eq!(asked(Some(22)), (vec![Filter::Kernel, Filter::Here], true));
+        assert_eq!(asked(Some(95)), (vec![Filter::Kernel, Filter::Here], true));
+        assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "other errors have nothing to do with the filter");
+    }
+
+    // What the kernel does not filter is filtered here (J2, J9).
+    #[test]
+    fn what_the_kernel_does_not_filter_is_filtered_here() {
+        let tuple = |writer: &mut Writer, kind: u16, protocol: u8| {
+            let tuple = writer.open(kind);
+            let ip = writer.open(number::TUPLE_IP);
+            writer.attr(number::IPV4_SOURCE, &[10, 0, 0, 1]);
+            writer.attr(number::IPV4_DESTINATION, &[10, 0, 0, 2]);
+            writer.close(ip);
+            let proto = writer.open(number::TUPLE_PROTO);
+            writer.attr(number::PROTO_NUMBER, &[protocol]);
+            writer.attr(number::SOURCE_PORT, &[0, 1]);
+            writer.attr(number::DESTINATION_PORT, &[0, 53]);
+            writer.close(proto);
+            writer.close(tuple);
+        };
+        let entry = |protocol| {
+            let mut entry = message(number::NEW, 0, Family::V4);
+            tuple(&mut entry, number::TUPLE_ORIGINAL, protocol);
+            tuple(&mut entry, number::TUPLE_REPLY, protocol);
+            finished(entry)
+        };
+        let udp = flow(&entry(UDP)).unwrap();
+        assert_eq!(
+            (udp.original_destination, udp.reply_source),
+            (([10, 0, 0, 2], 53).into(), ([10, 0, 0, 1], 1).into())
+        );
+        for other in [6, 132, 1] {
+            assert_eq!(flow(&entry(other)), None, "protocol {other}");
+        }
+    }
+}

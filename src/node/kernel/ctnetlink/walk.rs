@@ -1,0 +1,147 @@
+//! Walks over the connections that the kernel translated, of all protocols and both families, without keeping them.
+//!
+//! The kernel selects those with a translated destination (5.16 and later), and so does this module, for older kernels. A connection to a
+//! Service is always translated. Memory does not grow with the number of connections: each is handed over when its message is read.
+//!
+//! The kernel does not stop traffic for this. A connection that begins or ends during the walk may be left out, and the walk
+//! may meet one twice when the kernel changes the size of its table.
+
+use std::io;
+use std::net::IpAddr;
+
+use nft::decode::{self, Messages};
+use nft::socket::{Bus, Socket};
+use nft::wire::{Attr, Attrs};
+
+use super::super::connections::{Connection, Counters, Ends, Phase};
+use super::{ENOENT, ends, finished, message, message_about, number};
+use rules::model::Family;
+
+/// `IPS_SEEN_REPLY` and `IPS_DST_NAT` (`linux/netfilter/nf_conntrack_common.h`).
+const SEEN_REPLY: u32 = 1 << 1;
+const TRANSLATED: u32 = 1 << 5;
+
+const TCP: u8 = 6;
+const SCTP: u8 = 132;
+/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both sides said that they are done, or one of them reset the connection.
+const TCP_ENDED: [u8; 2] = [7, 8];
+/// `SCTP_CONNTRACK_CLOSED`, `_SHUTDOWN_SENT`, `_SHUTDOWN_RECD` and `_SHUTDOWN_ACK_SENT`.
+const SCTP_ENDED: [u8; 4] = [1, 5, 6, 7];
+
+/// Hands over each connection with a translated destination, in the calling thread's network namespace.
+///
+/// # Errors
+/// The kernel's error: `EPERM` without `CAP_NET_ADMIN`.
+pub fn each_connection(mut each: impl FnMut(&Connection)) -> io::Result<()> {
+    let mut socket = Socket::open(Bus::Netfilter)?;
+    let mut request = message_about(number::GET, number::NLM_F_DUMP, 0);
+    request.u32(number::STATUS, TRANSLATED);
+    socket.send(&finished(request))?;
+    loop {
+        for message in Messages::new(socket.receive()?) {
+            match decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
+                Some(0) => return Ok(()),
+                Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                None => connection(message).iter().filter(|found| found.status & TRANSLATED != 0).for_each(&mut each),
+            }
+        }
+    }
+}
+
+/// The connection that packets from and to these ends belong to, as its client sends them; `None` when the kernel tracks none.
+///
+/// # Errors
+/// The kernel's error: `EPERM` without `CAP_NET_ADMIN`.
+pub fn find_connection(protocol: u8, ends: Ends) -> io::Result<Option<Connection>> {
+    let mut socket = Socket::open(Bus::Netfilter)?;
+    let mut request = message(number::GET, 0, Family::of(ends.destination.ip()));
+    let tuple = request.open(number::TUPLE_ORIGINAL);
+    let addresses = request.open(number::TUPLE_IP);
+    match (ends.source.ip(), ends.destination.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            request.attr(number::IPV4_SOURCE, &source.octets());
+            request.attr(number::IPV4_DESTINATION, &destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            request.attr(number::IPV6_SOURCE, &source.octets());
+            request.attr(number::IPV6_DESTINATION, &destination.octets());
+        }
+        _ => return Ok(None),
+    }
+    request.close(addresses);
+    let proto = request.open(number::TUPLE_PROTO);
+    request.attr(number::PROTO_NUMBER, &[protocol]);
+    request.attr(number::SOURCE_PORT, &ends.source.port().to_be_bytes());
+    request.attr(number::DESTINATION_PORT, &ends.destination.port().to_be_bytes());
+    request.close(proto);
+    request.close(tuple);
+    socket.send(&finished(request))?;
+    loop {
+        for message in Messages::new(socket.receive()?) {
+            match decode::ack(message).map(|ack| ack.errno) {
+                Some(ENOENT) => return Ok(None),
+                Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                None if connection(message).is_some() => return Ok(connection(message)),
+                None => {}
+            }
+        }
+    }
+}
+
+/// The connection in a message; `None` for a message of another type, and for a protocol without ports.
+#[must_use]
+pub fn connection(message: &[u8]) -> Option<Connection> {
+    let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
+    if kind != number::NEW {
+        return None;
+    }
+    let attrs = Attrs::new(message.get(number::HEADERS..)?);
+    let (mut original, mut reply, mut status, mut id, mut mark) = (None, None, 0, 0, None);
+    let (mut state, mut counters) = (None, [None; 2]);
+    for attr in attrs {
+        match attr.kind {
+            number::TUPLE_ORIGINAL => original = ends(attr),
+            number::TUPLE_REPLY => reply = ends(attr),
+            number::STATUS => status = attr.u32()?,
+            number::PROTOINFO => state = protocol_state(attr),
+            number::MARK => mark = attr.u32(),
+            number::COUNTERS_ORIGINAL => counters[0] = counted(attr),
+            number::COUNTERS_REPLY => counters[1] = counted(attr),
+            number::ID => id = attr.u32()?,
+            _ => {}
+        }
+    }
+    let (protocol, source, destination) = original?;
+    let (_, answered_by, answered_to) = reply?;
+    Some(Connection {
+        protocol,
+        original: Ends { source, destination },
+        reply: Ends { source: answered_by, destination: answered_to },
+        status,
+        phase: phase(protocol, status, state),
+        mark,
+        id,
+        counters: counters[0].zip(counters[1]),
+    })
+}
+
+fn phase(protocol: u8, status: u32, state: Option<u8>) -> Phase {
+    match (protocol, state) {
+        (TCP, Some(state)) if TCP_ENDED.contains(&state) => Phase::Ended,
+        (SCTP, Some(state)) if SCTP_ENDED.contains(&state) => Phase::Ended,
+        _ if status & SEEN_REPLY == 0 => Phase::Unanswered,
+        _ => Phase::Open,
+    }
+}
+
+/// The number of the connection's state in its protocol.
+fn protocol_state(attr: Attr<'_>) -> Option<u8> {
+    let of_protocol =
+        attr.nested().find(number::PROTOINFO_TCP).or_else(|| attr.nested().find(number::PROTOINFO_SCTP))?;
+    of_protocol.nested().find(number::PROTOCOL_STATE)?.u8()
+}
+
+fn counted(attr: Attr<'_>) -> Option<Counters> {
+    let number = |kind| attr.nested().find(kind)?.u64();
+    Some(Counters { packets: number(number::PACKETS)?, bytes: number(number::BYTES)? })
+}

@@ -1,0 +1,168 @@
+//! The ipsets of mode ipvs, over netlink (`linux/netfilter/ipset/ip_set.h`).
+//!
+//! Only sets with kube-proxy's own names are touched. A set that a rule uses cannot be destroyed, so their rules go first.
+
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use nft::decode::{self, Messages};
+use nft::socket::{Bus, Socket};
+use nft::wire::Writer;
+
+use super::{Report, counted};
+
+mod number {
+    /// `NFNL_SUBSYS_IPSET`: the upper byte of the type of each message.
+    pub(super) const SUBSYSTEM: u16 = 6;
+    pub(super) const DESTROY: u16 = 3;
+    pub(super) const HEADER: u16 = 12;
+    pub(super) const ATTR_PROTOCOL: u16 = 1;
+    pub(super) const ATTR_SETNAME: u16 = 2;
+    /// The oldest protocol that kernels still take.
+    pub(super) const PROTOCOL: u8 = 6;
+    /// `NLM_F_REQUEST | NLM_F_ACK`.
+    pub(super) const REQUEST_ACK: u16 = 5;
+    /// The set is in use (`IPSET_ERR_BUSY`).
+    pub(super) const BUSY: i32 = 4100;
+    pub(super) const ENOENT: i32 = 2;
+}
+
+/// The sets of upstream's `pkg/proxy/ipvs/ipset.go`, without the prefix of their family.
+const NAMES: [&str; 17] = [
+    "LOOP-BACK",
+    "CLUSTER-IP",
+    "EXTERNAL-IP",
+    "EXTERNAL-IP-LOCAL",
+    "LOAD-BALANCER",
+    "LOAD-BALANCER-FW",
+    "LOAD-BALANCER-LOCAL",
+    "LOAD-BALANCER-SOURCE-IP",
+    "LOAD-BALANCER-SOURCE-CIDR",
+    "NODE-PORT-TCP",
+    "NODE-PORT-LOCAL-TCP",
+    "NODE-PORT-UDP",
+    "NODE-PORT-LOCAL-UDP",
+    "NODE-PORT-SCTP-HASH",
+    "NODE-PORT-LOCAL-SCTP-HASH",
+    "HEALTH-CHECK-NODE-PORT",
+    "IPVS-IPS",
+];
+/// Before the names of sets for IPv4 and for IPv6.
+const PREFIXES: [&str; 2] = ["KUBE-", "KUBE-6-"];
+/// How long the kernel may take to let go of a set after the rules that used it are gone.
+const RELEASE: Duration = Duration::from_millis(200);
+/// The time between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The bytes of the longest name that the kernel takes; upstream cuts longer ones.
+const LONGEST: usize = 31;
+
+fn names() -> impl Iterator<Item = String> {
+    let cut = |prefix, name| format!("{prefix}{name}").chars().take(LONGEST).collect();
+    PREFIXES.into_iter().flat_map(move |prefix| NAMES.map(|name| cut(prefix, name)))
+}
+
+/// The names of the sets that are there.
+///
+/// # Errors
+/// The kernel's error.
+pub(super) fn left() -> io::Result<Vec<String>> {
+    if !is_loaded(Path::new("/sys/module")) {
+        return Ok(Vec::new());
+    }
+    let mut socket = Socket::open(Bus::Netfilter)?;
+    let mut found = Vec::new();
+    for name in names() {
+        match ask(&mut socket, number::HEADER, &name)? {
+            0 => found.push(name),
+            number::ENOENT => {}
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+    Ok(found)
+}
+
+/// Destroys the sets.
+///
+/// # Errors
+/// The kernel's error; sets that were destroyed before it are in the report.
+pub(super) fn destroy(report: &mut Report) -> io::Result<()> {
+    let mut removed = 0;
+    let sets = left()?;
+    let outcome = sets.iter().try_for_each(|name| {
+        let mut socket = Socket::open(Bus::Netfilter)?;
+        match when_released(|| ask(&mut socket, number::DESTROY, name))? {
+            0 => removed += 1,
+            number::ENOENT => {}
+            number::BUSY => report
+                .warnings
+                .push(format!("ipset {name} of mode ipvs stays: rules of other programs use it; delete them first")),
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
+        Ok(())
+    });
+    report.removed.extend((removed > 0).then(|| format!("{} of mode ipvs", counted(removed, "ipset"))));
+    outcome
+}
+
+/// The answer to a call, which is repeated for some time while the set is in use.
+fn when_released(mut call: impl FnMut() -> io::Result<i32>) -> io::Result<i32> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let errno = call()?;
+        if errno != number::BUSY || waited >= RELEASE {
+            return Ok(errno);
+        }
+        thread::sleep(PAUSE);
+        waited += PAUSE;
+    }
+}
+
+/// Whether the kernel has ipsets. Asking one that has not would load the module.
+fn is_loaded(modules: &Path) -> bool {
+    // Without a list of modules the kernel is asked.
+    modules.join("ip_set").exists() || !modules.exists()
+}
+
+/// The number of the error to a request about a set; 0 for success.
+fn ask(socket: &mut Socket, kind: u16, name: &str) -> io::Result<i32> {
+    socket.send(&request(kind, name))?;
+    loop {
+        if let Some(ack) = Messages::new(socket.receive()?).find_map(decode::ack) {
+            return Ok(ack.errno);
+        }
+    }
+}
+
+fn request(kind: u16, name: &str) -> Vec<u8> {
+    let mut attrs = Writer::default();
+    attrs.attr(number::ATTR_PROTOCOL, &[number::PROTOCOL]);
+    attrs.str(number::ATTR_SETNAME, name);
+    let len = u32::try_from(20 + attrs.bytes().len()).unwrap_or_default();
+    let kind = number::SUBSYSTEM << 8 | kind;
+    [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &number::REQUEST_ACK.to_ne_bytes(), &[0; 12], attrs.bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_mode_ipvs_in_both_families() {
+        let names: Vec<String> = names().collect();
+        assert_eq!(names.len(), 34);
+        assert!(names.contains(&"KUBE-CLUSTER-IP".to_owned()) && names.contains(&"KUBE-6-IPVS-IPS".to_owned()));
+        assert!(names.contains(&"KUBE-6-NODE-PORT-LOCAL-SCTP-HAS".to_owned()), "cut as upstream cuts it");
+    }
+
+    #[test]
+    fn a_kernel_without_ipsets_is_not_made_to_load_them() {
+        let modules = tempfile::tempdir().unwrap();
+        assert!(!is_loaded(modules.path()));
+        std::fs::create_dir(modules.path().join("ip_set")).unwrap();
+        assert!(is_loaded(modules.path()));
+        assert!(is_loaded(Path::new("/nowhere")), "no list of modules");
+    }
+}

@@ -1,0 +1,61 @@
+//! The lock of iptables-legacy: programs that change its tables hold it meanwhile, so that none overwrites what another has just changed.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// The file that iptables locks. A container has the host's if it is mounted, as kube-proxy's manifests do.
+pub(super) const PATH: &str = "/run/xtables.lock";
+/// The time between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The lock is held until this is dropped.
+pub(super) struct Lock(#[expect(dead_code, reason = "closing the file gives the lock back")] File);
+
+/// Takes the lock, and waits this long for another program to give it back. `None` if there is no such file and none can be made.
+///
+/// # Errors
+/// When another program holds it all the time, or the file cannot be locked.
+pub(super) fn take(path: &Path, patience: Duration) -> io::Result<Option<Lock>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+        }
+        outcome => outcome,
+    };
+    let Ok(file) = file else { return Ok(None) };
+    let mut waited = Duration::ZERO;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(Lock(file))),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if waited >= patience => {
+                return Err(io::Error::other(format!("another program holds {}", path.display())));
+            }
+            Err(TryLockError::WouldBlock) => {
+                thread::sleep(PAUSE);
+                waited += PAUSE;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_program_at_a_time_holds_the_lock_and_a_directory_that_cannot_be_written_has_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("xtables.lock");
+        let lock = take(&path, Duration::ZERO).unwrap().expect("the file is made");
+        let refused = take(&path, Duration::from_millis(40)).map(drop).unwrap_err().to_string();
+        assert!(refused.starts_with("another program holds "), "{refused}");
+        drop(lock);
+        assert!(take(&path, Duration::ZERO).unwrap().is_some(), "it was given back");
+        assert!(take(Path::new("/proc/no/lock"), Duration::ZERO).unwrap().is_none());
+    }
+}

@@ -1,0 +1,145 @@
+//! Kube-proxy's chains in the tables of iptables-legacy.
+//!
+//! A table is read as a whole and replaced as a whole, under the lock of iptables ([`lock`]). Where that lock cannot be had, such as in a
+//! container without the host's file, the table is read again right before it is replaced; the kernel refuses the replacement when another
+//! number of rules is there. Rules that stay keep what they counted.
+
+mod lock;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nft::xtables::Xtables;
+use nft::{Family, TableOutline};
+
+use super::plan::{self, Plan};
+use super::{Report, TRIES, counted, still_used};
+use table::{Malformed, Table};
+
+const EAGAIN: i32 = 11;
+
+/// Why a table could not be cleaned.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Kernel(#[from] io::Error),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("other programs kept changing it")]
+    Unstable,
+}
+
+/// What a table is called in reports.
+pub(super) fn label(family: Family, table: &str) -> String {
+    format!("{family} {table} of iptables-legacy")
+}
+
+/// The number of kube-proxy's chains in a table.
+///
+/// # Errors
+/// See [`Error`].
+pub(super) fn left(family: Family, table: &str) -> Result<usize, Error> {
+    if !exists(family, table) {
+        return Ok(0);
+    }
+    let contents = retried(|| Xtables::open(family)?.read(table))?;
+    let outline = Table::read(family, &contents)?.outline();
+    Ok(plan::plan(table, "", &outline).chains.len())
+}
+
+/// Removes kube-proxy's chains from a table. Waits this long for other programs.
+///
+/// # Errors
+/// See [`Error`]; then the table is as it was.
+pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mut Report) -> Result<(), Error> {
+    // Most nodes have no such rules, and then the lock is left to others.
+    if left(family, table)? == 0 {
+        return Ok(());
+    }
+    let lock = lock::take(Path::new(lock::PATH), patience)?;
+    let tables = Xtables::open(family)?;
+    for _ in 0..TRIES {
+        let old = retried(|| tables.read(table))?;
+        let parsed = Table::read(family, &old)?;
+        let outline = parsed.outline();
+        let plan = plan::plan(table, &label(family, table), &outline);
+        if plan.chains.is_empty() {
+            report.warnings.extend(plan.warnings);
+            return Ok(());
+        }
+        let removal = Removal::of(&plan, &outline);
+        let (new, kept) = parsed.without(&removal.rules, &removal.chains)?;
+        if lock.is_none() {
+            let now = retried(|| tables.read(table))?;
+            if !Table::read(family, &now)?.has_same_rules(&parsed) {
+                continue;
+            }
+        }
+        let counted_before = match tables.replace(table, old.layout.entries, &new) {
+            Err(error) if error.raw_os_error() == Some(EAGAIN) => continue,
+            outcome => outcome?,
+        };
+        let kept: Vec<_> = kept.iter().map(|index| counted_before.get(*index).copied().unwrap_or_default()).collect();
+        // Without them the rules that stay count from zero, which changes nothing of what they do.
+        if let Err(error) = tables.add_counters(table, &kept) {
+            report.warnings.push(format!("the counters of table {} begin anew: {error}", label(family, table)));
+        }
+        let (label, removed) = (label(family, table), plan.chains.len() - removal.used.len());
+        report.removed.extend((removed > 0).then(|| format!("{} of table {label}", counted(removed, "chain"))));
+        report.warnings.extend(plan.warnings);
+        report.warnings.extend(removal.used.iter().map(|chain| still_used(chain, &label)));
+        return Ok(());
+    }
+    Err(Error::Unstable)
+}
+
+/// What goes from a table.
+struct Removal {
+    /// The numbers of rules.
+    rules: BTreeSet<usize>,
+    /// The chains, with all their rules.
+    chains: BTreeSet<Arc<str>>,
+    /// Kube-proxy's chains that stay, empty, because rules of others lead to them.
+    used: BTreeSet<Arc<str>>,
+}
+
+impl Removal {
+    fn of(plan: &Plan, outline: &TableOutline) -> Self {
+        let chains: BTreeSet<Arc<str>> = plan.chains.iter().cloned().collect();
+        let jumps: BTreeSet<u64> = plan.jumps.iter().map(|(_, handle)| *handle).collect();
+        let (gone, stay): (Vec<_>, Vec<_>) =
+            outline.rules.iter().partition(|rule| chains.contains(&rule.chain) || jumps.contains(&rule.handle));
+        let used = stay.iter().filter_map(|rule| rule.target.clone()).filter(|to| chains.contains(to)).collect();
+        Self {
+            rules: gone.iter().filter_map(|rule| usize::try_from(rule.handle).ok()).collect(),
+            chains: chains.difference(&used).cloned().collect(),
+            used,
+        }
+    }
+}
+
+/// What a call gives, repeated while another program changes the table at the same moment.
+fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..TRIES {
+        match call() {
+            Err(error) if error.raw_os_error() == Some(EAGAIN) => {}
+            outcome => return outcome,
+        }
+    }
+    call()
+}
+
+/// Whether the calling thread's network namespace has the table. Reading one that it has not would make it.
+fn exists(family: Family, table: &str) -> bool {
+    let file = if family == Family::Ip { "ip_tables_names" } else { "ip6_tables_names" };
+    // Of the calling thread: its network namespace may differ from the process's.
+    let names = fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).unwrap_or_default();
+    names.lines().any(|name| name == table)
+}

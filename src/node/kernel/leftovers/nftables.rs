@@ -1,0 +1,108 @@
+//! Tables of nf_tables: those of mode nftables as a whole, and kube-proxy's chains in the tables of iptables-nft.
+//!
+//! Chains are first unlinked and emptied in one transaction, and deleted by another: kernels before 6.2 keep references for a moment.
+
+use std::sync::Arc;
+
+use nft::{Command, CommitError, Connection, ReadError, TableName};
+
+use super::{Report, TRIES, counted, plan};
+
+const EBUSY: i32 = 16;
+const ENOENT: i32 = 2;
+
+/// Why something could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CleanUpError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    #[error("other programs kept changing it")]
+    Unstable,
+}
+
+/// The chains of kube-proxy in a table of iptables-nft.
+pub(super) fn left(connection: &mut Connection, table: &TableName) -> Result<usize, ReadError> {
+    let outline = connection.outline(table)?;
+    Ok(outline.map_or(0, |outline| plan::plan(&table.name, "", &outline).chains.len()))
+}
+
+/// Deletes a table. Gives whether there was one.
+pub(super) fn delete_table(connection: &mut Connection, table: &TableName) -> Result<bool, CleanUpError> {
+    if connection.outline(table)?.is_none() {
+        return Ok(false);
+    }
+    match connection.commit(&[Command::DeleteTable(table.clone())]) {
+        Ok(_) => Ok(true),
+        Err(error) if refused_with(&error, ENOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes kube-proxy's chains from a table of iptables-nft.
+pub(super) fn clean_table(
+    connection: &mut Connection,
+    table: &TableName,
+    report: &mut Report,
+) -> Result<(), CleanUpError> {
+    for _ in 0..TRIES {
+        let Some(outline) = connection.outline(table)? else { return Ok(()) };
+        let plan = plan::plan(&table.name, &table.to_string(), &outline);
+        if !plan.chains.is_empty() {
+            let jumps = plan.jumps.into_iter().map(|(chain, handle)| Command::DeleteRule(table.clone(), chain, handle));
+            let flushes = plan.chains.iter().map(|name| Command::FlushChain(table.clone(), Arc::clone(name)));
+            match connection.commit(&jumps.chain(flushes).collect::<Vec<_>>()) {
+                Ok(_) => {}
+                // Another program deleted a rule or a chain in the meantime.
+                Err(error) if refused_with(&error, ENOENT) => continue,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        report.warnings.extend(plan.warnings);
+        return delete_chains(connection, table, plan.chains, report);
+    }
+    Err(CleanUpError::Unstable)
+}
+
+/// Deletes empty chains, except those that rules or maps still refer to.
+fn delete_chains(
+    connection: &mut Connection,
+    table: &TableName,
+    mut chains: Vec<Arc<str>>,
+    report: &mut Report,
+) -> Result<(), CleanUpError> {
+    while !chains.is_empty() {
+        let commands: Vec<_> =
+            chains.iter().map(|name| Command::DeleteChain(table.clone(), Arc::clone(name))).collect();
+        let refusals = match connection.commit(&commands) {
+            Ok(_) => {
+                report.removed.push(format!("{} of table {table}", counted(chains.len(), "chain")));
+                return Ok(());
+            }
+            Err(CommitError::Refused(refusals)) => refusals,
+            Err(error) => return Err(error.into()),
+        };
+        let expected = refusals.iter().all(|refusal| [EBUSY, ENOENT].contains(&refusal.errno));
+        let Some(mut indices) = refusals.iter().map(|refusal| refusal.command).collect::<Option<Vec<_>>>() else {
+            return Err(CommitError::Refused(refusals).into());
+        };
+        if !expected {
+            return Err(CommitError::Refused(refusals).into());
+        }
+        for refusal in refusals.iter().filter(|refusal| refusal.errno == EBUSY) {
+            let name = refusal.command.map_or("?", |index| &chains[index]);
+            report.warnings.push(super::still_used(name, &table.to_string()));
+        }
+        indices.sort_unstable();
+        indices.dedup();
+        for index in indices.into_iter().rev() {
+            chains.remove(index);
+        }
+    }
+    Ok(())
+}
+
+fn refused_with(error: &CommitError, errno: i32) -> bool {
+    matches!(error, CommitError::Refused(refusals) if refusals.iter().all(|refusal| refusal.errno == errno))
+}

@@ -1,0 +1,200 @@
+//! The lock that lets one process of this program write the rules of a network namespace.
+//!
+//! The lock is an empty table with the flag `owner` (kernel 5.12 and later; `nft_rcv_nl_event` and `nft_table_lookup` in
+//! `net/netfilter/nf_tables_api.c`): the kernel refuses it to a second netlink socket, keeps it when another program flushes the
+//! ruleset, and removes it when the owner's socket closes, also after SIGKILL. Only CAP_NET_ADMIN can make one, so that no other pod in
+//! the host's network can block the proxy. The table's comment names the holder by process id and command line; a file of
+//! `/proc` could not, because another container does not see the process, or sees another one with its number.
+//!
+//! Takes the command line of this process. [`Lock::take`] takes the lock if it is free, and gives whether this process or another one
+//! holds it.
+//!
+//! Invariant: the socket of a lock that is held is not closed before the process ends, because the process may have threads that still
+//! write. The exception is an error of [`Lock::take`]: then this process does not write until it has the lock again.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nft::{Command, CommitError, Connection, Family, Ownership, ReadError, Table, TableName};
+use tracing::info;
+
+/// The table's name, in family `inet`.
+pub const TABLE: &str = "kube-proxy-lock";
+
+/// How much of the command line fits beside the process id: a comment has 127 bytes.
+const COMMAND: usize = 100;
+
+/// Which process may write rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// This process holds the lock.
+    Ours,
+    /// Another process holds it.
+    Of(Holder),
+}
+
+/// Another process that holds the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The comment of its table: `pid 4711: kube-proxy --config ...`, with the process id in the host's namespace.
+    comment: Option<Arc<str>>,
+    /// The port of its netlink socket.
+    port: u32,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.comment {
+            Some(text) => f.write_str(text),
+            None => write!(f, "an unnamed program with netlink port {}", self.port),
+        }
+    }
+}
+
+/// Whether this process holds the lock, for other threads than the one that takes it.
+#[derive(Clone, Debug, Default)]
+pub struct Held(Arc<AtomicBool>);
+
+impl Held {
+    /// Whether this process held the lock at the last call of [`Lock::take`].
+    #[must_use]
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Why the lock cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The table cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The table cannot be made.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+}
+
+/// The lock of the network namespace of the thread that first takes it.
+pub struct Lock {
+    /// The comment that names this process.
+    comment: Arc<str>,
+    /// The socket that owns the table, or tries to. See the module's invariant.
+    connection: Option<ManuallyDrop<Connection>>,
+    held: Held,
+    /// This kernel has no owned tables.
+    unsupported: bool,
+}
+
+impl Lock {
+    /// A lock that is not taken yet. Call it on the main thread: the kernel gives the number of the calling thread in the host's
+    /// namespace, which is the process id there. `pid` is used if the kernel does not give it.
+    #[must_use]
+    pub fn new(pid: u32, command_line: &[String]) -> Self {
+        let caller = Connection::open().ok().and_then(|mut connection| connection.caller().ok().flatten());
+        let pid = caller.map_or(pid, |caller| caller.pid);
+        let comment = comment(pid, command_line).into();
+        Self { comment, connection: None, held: Held::default(), unsupported: false }
+    }
+
+    /// A view of the lock for other threads.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// Takes the lock if it is free, and gives which process holds it. Costs one short dump while nothing changes.
+    ///
+    /// # Errors
+    /// See [`LockError`]; then the lock is not held.
+    pub fn take(&mut self) -> Result<Turn, LockError> {
+        let outcome = self.try_take();
+        if outcome.is_err() {
+            self.close();
+        }
+        self.held.0.store(matches!(outcome, Ok(Turn::Ours)), Ordering::Release);
+        outcome
+    }
+
+    /// The other process that holds the lock at this moment, if there is one. Does not take the lock.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn holder(&mut self) -> Result<Option<Holder>, LockError> {
+        match self.connection()?.table(&table_name())? {
+            Some((table, Ownership::Of { port })) => Ok(Some(Holder { comment: table.comment, port })),
+            _ => Ok(None),
+        }
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection, ReadError> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(ManuallyDrop::new(Connection::open().map_err(ReadError::Socket)?)),
+        };
+        Ok(connection)
+    }
+
+    fn try_take(&mut self) -> Result<Turn, LockError> {
+        if self.unsupported {
+            return Ok(Turn::Ours);
+        }
+        let table = Table { name: table_name(), comment: Some(Arc::clone(&self.comment)) };
+        let connection = self.connection()?;
+        let commands = match connection.table(&table.name)? {
+            Some((_, Ownership::Ours)) => return Ok(Turn::Ours),
+            Some((table, Ownership::Of { port })) => return Ok(Turn::Of(Holder { comment: table.comment, port })),
+            None => vec![Command::LockTable(table.clone())],
+            // A table without an owner, such as one that was loaded from a file, is no lock and cannot become one.
+            Some(_) => vec![Command::DeleteTable(table.name.clone()), Command::LockTable(table.clone())],
+        };
+        match connection.commit(&commands) {
+            Ok(_) => Ok(Turn::Ours),
+            Err(CommitError::Refused(refusals)) if refusals.iter().any(nft::Refusal::is_unsupported) => {
+                info!("This kernel has no tables with an owner: a second kube-proxy could write at the same time");
+                self.unsupported = true;
+                Ok(Turn::Ours)
+            }
+            // Another process took the lock first.
+            Err(error) => self.holder()?.map(Turn::Of).ok_or_else(|| error.into()),
+        }
+    }
+
+    fn close(&mut self) {
+        self.connection.take().map(ManuallyDrop::into_inner);
+    }
+}
+
+fn table_name() -> TableName {
+    TableName::new(Family::Inet, TABLE)
+}
+
+/// The comment that names a process: text that nft can print between quotes and read again.
+fn comment(pid: u32, command_line: &[String]) -> String {
+    let plain = |character: char| match character {
+        '"' | '\\' => '\'',
+        character if character.is_ascii_graphic() || character == ' ' => character,
+        _ => '?',
+    };
+    let mut text: String = command_line.join(" ").chars().map(plain).collect();
+    if text.len() > COMMAND {
+        text.truncate(COMMAND - 3);
+        text.push_str("...");
+    }
+    format!("pid {pid}: {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_comment_names_process_and_command_line_in_text_that_nft_can_load() {
+        let line = |arguments: &[&str]| arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(comment(7, &line(&["kube-proxy", "--v=2"])), "pid 7: kube-proxy --v=2");
+        assert_eq!(comment(7, &line(&["a\"b\\c\nd\u{e9}"])), "pid 7: a'b'c?d?");
+        let long = comment(u32::MAX, &line(&["x".repeat(500).as_str()]));
+        assert!(long.len() <= nft::Element::MAX_COMMENT && long.ends_with("x..."), "{long}");
+    }
+}

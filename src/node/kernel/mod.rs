@@ -1,0 +1,260 @@
+//! Access to the kernel: commits transactions, reads tables back, lists the node's addresses, lists and deletes UDP flows.
+//!
+//! Takes commands and gives an acknowledgement or a typed error. Knows neither Services nor when to try again. Its sockets belong to the
+//! network namespace of the thread that opens them, and stay on that thread: a commit blocks it.
+
+mod address_watch;
+pub mod connections;
+mod ctnetlink;
+pub mod families;
+mod flowtables;
+mod foreign_writes;
+pub mod leftovers;
+mod lock;
+mod own_writes;
+pub mod probe;
+pub mod process;
+mod reconnect;
+pub mod routes;
+mod rtnetlink;
+pub mod sysctl;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nft::{
+    Command, CommitError, Committed, Connection, Element, Elements, ReadError, Set, Table, TableDump, TableName,
+};
+use tracing::{Level, enabled, info, trace};
+
+use address_watch::AddressWatch;
+use foreign_writes::Detector;
+use reconnect::{Reconnecting, is_broken};
+use rules::conntrack::Flow;
+use rules::model::Family;
+
+pub use address_watch::AddressNews;
+pub use ctnetlink::each_connection;
+pub use ctnetlink::find_connection;
+pub use ctnetlink::load_conntrack;
+#[doc(hidden)]
+pub use ctnetlink::{connection, deletion, flow};
+pub(crate) use flowtables::FlowtableKernel;
+pub use flowtables::Flowtables;
+pub use foreign_writes::ForeignWrites;
+pub use lock::Held;
+pub use lock::{Holder, Lock, LockError, TABLE as LOCK, Turn};
+pub use own_writes::OwnWrites;
+#[doc(hidden)]
+pub use rtnetlink::address;
+pub use rtnetlink::addresses;
+
+/// The operations that the sync loop needs. Tests have other implementations.
+pub trait Kernel {
+    /// Commits all commands, or none.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError>;
+
+    /// Everything in a table; `None` when there is no such table.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError>;
+
+    /// All tables are read from now on: what other programs wrote before is in what is read.
+    fn reading(&mut self) {}
+
+    /// The elements of a set as they are now; none when there is no such set.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError>;
+
+    /// The writes of other programs to these tables since the last call. Without tables, only this process may change ours; then it says
+    /// whether that may have been different since.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError>;
+
+    /// A comparison found that another program changed our tables.
+    fn changed_by_others(&mut self) {}
+
+    /// Which process may write to our tables. Without a lock, it is always this one.
+    ///
+    /// # Errors
+    /// See [`LockError`]; then this process may not write.
+    fn turn(&mut self) -> Result<Turn, LockError> {
+        Ok(Turn::Ours)
+    }
+
+    /// The UDP flows of a family that the kernel tracks.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>>;
+
+    /// Deletes flows and gives the number of those that still existed.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize>;
+
+    /// The addresses of all interfaces of this node.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn addresses(&mut self) -> io::Result<Vec<IpAddr>>;
+
+    /// Whether these addresses changed since the last call, as far as the kernel reports that.
+    fn address_news(&mut self) -> AddressNews {
+        AddressNews::Unwatched
+    }
+}
+
+/// The kernel of the calling thread's network namespace. A socket that fails is opened again at its next use.
+pub struct Netfilter {
+    connection: Reconnecting<Connection>,
+    foreign_writes: Detector,
+    /// The table with the flowtable of the fast path, if there is one.
+    fast_path: Option<TableName>,
+    /// Without it two processes may write at the same time.
+    lock: Option<Lock>,
+    /// Without it, changes of the node's addresses are not reported.
+    address_watch: Option<AddressWatch>,
+}
+
+impl Netfilter {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn open() -> io::Result<Self> {
+        let mut connection = Reconnecting::new(Connection::open);
+        connection.ensure()?;
+        Ok(Self { connection, foreign_writes: Detector::default(), fast_path: None, lock: None, address_watch: None })
+    }
+
+    /// Sets the table of the fast path. If the kernel does not delete flows that are in a flowtable, [`Kernel::delete_flows`] deletes this
+    /// table first; the fast path makes it again.
+    #[must_use]
+    pub fn with_fast_path(self, table: Option<TableName>) -> Self {
+        Self { fast_path: table, ..self }
+    }
+
+    /// Sets the record of what other threads of this process commit.
+    #[must_use]
+    pub fn with_own_writes(self, own: OwnWrites) -> Self {
+        Self { foreign_writes: Detector::knowing(own), ..self }
+    }
+
+    /// Has changes of the node's addresses noted. Without another thread, the addresses are listed once a second.
+    #[must_use]
+    pub fn watching_addresses(self) -> Self {
+        Self { address_watch: AddressWatch::new().ok(), ..self }
+    }
+
+    /// Sets the lock that [`Kernel::turn`] takes.
+    #[must_use]
+    pub fn with_lock(self, lock: Lock) -> Self {
+        Self { lock: Some(lock), ..self }
+    }
+
+    fn release_flows(&mut self) -> io::Result<()> {
+        let Some(name) = self.fast_path.clone() else {
+            let text = "a flow is in a flowtable of another program, and this kernel does not delete such flows";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        };
+        info!("This kernel does not delete flows that are in a flowtable: all flows are removed from it for a moment");
+        // The table is added first, because another program may have deleted it.
+        let commands = [Command::AddTable(Table { name: name.clone(), comment: None }), Command::DeleteTable(name)];
+        self.commit(&commands).map(drop).map_err(io::Error::other)
+    }
+}
+
+/// The number of elements of a command that are logged; further ones are only counted.
+const LOGGED: usize = 64;
+
+/// A command in nft syntax; of many elements the first ones and their number.
+fn shortened(command: &Command) -> String {
+    let first = |elements: &Elements| elements.iter().take(LOGGED).collect();
+    let short = match command {
+        _ if command.elements() <= LOGGED => return command.to_string(),
+        Command::AddElements(table, set, list) => Command::AddElements(table.clone(), Arc::clone(set), first(list)),
+        Command::DeleteElements(table, set, list) => {
+            Command::DeleteElements(table.clone(), Arc::clone(set), first(list))
+        }
+        Command::DestroyElements(table, set, list) => {
+            Command::DestroyElements(table.clone(), Arc::clone(set), first(list))
+        }
+        other => return other.to_string(),
+    };
+    format!("{short} and {} more elements", command.elements() - LOGGED)
+}
+
+impl Kernel for Netfilter {
+    fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
+        if enabled!(Level::TRACE) {
+            commands.iter().for_each(|command| trace!(command = shortened(command), "Running nftables command"));
+        }
+        let detector = &mut self.foreign_writes;
+        self.connection.with(
+            |error| matches!(error, CommitError::Socket(_)),
+            |connection| detector.during(connection, commands, |connection| connection.commit(commands)),
+        )
+    }
+
+    fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
+        self.connection.with(is_broken, |connection| connection.read_table(table))
+    }
+
+    fn reading(&mut self) {
+        let detector = &mut self.foreign_writes;
+        // A socket that fails here fails the reading too.
+        let _ = self.connection.with(is_broken, |connection| {
+            detector.reading(connection);
+            Ok::<(), ReadError>(())
+        });
+    }
+
+    fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
+        self.connection.with(is_broken, |connection| connection.read_set(table, set))
+    }
+
+    fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError> {
+        let detector = &mut self.foreign_writes;
+        if self.connection.ensure().map_err(ReadError::Socket)? {
+            // Other programs could write to the tables of the former connection after it closed.
+            detector.lost();
+        }
+        self.connection.with(is_broken, |connection| detector.foreign_writes(connection, tables, now))
+    }
+
+    fn changed_by_others(&mut self) {
+        self.foreign_writes.changed();
+    }
+
+    fn turn(&mut self) -> Result<Turn, LockError> {
+        self.lock.as_mut().map_or(Ok(Turn::Ours), Lock::take)
+    }
+
+    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+        ctnetlink::list(family)
+    }
+
+    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+        ctnetlink::delete(flows, || self.release_flows())
+    }
+
+    fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        rtnetlink::addresses()
+    }
+
+    fn address_news(&mut self) -> AddressNews {
+        self.address_watch.as_ref().map_or(AddressNews::Unwatched, AddressWatch::news)
+    }
+}

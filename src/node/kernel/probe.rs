@@ -1,0 +1,168 @@
+//! Checks whether this kernel lets this process program nf_tables, without a change (O3). At every start, and with `--init-only`, before
+//! anything is changed.
+//!
+//! Sends one batch that makes for each family a table with a nat chain, a map, and a rule with each statement of our rules, and then has an
+//! impossible command, so that the kernel checks all commands and keeps none. The impossible command must be the only one that it refuses.
+//! The kernel waits some 15 ms before it drops what it kept of a batch (`synchronize_rcu`), so there is one for all families.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nft::expr::FibAddress;
+use nft::statement::CtBit;
+use nft::{
+    BaseChain, Chain, ChainType, Command, CommitError, Connection, Field, Hashed, Hook, Refusal, Rule, Set, Statement,
+    Table, TableName, Types, ValueType,
+};
+
+use rules::model::Family;
+
+/// The kernel does not accept our rules. Fatal.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The capability is missing, or is that of another user namespace.
+    #[error(
+        "not allowed to program nf_tables, because capability CAP_NET_ADMIN is missing, or does not count in this network namespace, \
+         which belongs to another user namespace: run kube-proxy as root of the node (for pods: hostUsers not false), with hostNetwork: true"
+    )]
+    NotPermitted,
+    /// A part of nf_tables is missing.
+    #[error(
+        "the kernel cannot do what mode nftables needs for {family}: it refused {refusal}; load kernel module {module} on the node, \
+         or run a kernel that has it"
+    )]
+    Unsupported {
+        /// The family that was tried.
+        family: Family,
+        /// The kernel module that the refused command needs.
+        module: &'static str,
+        /// The refused command, with the kernel's error.
+        refusal: String,
+    },
+    /// The kernel gave an unexpected answer.
+    #[error("cannot ask the kernel for nf_tables")]
+    Failed(#[from] CommitError),
+    /// The socket failed.
+    #[error(
+        "cannot open a netfilter netlink socket; load kernel module nfnetlink on the node, or run a kernel that has it"
+    )]
+    Socket(#[from] io::Error),
+}
+
+/// What a command tries.
+#[derive(Clone, Copy)]
+struct Trial {
+    family: Family,
+    /// The kernel module that it needs.
+    module: &'static str,
+}
+
+/// Tries families in the calling thread's network namespace; with hashes where the scheduler asks for them.
+///
+/// # Errors
+/// See [`ProbeError`].
+pub fn probe(families: &[Family], hashes: bool) -> Result<(), ProbeError> {
+    let (commands, trials): (Vec<_>, Vec<_>) = commands(families, hashes).into_iter().unzip();
+    match Connection::open()?.commit(&commands) {
+        Ok(_) => Ok(()),
+        Err(CommitError::Refused(refusals)) => check_refusals(&refusals, &trials),
+        Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(ProbeError::NotPermitted)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The kernel module of nf_tables itself.
+const CORE: &str = "nf_tables";
+
+/// The commands, each with what it tries; the last one is the impossible one.
+fn commands(families: &[Family], hashes: bool) -> Vec<(Command, Trial)> {
+    let of_family = |family: &Family| {
+        let with_family = |(command, module)| (command, Trial { family: *family, module });
+        commands_of(*family, hashes).into_iter().map(with_family).collect::<Vec<_>>()
+    };
+    let mut commands: Vec<(Command, Trial)> = families.iter().flat_map(of_family).collect();
+    let impossible = TableName::new(Family::V4.into(), "kube-proxy-probe-that-does-not-exist");
+    commands.push((Command::DeleteTable(impossible), Trial { family: Family::V4, module: CORE }));
+    commands
+}
+
+/// The commands that try a family, each with the kernel module that it needs.
+fn commands_of(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
+    let table = TableName::new(family.into(), "kube-proxy-probe");
+    let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
+    let nat = Chain { name: "nat".into(), base: Some(base), comment: None };
+    // A chain without a hook, so that the kernel does not check whether each statement fits the hook.
+    let chain = Chain { name: "statements".into(), base: None, comment: None };
+    let random = Field::NumgenRandom(2);
+    let map = Set::map("slots", Types::Of(vec![random]), ValueType::Verdict);
+    let address = match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    let statements = [
+        (Statement::FibLocal(FibAddress::Destination), "nft_fib"),
+        (Statement::CtBit(CtBit::StateNew), "nft_ct"),
+        (Statement::Vmap(vec![random], "slots".into()), "nft_numgen"),
+        (Statement::Dnat((address, 80).into()), "nft_nat"),
+        (Statement::MasqueradeFullyRandom, "nft_masq"),
+        (Statement::Reject, "nft_reject"),
+    ];
+    let mut commands = vec![
+        (Command::AddTable(Table { name: table.clone(), comment: None }), CORE),
+        (Command::AddChain(table.clone(), nat), "nft_chain_nat"),
+        (Command::AddChain(table.clone(), chain.clone()), CORE),
+        (Command::AddSet(table.clone(), map.into()), CORE),
+    ];
+    let hashed = if family == Family::V4 { Hashed::IpSource } else { Hashed::Ip6Source };
+    let hash = Field::Jhash { hashed, modulus: 2, seed: 1, offset: 0 };
+    let hash = hashes.then(|| (Statement::Vmap(vec![hash], "slots".into()), "nft_hash"));
+    commands.extend(statements.into_iter().chain(hash).map(|(statement, module)| {
+        (Command::AddRule(table.clone(), chain.name.clone(), Rule::new([statement])), module)
+    }));
+    commands
+}
+
+/// Finds a refusal other than that of the impossible command, which is the last of `trials`.
+fn check_refusals(refusals: &[Refusal], trials: &[Trial]) -> Result<(), ProbeError> {
+    const EPERM: i32 = 1;
+    const ENOENT: i32 = 2;
+    let last = trials.len() - 1;
+    match refusals.iter().find(|refusal| refusal.command != Some(last) || refusal.errno != ENOENT) {
+        None => Ok(()),
+        Some(refusal) if refusal.errno == EPERM => Err(ProbeError::NotPermitted),
+        Some(refusal) => {
+            let trial = refusal.command.and_then(|command| trials.get(command)).unwrap_or(&trials[last]);
+            let Trial { family, module } = *trial;
+            Err(ProbeError::Unsupported { family, module, refusal: refusal.to_string() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(command: Option<usize>, errno: i32) -> Refusal {
+        Refusal { command, element: None, object: "add chain".into(), errno, message: None }
+    }
+
+    // Only the impossible command may be refused (O3).
+    #[test]
+    fn only_the_impossible_command_may_be_refused() {
+        let trials: Vec<_> = commands(&Family::BOTH, true).into_iter().map(|(_, trial)| trial).collect();
+        let last = trials.len() - 1;
+        let of = |refusals: &[Refusal]| check_refusals(refusals, &trials);
+        assert!(of(&[refusal(Some(last), 2)]).is_ok());
+        assert!(matches!(of(&[refusal(None, 1)]), Err(ProbeError::NotPermitted)));
+        assert!(matches!(of(&[refusal(Some(last), 1)]), Err(ProbeError::NotPermitted)));
+        for (number, Trial { family, module }) in trials.iter().enumerate().take(last) {
+            let error = of(&[refusal(Some(number), 2), refusal(Some(last), 2)]).unwrap_err().to_string();
+            assert!(error.contains(&format!("for {family}: it refused `add chain`")), "{error}");
+            assert!(error.contains(&format!("load kernel module {module} on the node")), "{error}");
+        }
+        let of_family = |family| trials.iter().take(last).filter(|trial| trial.family == family).count();
+        assert!(of_family(Family::V4) > 8 && of_family(Family::V4) == of_family(Family::V6));
+    }
+}

@@ -1,0 +1,123 @@
+//! Kernel settings of the process itself: the check of the kernel's version (O4), the score for the out-of-memory killer (O6), and the
+//! limit of file descriptors.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::warn;
+
+/// The environment variable that, when not empty, makes [`check_kernel`] accept every kernel (O4).
+pub const SKIP_VERSION_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
+/// The oldest kernel that mode nftables is known to work on.
+const OLDEST: (u32, u32) = (5, 13);
+const ATTEMPTS: u32 = 2;
+/// The most file descriptors that are of use: for connections of health probes, and listeners on some thousand health-check node ports.
+/// Not more, because a credential plugin inherits the limit, and old programs close each possible descriptor when they start.
+const OPEN_FILES: u64 = 65_536;
+
+/// The kernel is too old, or its version is unknown. Fatal.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "mode nftables needs Linux 5.13 or newer, and this node runs {release:?}; to start on it anyway, set {SKIP_VERSION_CHECK}=1"
+)]
+pub struct KernelTooOld {
+    /// The kernel's release, such as `5.10.0`.
+    pub(crate) release: String,
+}
+
+/// Checks the kernel's version, unless `skip`, the value of [`SKIP_VERSION_CHECK`], is there and not empty.
+///
+/// # Errors
+/// See [`KernelTooOld`].
+pub fn check_kernel(skip: Option<&OsStr>) -> Result<(), KernelTooOld> {
+    check_release(&release(), skip)
+}
+
+/// The kernel's release, such as `5.15.0-91-generic`; empty if it is unknown.
+pub fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+fn check_release(release: &str, skip: Option<&OsStr>) -> Result<(), KernelTooOld> {
+    if skip.is_some_and(|value| !value.is_empty()) || version(release).is_some_and(|version| version >= OLDEST) {
+        return Ok(());
+    }
+    Err(KernelTooOld { release: release.to_owned() })
+}
+
+/// Major and minor number: `5.15.0-91-generic` is 5 and 15.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Sets this process's `oom_score_adj`, -1000 to 1000; lower lives longer. A failure is only logged (O6).
+pub fn set_oom_score(score: i32) {
+    set_oom_score_below(Path::new("/proc"), score);
+}
+
+fn set_oom_score_below(proc: &Path, score: i32) {
+    let path = proc.join("self/oom_score_adj");
+    let mut outcome = Ok(());
+    for _ in 0..ATTEMPTS {
+        outcome = fs::write(&path, score.to_string());
+        if outcome.is_ok() {
+            return;
+        }
+    }
+    if let Err(error) = outcome {
+        warn!(
+            err = %error, score,
+            "Cannot set oom_score_adj; when memory is short, the kernel may end this process early"
+        );
+    }
+}
+
+/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, as far as the hard limit allows and
+/// as is of use. Gives the new soft limit. A failure is only logged.
+pub fn raise_open_files() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let (now, most) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
+    let wanted = most.min(OPEN_FILES);
+    if now >= wanted {
+        return now;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum }) {
+        Ok(()) => wanted,
+        Err(error) => {
+            warn!(err = %error, limit = now, "Cannot raise the limit of open files");
+            now
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Kernels before 5.13 are refused (O4).
+    #[test]
+    fn kernels_before_5_13_are_refused() {
+        for release in ["5.13.0", "5.15.0-91-generic", "6.1.0", "10.0", "5.13-rc1"] {
+            assert_eq!(check_release(release, None), Ok(()), "{release}");
+        }
+        for release in ["5.12.99", "4.19.0-26-amd64", "5", "", "six.1"] {
+            assert_eq!(check_release(release, None), Err(KernelTooOld { release: release.to_owned() }), "{release}");
+            assert!(check_release(release, Some("".as_ref())).is_err(), "empty does not skip");
+            assert_eq!(check_release(release, Some("0".as_ref())), Ok(()), "any other value skips");
+        }
+        assert_eq!(check_kernel(None), Ok(()), "the kernel of the tests is new enough");
+    }
+
+    // The OOM score is written, and a failure is not fatal (O6).
+    #[test]
+    fn the_oom_score_is_written_and_a_failure_is_not_fatal() {
+        let proc = tempfile::tempdir().unwrap();
+        set_oom_score_below(proc.path(), -999);
+        fs::create_dir(proc.path().join("self")).unwrap();
+        set_oom_score_below(proc.path(), -999);
+        assert_eq!(fs::read_to_string(proc.path().join("self/oom_score_adj")).unwrap(), "-999");
+    }
+}

@@ -1,0 +1,516 @@
+//! The kernel's connection-tracking settings, written once at start and with `--init-only` (N1 to N4).
+//!
+//! Takes [`Conntrack`], compares each value with the kernel's and writes those that differ. A value that is right is not written, so a
+//! process that may not write (an unprivileged container after `--init-only`) starts as well. The limit of connections belongs to the
+//! machine: in a network namespace of a container that plays a node it cannot be set, and stays, with a warning. It is never set down:
+//! a larger one is the choice of the machine's operator, or of another program that needs it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use component::config::Conntrack;
+
+/// The largest limit that is set (N1).
+const MAX: u64 = 1 << 20;
+const LIMIT: &str = "nf_conntrack_max";
+
+/// Why a value could not be set. Fatal (N4).
+#[derive(Debug, thiserror::Error)]
+pub enum SysctlError {
+    /// The kernel has no such value.
+    #[error("{} does not exist, so it cannot be set to {value}: load kernel module nf_conntrack on the node", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The wanted value.
+        value: u64,
+    },
+    /// The value cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        error: io::Error,
+    },
+    /// The value cannot be written.
+    #[error(
+        "cannot write {value} to {} (it is {present}): {error}; let a privileged init container run \
+         `kube-proxy --init-only` with the same configuration, or set the conntrack value in the configuration to 0 to leave \
+         the kernel's as it is",
+        path.display()
+    )]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The wanted value.
+        value: u64,
+        /// The present value.
+        present: String,
+        /// The error.
+        error: io::Error,
+    },
+}
+
+/// A value that a proxy with some settings needs, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The file.
+    pub path: PathBuf,
+    /// The wanted value.
+    pub wanted: u64,
+    /// Whether a larger value is right, too.
+    pub at_least: bool,
+    /// What it is now, or why it cannot be read.
+    pub present: Result<u64, NoValue>,
+    /// Who can write it.
+    pub writable: Writable,
+}
+
+/// Why there is no value, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoValue {
+    /// This process may not read it.
+    Forbidden(String),
+    /// The kernel has none, or gives none.
+    Missing(String),
+}
+
+impl From<SysctlError> for NoValue {
+    fn from(error: SysctlError) -> Self {
+        match &error {
+            SysctlError::Read { error: io, .. } if io.kind() == io::ErrorKind::PermissionDenied => {
+                Self::Forbidden(error.to_string())
+            }
+            _ => Self::Missing(error.to_string()),
+        }
+    }
+}
+
+/// Whether a value can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writable {
+    /// By this process.
+    Yes,
+    /// Not by this process.
+    No,
+    /// By no process of this network namespace: it belongs to the machine.
+    Never,
+}
+
+impl Setting {
+    /// Whether it is as it should be.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        let wanted = self.wanted;
+        self.present.as_ref().is_ok_and(|now| *now == wanted || self.at_least && *now > wanted)
+    }
+}
+
+/// The values that a proxy with these settings sets at its start, as they are now. Writes nothing.
+#[must_use]
+pub fn look(settings: &Conntrack) -> Vec<Setting> {
+    look_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
+}
+
+fn look_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Vec<Setting> {
+    let directory = proc_sys.join("net/netfilter");
+    let setting = |path: PathBuf, wanted: u64, at_least: bool| Setting {
+        wanted,
+        at_least,
+        present: number(&path, wanted).map_err(NoValue::from),
+        writable: match rustix::fs::access(&path, rustix::fs::Access::WRITE_OK) {
+            Ok(()) => Writable::Yes,
+            Err(_) if path.starts_with(&directory) && is_fixed(&path) => Writable::Never,
+            Err(_) => Writable::No,
+        },
+        path,
+    };
+    let mut found = Vec::new();
+    for (name, value) in wanted(settings, cpus(sys)) {
+        let path = directory.join(name);
+        let is_of_machine = name == LIMIT && is_fixed(&path);
+        found.push(setting(path, value, name == LIMIT));
+        if name == LIMIT && !is_of_machine {
+            found.push(setting(sys.join("module/nf_conntrack/parameters/hashsize"), value / 4, true));
+        }
+    }
+    found
+}
+
+/// Sets the values that differ, below `/proc/sys` and `/sys`. Gives the files that were written, with their values.
+///
+/// # Errors
+/// See [`SysctlError`]. A value that does not exist or may not be written is found before any is set; a value that the kernel refuses
+/// is found after those before it were set.
+pub fn apply(settings: &Conntrack) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
+    apply_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
+}
+
+fn apply_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
+    let changes = differing(settings, proc_sys, sys)?;
+    for Change { path, value, present } in &changes {
+        // Opening a file does not change its value.
+        let opened = fs::OpenOptions::new().write(true).open(path);
+        opened.map_err(|error| SysctlError::Write {
+            path: path.clone(),
+            value: *value,
+            present: present.clone(),
+            error,
+        })?;
+    }
+    let set = |Change { path, value, present }: Change| match fs::write(&path, value.to_string()) {
+        Ok(()) => Ok((path, value)),
+        Err(error) => Err(SysctlError::Write { path, value, present, error }),
+    };
+    changes.into_iter().map(set).collect()
+}
+
+/// A value to be set.
+struct Change {
+    path: PathBuf,
+    value: u64,
+    /// The kernel's present value.
+    present: String,
+}
+
+/// The values that differ from the kernel's, in order (N4).
+fn differing(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<Change>, SysctlError> {
+    let directory = proc_sys.join("net/netfilter");
+    let mut changes = Vec::new();
+    for (name, value) in wanted(settings, cpus(sys)) {
+        let path = directory.join(name);
+        let present = read(&path, value)?;
+        if name == LIMIT {
+            differing_limit(path, value, present, sys, &mut changes)?;
+        } else if present.parse() != Ok(value) {
+            changes.push(Change { path, value, present });
+        }
+    }
+    Ok(changes)
+}
+
+/// Adds what differs of the limit and of the hash table, which grow and never shrink (N2). Where the limit belongs to the machine the hash
+/// table does, too: the kernel refuses to change it outside of the first network namespace.
+fn differing_limit(
+    path: PathBuf,
+    value: u64,
+    present: String,
+    sys: &Path,
+    changes: &mut Vec<Change>,
+) -> Result<(), SysctlError> {
+    let is_larger = present.parse().is_ok_and(|present: u64| present > value);
+    let is_right = present.parse() == Ok(value);
+    let is_fixed = is_fixed(&path);
+    if is_larger {
+        info!(entry = LIMIT, present, wanted = value, "The sysctl is larger than configured, and stays");
+    } else if is_fixed && !is_right {
+        warn!(
+            entry = LIMIT,
+            present,
+            wanted = value,
+            "The sysctl belongs to the machine and cannot be set in this network namespace"
+        );
+    } else if !is_right {
+        changes.push(Change { path, value, present });
+    }
+    if is_fixed {
+        return Ok(());
+    }
+    let path = sys.join("module/nf_conntrack/parameters/hashsize");
+    let present = number(&path, value / 4)?;
+    if present < value / 4 {
+        changes.push(Change { path, value: value / 4, present: present.to_string() });
+    }
+    Ok(())
+}
+
+/// The configured values, in order (N1, N3).
+fn wanted(settings: &Conntrack, cpus: u64) -> Vec<(&'static str, u64)> {
+    let seconds = |time: Option<Duration>| time.map(|time| time.as_secs()).filter(|seconds| *seconds > 0);
+    let values = [
+        (LIMIT, limit(settings, cpus)),
+        ("nf_conntrack_tcp_be_liberal", settings.tcp_be_liberal.then_some(1)),
+        ("nf_conntrack_tcp_timeout_established", seconds(settings.tcp_established)),
+        ("nf_conntrack_tcp_timeout_close_wait", seconds(settings.tcp_close_wait)),
+        ("nf_conntrack_udp_timeout", seconds(settings.udp)),
+        ("nf_conntrack_udp_timeout_stream", seconds(settings.udp_stream)),
+    ];
+    values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// The limit of connections. The cap is applied before the minimum, which counts only below the cap (N1).
+fn limit(settings: &Conntrack, cpus: u64) -> Option<u64> {
+    let scaled = u64::from(settings.max_per_core) * cpus;
+    match scaled {
+        0 => None,
+        scaled if scaled > MAX => Some(MAX),
+        scaled => Some(scaled.max(settings.min.into())),
+    }
+}
+
+/// The CPUs of the machine: those online with a place in the topology, else those that this process may use.
+fn cpus(sys: &Path) -> u64 {
+    let entries = fs::read_dir(sys.join("devices/system/cpu")).into_iter().flatten().flatten();
+    let online = entries.filter(|entry| is_cpu(&entry.file_name().to_string_lossy()) && is_online(&entry.path()));
+    match u64::try_from(online.count()).unwrap_or_default() {
+        0 => thread::available_parallelism().ok().and_then(|count| u64::try_from(count.get()).ok()).unwrap_or(1),
+        count => count,
+    }
+}
+
+fn is_cpu(name: &str) -> bool {
+    name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+fn is_online(cpu: &Path) -> bool {
+    let offline = fs::read_to_string(cpu.join("online")).is_ok_and(|text| text.trim() == "0");
+    cpu.join("topology").is_dir() && !offline
+}
+
+/// Whether no process may write the file. The kernel makes values of the machine read-only in all network namespaces but the first.
+fn is_fixed(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly())
+}
+
+fn number(path: &Path, value: u64) -> Result<u64, SysctlError> {
+    let unreadable =
+        |error| SysctlError::Read { path: path.to_owned(), error: io::Error::new(io::ErrorKind::InvalidData, error) };
+    read(path, value)?.parse().map_err(|error: std::num::ParseIntError| unreadable(error.to_string()))
+}
+
+fn read(path: &Path, value: u64) -> Result<String, SysctlError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(SysctlError::Missing { path: path.to_owned(), value })
+        }
+        Err(error) => Err(SysctlError::Read { path: path.to_owned(), error }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const SETTINGS: Conntrack = Conntrack {
+        max_per_core: 32_768,
+        min: 131_072,
+        tcp_established: Some(Duration::from_secs(86_400)),
+        tcp_close_wait: Some(Duration::from_millis(3_600_999)),
+        udp: None,
+        udp_stream: Some(Duration::ZERO),
+        tcp_be_liberal: false,
+    };
+
+    /// A directory with `cpus` CPUs, and the values of a kernel.
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new(cpus: usize, values: &[(&str, &str)]) -> Self {
+            let machine = Self(tempfile::tempdir().unwrap());
+            for cpu in 0..cpus {
+                machine.dir(&format!("sys/devices/system/cpu/cpu{cpu}/topology"));
+            }
+            for other in ["cpufreq", "cpuidle", "cpu9999"] {
+                machine.dir(&format!("sys/devices/system/cpu/{other}"));
+            }
+            machine.dir("proc/net/netfilter");
+            machine.dir("sys/module/nf_conntrack/parameters");
+            values.iter().for_each(|(name, value)| fs::write(machine.path(name), format!("{value}\n")).unwrap());
+            machine
+        }
+
+        fn dir(&self, path: &str) {
+            fs::create_dir_all(self.0.path().join(path)).unwrap();
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            match name {
+                "hashsize" => self.0.path().join("sys/module/nf_conntrack/parameters/hashsize"),
+                name => self.0.path().join("proc/net/netfilter").join(name),
+            }
+        }
+
+        fn apply(&self, settings: &Conntrack) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
+            apply_below(settings, &self.0.path().join("proc"), &self.0.path().join("sys"))
+        }
+    }
+
+    fn limit_of(max_per_core: u32, min: u32, cpus: u64) -> Option<u64> {
+        limit(&Conntrack { max_per_core, min, ..SETTINGS }, cpus)
+    }
+
+    // The limit follows the CPUs, between minimum and cap (N1).
+    #[test]
+    fn the_limit_follows_the_cpus_between_minimum_and_cap() {
+        assert_eq!(limit_of(32_768, 131_072, 2), Some(131_072));
+        assert_eq!(limit_of(32_768, 131_072, 8), Some(262_144));
+        assert_eq!(limit_of(32_768, 131_072, 64), Some(1_048_576));
+        assert_eq!(limit_of(32_768, 2_000_000, 64), Some(1_048_576), "the cap wins over the minimum");
+        assert_eq!(limit_of(32_768, 2_000_000, 2), Some(2_000_000), "but only below the cap");
+        assert_eq!(limit_of(0, 131_072, 8), None);
+        assert_eq!(limit_of(u32::MAX, 0, 8), Some(1_048_576));
+    }
+
+    // The CPUs are those online in the topology (N1).
+    #[test]
+    fn cpus_are_those_online_in_the_topology() {
+        let machine = Machine::new(3, &[]);
+        let sys = machine.0.path().join("sys");
+        assert_eq!(cpus(&sys), 3);
+        fs::write(sys.join("devices/system/cpu/cpu2/online"), "0\n").unwrap();
+        fs::write(sys.join("devices/system/cpu/cpu1/online"), "1\n").unwrap();
+        assert_eq!(cpus(&sys), 2);
+        assert!(cpus(Path::new("/nowhere")) > 0);
+    }
+
+    // Values that differ are written (N2, N3).
+    #[test]
+    fn values_that_differ_are_written() {
+        let machine = Machine::new(
+            8,
+            &[
+                ("nf_conntrack_max", "200000"),
+                ("hashsize", "65000"),
+                ("nf_conntrack_tcp_timeout_established", "432000"),
+                ("nf_conntrack_tcp_timeout_close_wait", "60"),
+            ],
+        );
+        let written = machine.apply(&SETTINGS).unwrap();
+        let expected = [
+            ("nf_conntrack_max", 262_144),
+            ("hashsize", 65_536),
+            ("nf_conntrack_tcp_timeout_established", 86_400),
+            ("nf_conntrack_tcp_timeout_close_wait", 3_600),
+        ];
+        assert_eq!(written, expected.map(|(name, value)| (machine.path(name), value)));
+        for (name, value) in expected {
+            assert_eq!(fs::read_to_string(machine.path(name)).unwrap(), value.to_string());
+        }
+        assert_eq!(machine.apply(&SETTINGS).unwrap(), [], "a second time nothing differs");
+    }
+
+    // A limit that is larger than configured stays, wherever it comes from; the other values are set (N2).
+    #[test]
+    fn a_larger_limit_of_connections_is_never_set_down() {
+        let machine = Machine::new(
+            8,
+            &[
+                ("nf_conntrack_max", "4194304"),
+                ("hashsize", "1000"),
+                ("nf_conntrack_tcp_timeout_established", "432000"),
+                ("nf_conntrack_tcp_timeout_close_wait", "3600"),
+            ],
+        );
+        let expected = [("hashsize", 65_536), ("nf_conntrack_tcp_timeout_established", 86_400)];
+        assert_eq!(machine.apply(&SETTINGS).unwrap(), expected.map(|(name, value)| (machine.path(name), value)));
+        assert_eq!(fs::read_to_string(machine.path("nf_conntrack_max")).unwrap(), "4194304\n");
+        // Neither an explicit minimum below it nor the cap sets it down; a minimum above it raises it.
+        let with = |max_per_core, min| machine.apply(&Conntrack { max_per_core, min, ..SETTINGS }).unwrap();
+        assert!(with(1, 4_000_000).iter().all(|(path, _)| !path.ends_with("nf_conntrack_max")));
+        assert_eq!(with(u32::MAX, 0), []);
+        assert_eq!(with(1, 5_000_000)[0], (machine.path("nf_conntrack_max"), 5_000_000));
+        assert_eq!(with(0, 6_000_000), [], "0 per CPU leaves it alone, whatever the minimum is");
+    }
+
+    // In the network namespace of a container that plays a node, the kernel refuses to change the hash table as well, so neither is
+    // touched, whatever the machine's limit is (N2).
+    #[test]
+    fn a_limit_of_the_machine_leaves_the_hash_table_alone() {
+        for limit in ["4194304", "262144", "65536"] {
+            let machine = Machine::new(8, &[("nf_conntrack_max", limit), ("hashsize", "1000")]);
+            let limit_only = Conntrack { tcp_established: None, tcp_close_wait: None, ..SETTINGS };
+            fs::set_permissions(machine.path("nf_conntrack_max"), Permissions::from_mode(0o444)).unwrap();
+            assert_eq!(machine.apply(&limit_only).unwrap(), [], "{limit}");
+            let found = look_below(&limit_only, &machine.0.path().join("proc"), &machine.0.path().join("sys"));
+            let looked_at: Vec<&PathBuf> = found.iter().map(|setting| &setting.path).collect();
+            assert_eq!(looked_at, [&machine.path("nf_conntrack_max")], "{limit}");
+            assert_eq!(found[0].is_right(), limit != "65536", "{limit}");
+        }
+    }
+
+    // A larger hash table stays (N2).
+    #[test]
+    fn a_larger_hash_table_stays() {
+        let machine = Machine::new(8, &[("nf_conntrack_max", "262144"), ("hashsize", "65537")]);
+        let limit_only = Conntrack { tcp_established: None, tcp_close_wait: None, ..SETTINGS };
+        assert_eq!(machine.apply(&limit_only).unwrap(), []);
+    }
+
+    // Being liberal is switched on and never off (N3).
+    #[test]
+    fn being_liberal_is_switched_on_and_never_off() {
+        let machine = Machine::new(1, &[("nf_conntrack_tcp_be_liberal", "1")]);
+        assert_eq!(machine.apply(&Conntrack::default()).unwrap(), []);
+        let liberal = Conntrack { tcp_be_liberal: true, ..Conntrack::default() };
+        assert_eq!(machine.apply(&liberal).unwrap(), []);
+        fs::write(machine.path("nf_conntrack_tcp_be_liberal"), "0\n").unwrap();
+        assert_eq!(machine.apply(&liberal).unwrap().len(), 1);
+    }
+
+    // A value that is right needs no permission and the error of another says what to do (N4).
+    #[test]
+    fn a_value_that_is_right_needs_no_permission_and_the_error_of_another_says_what_to_do() {
+        // Not even root can write these two files.
+        let machine = Machine::new(1, &[]);
+        let path = machine.path("nf_conntrack_udp_timeout");
+        std::os::unix::fs::symlink("/proc/sys/kernel/ostype", &path).unwrap();
+        let udp = Conntrack { udp: Some(Duration::from_secs(30)), ..Conntrack::default() };
+        let error = machine.apply(&udp).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot write 30 to {} (it is Linux)", path.display())), "{error}");
+        assert!(error.contains("--init-only"), "{error}");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", &path).unwrap();
+        let right: u64 = fs::read_to_string(&path).unwrap().trim().parse().unwrap();
+        let udp = Conntrack { udp: Some(Duration::from_secs(right)), ..udp };
+        assert_eq!(machine.apply(&udp).unwrap(), []);
+    }
+
+    #[test]
+    fn a_look_gives_each_value_and_writes_none() {
+        let machine = Machine::new(
+            8,
+            &[
+                ("nf_conntrack_max", "300000"),
+                ("hashsize", "70000"),
+                ("nf_conntrack_tcp_timeout_established", "86400"),
+                ("nf_conntrack_tcp_timeout_close_wait", "often"),
+            ],
+        );
+        let found = look_below(&SETTINGS, &machine.0.path().join("proc"), &machine.0.path().join("sys"));
+        let right: Vec<(PathBuf, bool)> =
+            found.iter().map(|setting| (setting.path.clone(), setting.is_right())).collect();
+        let expected = [
+            ("nf_conntrack_max", true),
+            ("hashsize", true),
+            ("nf_conntrack_tcp_timeout_established", true),
+            ("nf_conntrack_tcp_timeout_close_wait", false),
+        ];
+        assert_eq!(right, expected.map(|(name, is_right)| (machine.path(name), is_right)));
+        let why = |found: &Setting| match &found.present {
+            Err(NoValue::Missing(why)) => why.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert!(why(&found[3]).contains("cannot read"), "{:?}", found[3]);
+        assert_eq!(fs::read_to_string(machine.path("nf_conntrack_max")).unwrap(), "300000\n");
+        let missing = Machine::new(1, &[]);
+        let found = look_below(&SETTINGS, &missing.0.path().join("proc"), &missing.0.path().join("sys"));
+        assert!(why(&found[0]).contains("load kernel module"), "{:?}", found[0]);
+    }
+
+    // A kernel without connection tracking is named (N1).
+    #[test]
+    fn a_kernel_without_connection_tracking_is_named() {
+        let error = Machine::new(1, &[]).apply(&SETTINGS).unwrap_err().to_string();
+        assert!(error.contains("nf_conntrack_max does not exist") && error.contains("load kernel module"), "{error}");
+    }
+}

@@ -1,0 +1,40 @@
+//! `--cleanup`: removes what any kube-proxy left on this node, unless one runs (O1).
+
+use anyhow::{Result, bail};
+use tracing::warn;
+
+use component::config::Config;
+use component::logging::list;
+use inspect::other_proxy;
+use node::kernel::{Lock, Turn, leftovers};
+
+/// Removes the rules. Beside a kube-proxy that runs nothing is removed: clients would be without a Service until it writes its rules again,
+/// which upstream's in mode iptables does after half a minute. `force` has it done nevertheless.
+///
+/// # Errors
+/// When a kube-proxy runs, and when something could not be removed.
+pub(super) fn clean_up(config: &Config, lock: &mut Lock, force: bool) -> Result<()> {
+    let mut signs = Vec::new();
+    // The lock is held until the end, so that no kube-proxy of this program starts to write during the clean-up.
+    match lock.take() {
+        Ok(Turn::Of(holder)) => signs.push(holder.to_string()),
+        Ok(Turn::Ours) => {}
+        Err(error) => warn!(err = %error, "Cannot find out whether a kube-proxy of this program runs on this node"),
+    }
+    if signs.is_empty() {
+        signs = other_proxy::signs(config);
+    }
+    if !signs.is_empty() {
+        if !force {
+            bail!(
+                "nothing was removed: a kube-proxy runs on this node and would write its rules again ({}); end it first, then repeat \
+                 --cleanup; to remove its rules while it runs, add --cleanup-force",
+                signs.join("; ")
+            );
+        }
+        warn!(signs = list(&signs), "Removing the rules of a kube-proxy that runs");
+    }
+    let report = leftovers::remove_all();
+    report.log(None);
+    if report.errors.is_empty() { Ok(()) } else { bail!("the clean-up is not complete") }
+}

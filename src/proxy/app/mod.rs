@@ -1,0 +1,150 @@
+//! The process from its arguments to its end; the only module that imports all others.
+//!
+//! The order of a start: configuration, log, `--write-config-to`, `--cleanup`, check of everything that can be checked without a change
+//! (privileges, kernel, credentials or manifest directory), lock, sysctls (`--init-only` ends here), OOM score, drop of privileges, then
+//! `run`: servers, objects, first sync, removal of other modes' rules. That is upstream's order with two differences: nothing is
+//! changed before the check, and no rule is removed before all objects are known, because the rules of another mode may be all that
+//! serves the node. Privileged steps come before any thread, so that no thread keeps the privileges (`privileges`).
+
+mod cleanup;
+mod commands;
+mod localhost;
+mod node_check;
+mod output;
+mod prepare;
+mod render;
+mod run;
+mod servers;
+mod shutdown;
+mod source;
+mod sync_loop;
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use tracing::{debug, info, warn};
+
+use crate::sync::layout;
+use component::config::{self, Config, Flowtable, Invocation};
+use component::logging::{self, V1, Verbosity};
+use component::privileges;
+use component::supervise::guarded;
+use inspect::output::ReaderGone;
+use node::kernel::Lock;
+use node::kernel::leftovers::CleanUp;
+use node::kernel::process::raise_open_files;
+use run::Writers;
+
+/// Does what the arguments ask for; the first of them is the program's name. Gives the exit code: 0, but for commands that look at a
+/// node (`inspect::Outcome`).
+///
+/// # Errors
+/// The error to show to the user; upstream's exit code for each is 1, but for [`component::supervise::Panicked`]. [`ReaderGone`] is not to be shown.
+pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
+    match config::load_with(args, commands::add) {
+        Ok(Invocation::Command(matches)) => look(commands::run(&matches)),
+        Err(error @ config::Error::CommandUsage(_)) => look(Err(error.into())),
+        Ok(Invocation::Render { config, is_named, args }) if args.diff.is_some() => {
+            look(render::diff(config, is_named, &args))
+        }
+        other => guarded("the main thread", || proxy(other?)).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// The exit code of a command that looks at a node. Its errors are shown here, because their code is not that of the proxy's errors.
+///
+/// # Errors
+/// [`ReaderGone`].
+fn look(outcome: Result<inspect::Outcome>) -> Result<ExitCode> {
+    match outcome {
+        Ok(outcome) => Ok(ExitCode::from(outcome.exit_code())),
+        Err(error) if error.is::<ReaderGone>() => Err(error),
+        Err(error) => {
+            logging::complain(&error);
+            Ok(ExitCode::from(inspect::COULD_NOT_LOOK))
+        }
+    }
+}
+
+/// What the flags of the proxy ask for.
+fn proxy(invocation: Invocation) -> Result<()> {
+    match invocation {
+        Invocation::Run(config) => run(config),
+        Invocation::Render { config, is_named, args } => render::render(config, is_named, args.strict),
+        Invocation::WriteConfig { path, text, warnings } => {
+            warnings.iter().for_each(output::print_error);
+            inspect::output::check_reader(fs::write(&path, text))
+                .with_context(|| format!("cannot write {}", path.display()))
+        }
+        Invocation::InitOnly(config) => init_only(&config),
+        Invocation::Cleanup { config, force } => clean_up(&config, force),
+        Invocation::Print(text) => output::print(text),
+        Invocation::Command(matches) => commands::run(&matches).map(drop),
+    }
+}
+
+/// Runs until a signal ends the process.
+fn run(config: Config) -> Result<()> {
+    let verbosity = start_log(&config);
+    info!(version = config.version, node = config.node_name, "Starting kube-proxy");
+    prepare::check(&config)?;
+    let mut lock = Lock::new(std::process::id(), &command_line());
+    let waits = another_holds(&mut lock);
+    prepare::prepare(&config)?;
+    let open_files = raise_open_files();
+    let clean_up = CleanUp::of_other_modes(config.flowtable == Flowtable::Off);
+    prepare::drop_privileges(&config)?;
+    logging::start_writing();
+    let writers = Writers { lock, waits, clean_up };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(run::run(config, verbosity, open_files, writers));
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Whether another process holds the lock. The sync loop takes it once there is something to write, so that a process that never gets its
+/// objects does not keep another one from writing.
+fn another_holds(lock: &mut Lock) -> bool {
+    // The other steps of the start log errors such as a missing privilege.
+    let holder = lock.holder().inspect_err(|error| debug!(err = %error, "Cannot read the lock"));
+    holder.is_ok_and(|holder| holder.is_some())
+}
+
+/// The command line, by which the lock names this process.
+fn command_line() -> Vec<String> {
+    std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
+}
+
+/// The privileged part of a start, and nothing else (O3). All checks of a start come first, credentials included, so that no sysctls are
+/// written for a proxy that could not run.
+fn init_only(config: &Config) -> Result<()> {
+    start_log(config);
+    logging::start_writing();
+    prepare::check(config)?;
+    prepare::prepare(config)?;
+    info!("System initialized and --init-only specified");
+    Ok(())
+}
+
+/// Removes the rules of any kube-proxy from this node (O1).
+fn clean_up(config: &Config, force: bool) -> Result<()> {
+    start_log(config);
+    logging::start_writing();
+    privileges::check()?;
+    cleanup::clean_up(config, &mut Lock::new(std::process::id(), &command_line()), force)
+}
+
+/// Starts the log and logs the warnings of the configuration. Lines wait in memory until [`logging::start_writing`]: a running proxy
+/// drops its privileges first, so that the thread that writes the log does not have them.
+fn start_log(config: &Config) -> Verbosity {
+    let verbosity = logging::init(&config.logging);
+    config
+        .warnings
+        .iter()
+        .for_each(|reason| warn!(reason, "The configuration has something without effect or out of date"));
+    // As upstream writes it.
+    config.flags.iter().for_each(|(name, value)| info!(target: V1, "FLAG: --{name}={value:?}"));
+    verbosity
+}

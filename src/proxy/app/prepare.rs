@@ -1,0 +1,65 @@
+//! The checks of a start, its privileged steps, and the drop of privileges.
+
+use std::env;
+
+use anyhow::Result;
+use tracing::{info, warn};
+
+use super::source;
+use cluster::source::api;
+use component::config::Config;
+use component::logging::list;
+use component::privileges::{self, Needs};
+use node::kernel::probe::probe;
+use node::kernel::process::{SKIP_VERSION_CHECK, check_kernel, set_oom_score};
+use node::kernel::{families, load_conntrack, sysctl};
+
+/// An environment variable of ours: `off` keeps the privileges, to debug a running process.
+const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
+
+/// Checks everything that can be checked without a change to the node: the privilege, the kernel's version (O4), whether it accepts our
+/// rules (O3), and whether the credentials or the manifest directory can be read.
+///
+/// # Errors
+/// The first requirement that is not met, why it is needed, and what to do.
+pub(super) fn check(config: &Config) -> Result<()> {
+    privileges::check()?;
+    check_kernel(env::var_os(SKIP_VERSION_CHECK).as_deref())?;
+    probe(&families::supported(), config.hashes_clients())?;
+    source::check(config)
+}
+
+/// Sets the connection-tracking sysctls (N1 to N4) and the OOM score (O6).
+///
+/// # Errors
+/// When a sysctl cannot be set.
+pub(super) fn prepare(config: &Config) -> Result<()> {
+    load_conntrack();
+    match sysctl::apply(&config.conntrack) {
+        Ok(written) => written.iter().for_each(|(path, value)| {
+            let entry = path.strip_prefix("/proc/sys").unwrap_or(path);
+            info!(entry = %entry.display(), value, "Set sysctl");
+        }),
+        // Upstream has no manifests. A proxy that reads them may run in a network namespace, where the limit cannot be set.
+        Err(error) if config.manifests.is_some() => warn!(err = %error, "Connection tracking stays as it is"),
+        Err(error) => return Err(error.into()),
+    }
+    set_oom_score(config.oom_score_adj);
+    Ok(())
+}
+
+/// Drops the privileges that a running proxy does not need, for this thread and all that it starts.
+///
+/// # Errors
+/// When a privilege cannot be dropped although the kernel can drop it.
+pub(super) fn drop_privileges(config: &Config) -> Result<()> {
+    if env::var_os(SANDBOX).is_some_and(|value| value == "off") {
+        warn!(variable = SANDBOX, "Privileges are kept, because the environment says so");
+        return Ok(());
+    }
+    let programs = config.manifests.is_none() && api::runs_programs(config.client.kubeconfig.as_deref());
+    let dropped = privileges::drop_all(Needs { programs, splice: config.serves_localhost() })?;
+    let capabilities = list(&dropped.capabilities);
+    info!(capabilities, writingFiles = %dropped.files, otherSyscalls = %dropped.syscalls, "Privileges given up");
+    Ok(())
+}

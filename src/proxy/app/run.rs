@@ -1,0 +1,151 @@
+//! The running proxy: starts servers, source, fast path and sync loop, waits for the end, and ends them.
+
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tracing::{error, info};
+
+use super::localhost::{self, Localhost};
+use super::servers::{self, Servers};
+use super::shutdown;
+use super::source::Source;
+use super::sync_loop::{self, SyncLoop};
+use crate::changes::Changes;
+use crate::metrics::Metrics;
+use cluster::events::{self, Recorder, ReportedEvent};
+use cluster::settings::client;
+use cluster::source::api;
+use component::config::{self, Config, ConfigFile};
+use component::logging::Verbosity;
+use component::supervise::{self, Supervisor};
+use node::kernel::leftovers::CleanUp;
+use node::kernel::{Lock, OwnWrites};
+
+/// Events between the source and the sync loop; when the queue is full, the source waits.
+const EVENT_QUEUE: usize = 4096;
+/// The time for the last events to reach the API server when the process ends.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
+
+/// What is made before privileges are given up, for the thread that writes to the kernel.
+pub(super) struct Writers {
+    pub(super) lock: Lock,
+    /// Whether another process holds the lock at the start.
+    pub(super) waits: bool,
+    /// What other modes left.
+    pub(super) clean_up: CleanUp,
+}
+
+/// Runs until a signal ends the process.
+///
+/// # Errors
+/// The first failure of a server, the source or a thread; also the new content of the configuration file.
+pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u64, writers: Writers) -> Result<()> {
+    let Writers { lock, waits, clean_up } = writers;
+    // While another process holds the lock, it also has the ports. They become free when it ends, so a busy port is no reason to end.
+    config.bind_address_hard_fail &= !waits;
+    let (supervisor, mut failures) = supervise::new();
+    let metrics = servers::metrics(&config);
+    let mut localhost = Localhost::new(&config, &metrics, open_files);
+    let signal = shutdown::on_signal(&supervisor, localhost.has_connections())?;
+    let changes = Changes::new(SystemTime::now());
+    let (recorder, publisher) = publish_events(&config, metrics.clone(), &supervisor)?;
+    recorder.record(ReportedEvent::Starting);
+    config.mode_warning.clone().map(ReportedEvent::Mode).into_iter().for_each(|event| recorder.record(event));
+    if let Err((event, error)) = servers::check_ports(&config) {
+        recorder.record(event);
+        recorder.flush(LAST_EVENTS).await;
+        return Err(error.into());
+    }
+    let servers = Servers { config: &config, metrics: &metrics, recorder: &recorder, supervisor: &supervisor };
+    let reporter = servers.start(verbosity, changes.clone(), open_files);
+    watch_config(&config, &supervisor)?;
+    let (sender, events) = sync_channel(EVENT_QUEUE);
+    let source = Source::spawn(&config, sender, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
+    sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
+    localhost::spawn_refused(&config, &metrics, &supervisor)?;
+    localhost.spawn(&supervisor)?;
+    let own_writes = OwnWrites::default();
+    let first_sync = sync_loop::spawn_fast_path(&config, lock.held(), own_writes.clone(), &supervisor)?;
+    let (feed, recorder_of_sync) = (localhost.feed.clone(), recorder.clone());
+    let sync = SyncLoop {
+        config,
+        lock,
+        clean_up,
+        metrics,
+        reporter,
+        changes,
+        recorder: recorder_of_sync,
+        first_sync,
+        localhost: feed,
+        own_writes,
+    };
+    let sync = supervisor.thread("sync", "the sync loop's thread", move || sync.run(&events))?;
+    let failure = tokio::select! {
+        Ok(()) = signal => None,
+        error = failures.next() => Some(error),
+    };
+    // Syncs go on meanwhile, so that the node's rules follow the cluster.
+    localhost.end().await;
+    if let Some(error) = failure {
+        recorder.flush(LAST_EVENTS).await;
+        return Err(error);
+    }
+    // The sync loop ends when its source is gone.
+    drop((source, publisher.stop));
+    shutdown::wait_for([("the sync loop", sync)].into_iter().chain(publisher.thread)).await?;
+    info!("Ended; the rules stay in force");
+    Ok(())
+}
+
+/// The thread that publishes Kubernetes events; none without an API server.
+struct EventThread {
+    /// Ends the thread when it is dropped.
+    stop: oneshot::Sender<()>,
+    thread: Option<(&'static str, JoinHandle<()>)>,
+}
+
+/// Starts the thread that publishes Kubernetes events, if there is an API server. A thread of its own, because the API server may be slow
+/// to respond.
+fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) -> Result<(Recorder, EventThread)> {
+    let (recorder, publisher) = events::new(&config.node_name);
+    let (stop, stopped) = oneshot::channel();
+    if config.manifests.is_some() {
+        return Ok((recorder, EventThread { stop, thread: None }));
+    }
+    let options = client(config);
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the events")?;
+    let answered = move |url: &str, code, took| metrics.api_request("POST", url, code, took);
+    let body = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                () = publisher.run(async || api::client(&options).await, answered) => {}
+                _ = stopped => {}
+            }
+        });
+        // Does not wait for the resolution of a name, which may take long.
+        runtime.shutdown_background();
+        Ok(())
+    };
+    let thread = supervisor.thread("events", "the events' thread", body).context("thread of the events")?;
+    Ok((recorder, EventThread { stop, thread: Some(("the events' thread", thread)) }))
+}
+
+/// Ends the process when the configuration file has another valid content, so that it is started again with it (O5). Content that is not
+/// valid is logged and has no other effect.
+fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
+    let Some((path, content)) = config.config_file.clone() else { return Ok(()) };
+    let mut file = ConfigFile::new(path, content);
+    let body = move || {
+        while let Err(errors) = config::check_content(file.wait_for_change()) {
+            error!(err = %errors, "The new content of the configuration file is not valid and not used");
+        }
+        bail!("content of the proxy server's configuration file was updated")
+    };
+    let name = "the configuration watcher's thread";
+    supervisor.thread("config-watch", name, body).context("watch of the configuration file")?;
+    Ok(())
+}

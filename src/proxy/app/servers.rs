@@ -1,0 +1,183 @@
+//! Starts the HTTP servers: joins them to the configuration, the log, the metrics and the Kubernetes events, which they do not know.
+//!
+//! Takes a [`Config`] and the number of file descriptors that the process may have; gives the [`Reporter`] of the health servers.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::changes::Changes;
+use crate::health::{self, ListenFailure, Observer, Page, Reporter};
+use crate::metrics::server::{self, Pages, Versions};
+use crate::metrics::{Build, Metrics};
+use cluster::events::{Recorder, ReportedEvent};
+use component::config::{Config, KUBERNETES_MINOR, Stage};
+use component::http::{self, ConnectionLimit};
+use component::logging::{self, Verbosity};
+use component::supervise::Supervisor;
+
+/// File descriptors for everything but servers: manifests, netlink sockets, connections to the API server, and files below `/proc`.
+const OTHER_FILES: usize = 128;
+/// Connections to the metrics server; each may have a response of some 100 KB in memory.
+const METRICS_CONNECTIONS: usize = 64;
+/// Connections to all health servers; each takes at most some 10 KB. More than a thousand, so that as many idle clients close no
+/// connection of another client.
+const HEALTH_CONNECTIONS: usize = 1_536;
+
+/// Checks before the first rule is written whether the servers can listen, if a failure is to end the process (O8).
+///
+/// # Errors
+/// The first failure, and the event about it.
+pub(super) fn check_ports(config: &Config) -> Result<(), (ReportedEvent, io::Error)> {
+    if !config.bind_address_hard_fail {
+        return Ok(());
+    }
+    let failed = |event: fn(String) -> ReportedEvent| move |error: io::Error| (event(error.to_string()), error);
+    http::check("metrics", config.metrics_bind_address).map_err(failed(ReportedEvent::MetricsFailed))?;
+    let healthz = config.healthz_bind_address.map_or(Ok(()), |address| http::check("healthz", address));
+    healthz.map_err(failed(ReportedEvent::HealthzFailed))
+}
+
+/// The metrics of this process, with the version, the feature gates and the dropped lines of the log.
+pub(super) fn metrics(config: &Config) -> Metrics {
+    let metrics = Metrics::new();
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        _ => "unknown",
+    };
+    let (major, minor) = release(&config.version);
+    metrics.build_info(Build {
+        major,
+        minor,
+        git_version: config.version.clone(),
+        platform: format!("linux/{architecture}"),
+    });
+    for feature in &config.features {
+        let stage = match feature.stage {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            Stage::Deprecated => "DEPRECATED",
+            Stage::Stable => "",
+        };
+        metrics.feature_enabled(feature.name, stage, feature.enabled);
+    }
+    let counter = metrics.clone();
+    logging::count_dropped(move |lines| counter.log_lines_dropped(lines));
+    metrics
+}
+
+/// Major and minor of a version such as `v1.36.2+kube-proxy-nft.0.1.0`, of which alerts about version skew may look at each.
+fn release(version: &str) -> (String, String) {
+    let mut numbers = version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit()).map(str::to_owned);
+    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
+}
+
+/// What the servers need.
+pub(super) struct Servers<'a> {
+    pub(super) config: &'a Config,
+    pub(super) metrics: &'a Metrics,
+    pub(super) recorder: &'a Recorder,
+    pub(super) supervisor: &'a Supervisor,
+}
+
+impl Servers<'_> {
+    /// Starts all servers, which together use at most `open_files` file descriptors, less those for other purposes.
+    pub(super) fn start(&self, verbosity: Verbosity, changes: Changes, open_files: u64) -> Reporter {
+        // The listener takes one more file descriptor.
+        let metrics = METRICS_CONNECTIONS + 1;
+        let health = usize::try_from(open_files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES + metrics);
+        self.serve_metrics(pages(self.config, verbosity, changes), ConnectionLimit::new(METRICS_CONNECTIONS, metrics));
+        self.serve_health(ConnectionLimit::new(HEALTH_CONNECTIONS, health))
+    }
+
+    /// Serves the metrics and the pages beside them.
+    fn serve_metrics(&self, pages: Pages, connections: ConnectionLimit) {
+        let (address, hard_fail) = (self.config.metrics_bind_address, self.config.bind_address_hard_fail);
+        let listen = server::Listen { address, hard_fail, connections };
+        let run = server::run(listen, self.metrics.clone(), pages);
+        let recorder = self.recorder.clone();
+        self.supervisor.task("the metrics server's task", async move {
+            Ok(run.await.inspect_err(|error| recorder.record(ReportedEvent::MetricsFailed(error.to_string())))?)
+        });
+    }
+
+    /// Serves the health of the proxy and of the Services. The proxy is unhealthy when a sync is late by two sync periods (L3).
+    fn serve_health(&self, connections: ConnectionLimit) -> Reporter {
+        let (reporter, servers) = health::new(self.config.sync_period * 2);
+        let hard_fail = self.config.bind_address_hard_fail;
+        let listen = health::Listen { healthz: self.config.healthz_bind_address, hard_fail, connections };
+        let observer = HealthObserver { metrics: self.metrics.clone(), recorder: self.recorder.clone() };
+        let (run, recorder) = (servers.run(listen, Arc::new(observer)), self.recorder.clone());
+        self.supervisor.task("the health servers' task", async move {
+            Ok(run.await.inspect_err(|error| recorder.record(ReportedEvent::HealthzFailed(error.to_string())))?)
+        });
+        reporter
+    }
+}
+
+/// The contents of the pages of the metrics server.
+fn pages(config: &Config, verbosity: Verbosity, changes: Changes) -> Pages {
+    let binary = config.version.trim_start_matches('v').to_owned();
+    let versions = Versions { binary, emulation: format!("1.{KUBERNETES_MINOR}") };
+    Pages {
+        configz: config.configz.clone(),
+        flagz: config.flagz.then(|| config.flags.clone()),
+        statusz: config.statusz.then_some(versions),
+        changes,
+        debug: config.profiling.then(|| Arc::new(move |level| verbosity.set(level)) as server::SetVerbosity),
+    }
+}
+
+/// Counts the responses of the health servers, and records the failures to listen as events.
+struct HealthObserver {
+    metrics: Metrics,
+    recorder: Recorder,
+}
+
+impl Observer for HealthObserver {
+    fn answered(&self, page: Page, code: u16) {
+        match page {
+            Page::Healthz => self.metrics.healthz(code),
+            Page::Livez => self.metrics.livez(code),
+            Page::Readyz => self.metrics.readyz(code),
+        }
+    }
+
+    fn listen_failed(&self, failure: &ListenFailure) {
+        self.recorder.record(event(failure));
+    }
+}
+
+/// The event about a health-check node port that cannot be listened on (K4).
+fn event(failure: &ListenFailure) -> ReportedEvent {
+    let ListenFailure { service, address, error } = failure;
+    let error = format!("{error} ({address})");
+    ReportedEvent::ServiceHealthCheckFailed { service: service.clone(), port: address.port(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn major_and_minor_are_those_of_the_reported_version() {
+        for (version, numbers) in
+            [("v1.36.2+kube-proxy-nft.0.1.0", ("1", "36")), ("v1.35.9-custom", ("1", "35")), ("v2", ("2", ""))]
+        {
+            assert_eq!(release(version), (numbers.0.to_owned(), numbers.1.to_owned()), "{version}");
+        }
+    }
+    use rules::model::ObjectName;
+
+    // A listener that fails is an event of its service (K4).
+    #[test]
+    fn a_listener_that_fails_is_an_event_of_its_service() {
+        let service = ObjectName::new("ns", "web");
+        let error = io::Error::other("taken");
+        let address = "192.0.2.1:31000".parse().unwrap();
+        let failure = ListenFailure { service: service.clone(), address, error };
+        let error = "taken (192.0.2.1:31000)".to_owned();
+        let expected = ReportedEvent::ServiceHealthCheckFailed { service, port: 31000, error };
+        assert_eq!(event(&failure), expected);
+    }
+}

@@ -1,0 +1,130 @@
+//! Starts the source of objects: manifests if a directory is given, else the API server.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+
+use crate::changes::Changes;
+use crate::health::Reporter;
+use crate::metrics::Metrics;
+use cluster::settings::{client, options};
+use cluster::source::{api, manifests};
+use component::config::{Config, DetectLocal};
+use component::supervise::Supervisor;
+use inspect::history::{ApiServer, Connection, What};
+use rules::model::Event;
+
+/// A running source. When it is dropped, its thread ends, and so do the events.
+pub(super) enum Source {
+    /// A directory.
+    Manifests { _handle: manifests::Handle },
+    /// An API server.
+    Api { _handle: api::Handle },
+}
+
+impl Source {
+    /// Starts the source that the configuration asks for.
+    /// Until all objects have been sent, `/readyz` says what is missing.
+    pub(super) fn spawn(
+        config: &Config,
+        sink: SyncSender<Event>,
+        metrics: Metrics,
+        health: Reporter,
+        changes: Changes,
+        supervisor: &Supervisor,
+    ) -> Result<Self> {
+        if let Some(dir) = config.manifests.clone() {
+            health.not_ready(format!("waiting for the manifests of {} to be read", dir.display()));
+            let on_rejected = Box::new(move |kind| metrics.object_rejected(kind));
+            return Ok(Self::Manifests {
+                _handle: manifests::spawn(dir, options(config), sink, on_rejected, supervisor)?,
+            });
+        }
+        let options = api::ApiOptions {
+            client: client(config),
+            node_name: config.node_name.clone(),
+            convert: options(config),
+            needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
+            removal_limit: config.relist_removal_limit,
+        };
+        let observer = ApiObserver { metrics, health, changes, lost: Mutex::default() };
+        Ok(Self::Api { _handle: api::spawn(options, sink, observer, supervisor)? })
+    }
+}
+
+/// Checks that the credentials for the API server, or the directory of manifests, can be read.
+///
+/// # Errors
+/// Why they cannot.
+pub(super) fn check(config: &Config) -> Result<()> {
+    match &config.manifests {
+        Some(dir) => manifests::check(dir),
+        None => api::check(&client(config)),
+    }
+}
+
+/// Counts events of the connections to the API server, tells when it is lost and found, and has `/readyz` show what the source waits for.
+struct ApiObserver {
+    metrics: Metrics,
+    health: Reporter,
+    changes: Changes,
+    /// The kinds that are not served at present.
+    lost: Mutex<BTreeSet<&'static str>>,
+}
+
+impl ApiObserver {
+    /// Tells that the server is lost with the first kind that fails, and found with the last one that works again.
+    fn tell(&self, kind: &'static str, error: Option<String>, lasted: Option<Duration>) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let were_served = lost.is_empty();
+        let (is_news, state) = match &error {
+            Some(_) => (lost.insert(kind) && were_served, Connection::Lost),
+            None => (lost.remove(kind) && lost.is_empty(), Connection::Found),
+        };
+        if is_news {
+            let server =
+                ApiServer { state, resource: kind.to_owned(), error: error.map(inspect::history::cut), lasted };
+            self.changes.push(SystemTime::now(), None, What::ApiServer(server));
+        }
+    }
+}
+
+impl api::Observer for ApiObserver {
+    fn connected(&self, kind: &'static str, is: bool) {
+        self.metrics.source_connected(kind, is);
+    }
+
+    fn answered(&self, request: api::Answered<'_>) {
+        self.metrics.api_request("GET", request.url, request.code, request.took);
+        if let Some(bytes) = request.bytes {
+            self.metrics.api_answer_size(request.url, bytes);
+        }
+    }
+
+    fn received(&self, kind: &'static str, at: SystemTime) {
+        self.metrics.source_received(kind, at);
+    }
+
+    fn lost(&self, kind: &'static str, why: &str) {
+        self.tell(kind, Some(why.to_owned()), None);
+    }
+
+    fn reconnected(&self, kind: &'static str, lasted: Duration) {
+        self.metrics.source_reconnected(kind);
+        self.tell(kind, None, Some(lasted));
+    }
+
+    fn rejected(&self, kind: &'static str) {
+        self.metrics.object_rejected(kind);
+    }
+
+    fn waiting_for(&self, missing: &[&str]) {
+        self.health.not_ready(match missing {
+            [] => "the first sync has not been done".to_owned(),
+            _ => format!("waiting for the API server, which has not given {} yet", missing.join(", ")),
+        });
+    }
+}

@@ -1,0 +1,192 @@
+//! The threads that write to the kernel: the sync loop, its clean-up after the first sync, and the fast path.
+
+use std::env;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::num::NonZeroU64;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tracing::warn;
+
+use super::node_check;
+use crate::changes::Changes;
+use crate::health::Reporter;
+use crate::localhost::Feed;
+use crate::metrics::Metrics;
+use crate::sync::{Chore, Engine, LostClaims, RefusedService, Schedule, Sync};
+use cluster::events::{Recorder, ReportedEvent};
+use component::config::{Config, Counters, Flowtable};
+use component::logging::once::Once;
+use component::supervise::Supervisor;
+use node::counters;
+use node::fastpath::{self, Outcome, Reconciler};
+use node::kernel::leftovers::CleanUp;
+use node::kernel::{Flowtables, Held, Lock, Netfilter, OwnWrites, families};
+use rules::model::{Event, Node};
+use rules::ruleset;
+
+/// Time from a failed clean-up to the next; doubles with each failure.
+const CLEAN_UP_RETRY: Duration = Duration::from_secs(60);
+const MAX_CLEAN_UP_RETRY: Duration = Duration::from_secs(3600);
+
+/// An environment variable of ours: the seconds between two comparisons of everything, for tests that do not last for hours.
+const COMPARE_SECONDS: &str = "KUBE_PROXY_NFT_COMPARE_SECONDS";
+
+/// What the sync loop needs.
+pub(super) struct SyncLoop {
+    pub(super) config: Config,
+    pub(super) lock: Lock,
+    /// Removes what other modes left, after the first sync.
+    pub(super) clean_up: CleanUp,
+    pub(super) metrics: Metrics,
+    pub(super) reporter: Reporter,
+    /// What the loop does, for those who ask later.
+    pub(super) changes: Changes,
+    pub(super) recorder: Recorder,
+    /// Starts the fast path, if there is one, when it is sent something.
+    pub(super) first_sync: Option<SyncSender<()>>,
+    /// Where the node ports for loopback addresses go, if they are served.
+    pub(super) localhost: Option<Feed>,
+    /// What the thread of the fast path commits.
+    pub(super) own_writes: OwnWrites,
+}
+
+impl SyncLoop {
+    /// Runs until there are no more events. Opens the netlink sockets, which have to stay on this thread.
+    ///
+    /// # Errors
+    /// When a socket cannot be opened, and when the node cannot be served at all.
+    pub(super) fn run(self, events: &Receiver<Event>) -> Result<()> {
+        let Self { config, lock, clean_up, metrics, reporter, changes, recorder, first_sync, localhost, own_writes } =
+            self;
+        let fast_path = first_sync.is_some().then(ruleset::fastpath::table);
+        let kernel = Netfilter::open().context("netfilter netlink socket")?;
+        let kernel = kernel.with_fast_path(fast_path).watching_addresses().with_lock(lock).with_own_writes(own_writes);
+        let families = families::supported();
+        let schedule = schedule(&config);
+        let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel).with_localhost(localhost);
+        let check_node = Box::new(move |node: &Node| {
+            node_check::check(&config, &families, node)?
+                .iter()
+                .for_each(|reason| warn!(reason, "The Node does not fit the configuration"));
+            Ok(())
+        });
+        let record = |recorder: &Recorder| {
+            let recorder = recorder.clone();
+            move |event| recorder.record(event)
+        };
+        let (refused, lost, another) = (record(&recorder), record(&recorder), record(&recorder));
+        Sync::new(engine, schedule, metrics, reporter, check_node)
+            .telling(changes)
+            .on_refused_service(Box::new(move |RefusedService { service, reason }| {
+                refused(ReportedEvent::ServiceNotProgrammed { service, error: reason });
+            }))
+            .on_lost_claims(Box::new(move |LostClaims { service, reason }| {
+                lost(ReportedEvent::FrontNotProgrammed { service, reason });
+            }))
+            .on_other_proxy(Box::new(move || another(ReportedEvent::AnotherProxy)))
+            .after_first_sync(after_first_sync(first_sync, clean_up))
+            .run(events)
+    }
+}
+
+/// When to sync. The time between two comparisons differs from process to process, so that nodes that start together do not read back
+/// together.
+fn schedule(config: &Config) -> Schedule {
+    let schedule = Schedule::new(config.min_sync_period, config.sync_period);
+    match env::var(COMPARE_SECONDS).ok().and_then(|text| text.parse::<NonZeroU64>().ok()) {
+        Some(seconds) => {
+            warn!(
+                variable = COMPARE_SECONDS,
+                seconds, "Everything is compared this often, because the environment says so"
+            );
+            schedule.comparing_every(Duration::from_secs(seconds.get()))
+        }
+        None => schedule.with_jitter(chance()),
+    }
+}
+
+/// A number from 0 to 1 that is another one in each process.
+fn chance() -> f64 {
+    let [first, second, third, fourth, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+    f64::from(u32::from_ne_bytes([first, second, third, fourth])) / f64::from(u32::MAX)
+}
+
+/// The work after the first sync: starts the fast path, if there is one, and removes the rules of other modes, one table in each call. A
+/// failed removal is tried again after an interval that doubles.
+fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp) -> Chore {
+    let mut retry_after = CLEAN_UP_RETRY;
+    Box::new(move || {
+        if let Some(first_sync) = fast_path.take() {
+            // The thread of the fast path waits for this until the process ends.
+            let _ = first_sync.try_send(());
+        }
+        if let Some(report) = clean_up.step() {
+            report.log(Some(retry_after));
+            return Some(Duration::ZERO);
+        }
+        let next = clean_up.retry().then_some(retry_after);
+        retry_after = (retry_after * 2).min(MAX_CLEAN_UP_RETRY);
+        next
+    })
+}
+
+/// Starts the thread that shows what the rules count, if they do. It ends with the process.
+pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Supervisor) -> Result<()> {
+    if config.counters == Counters::Off {
+        return Ok(());
+    }
+    let (metrics, limit, maps) = (metrics.clone(), config.metrics_services_limit, config.endpoint_maps);
+    let body = move || {
+        let reader = counters::Reader::open(limit, maps);
+        let mut reader = reader.context("netfilter netlink socket of the counters")?;
+        let mut failed = Once::default();
+        loop {
+            let reading = reader.read();
+            if let Some(error) = failed.new_error(&reading) {
+                warn!(err = error, "Cannot read the counters of the rules");
+            }
+            let (counted, next) = reading.unwrap_or((None, counters::INTERVAL));
+            if let Some(counted) = counted {
+                metrics.counted(counted);
+            }
+            thread::sleep(next);
+        }
+    };
+    supervisor.thread("counters", "the counters' thread", body).context("thread of the counters")?;
+    Ok(())
+}
+
+/// Starts the thread of the fast path, if it is configured. It begins when it is sent something, which is after the first sync. It ends
+/// with the process; its table stays, as the rules do.
+pub(super) fn spawn_fast_path(
+    config: &Config,
+    lock: Held,
+    own_writes: OwnWrites,
+    supervisor: &Supervisor,
+) -> Result<Option<SyncSender<()>>> {
+    let wanted = config.flowtable.clone();
+    if wanted == Flowtable::Off {
+        return Ok(None);
+    }
+    let (sender, first_sync) = sync_channel(1);
+    let body = move || {
+        if first_sync.recv().is_err() {
+            return Ok(());
+        }
+        match Flowtables::open(own_writes) {
+            Ok(kernel) => {
+                let mut reconciler = Reconciler::new(wanted, kernel);
+                while !lock.get() || reconciler.reconcile() == Outcome::Done {
+                    thread::sleep(fastpath::INTERVAL);
+                }
+            }
+            Err(error) => warn!(err = %error, "No fast path: cannot open a netfilter netlink socket"),
+        }
+        Ok(())
+    };
+    supervisor.thread("fast-path", "the fast path's thread", body).context("thread of the fast path")?;
+    Ok(Some(sender))
+}

@@ -1,0 +1,48 @@
+//! Entries in the log: a line a changed Service from `-v=2` on, and a line an endpoint from `-v=4` on.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tracing::{Level, debug, enabled, info};
+
+use component::logging::{V2, duration};
+use inspect::history::{Change, Entry, Outcome, TriggerKind, What};
+use rules::model::ObjectName;
+
+/// Logs an entry, as far as the verbosity has it. `elapsed` is how long the sync took, without what it waited for. The API server's entries are in the
+/// log already.
+pub fn log(entry: &Entry, elapsed: Duration) {
+    if !enabled!(target: V2, Level::INFO) {
+        return;
+    }
+    let (sync, elapsed) = (entry.sync.unwrap_or_default(), duration(elapsed));
+    match &entry.what {
+        What::Service(change) => {
+            let Change { service, trigger, result, .. } = &**change;
+            info!(target: V2, %service, sync, %trigger, %elapsed, %result, details = %change, "Service changed");
+        }
+        What::Sync(run) => {
+            let (trigger, result) = (&run.trigger, &run.result);
+            match (run.result, run.trigger.kind) {
+                (Outcome::Committed, TriggerKind::Node | TriggerKind::Addresses | TriggerKind::ServiceCidr) => {
+                    info!(target: V2, sync, %trigger, %elapsed, %result, details = %run, "Synced the node");
+                }
+                (Outcome::Committed, _) => {
+                    info!(target: V2, sync, %trigger, %elapsed, %result, details = %run, "Synced");
+                }
+                _ => info!(target: V2, sync, %trigger, %elapsed, %result, details = %run, "Sync not committed"),
+            }
+        }
+        What::Repair(repair) => info!(target: V2, sync, details = %repair, "Repaired the rules"),
+        What::ApiServer(_) => {}
+    }
+}
+
+/// Logs an endpoint that came or went. An entry lists only some where there are many, the log each.
+pub(crate) fn endpoint(service: &ObjectName, endpoint: SocketAddr, is_new: bool) {
+    if is_new {
+        debug!(%service, %endpoint, "Endpoint added");
+    } else {
+        debug!(%service, %endpoint, "Endpoint removed");
+    }
+}

@@ -1,0 +1,125 @@
+//! The latest entries, in bounded memory.
+//!
+//! One thread writes, or a few, and servers read. A reader copies references to the entries under the lock, and formats them after it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+
+use inspect::history::{Entry, Query, What};
+
+/// Bytes of entries on a page, after which no further entry is added.
+const PAGE: usize = 128 << 10;
+
+/// Entries that are kept.
+pub const MAX_ENTRIES: usize = 4096;
+/// Bytes that they take at most; see [`Entry::size`].
+pub const MAX_BYTES: usize = 2 << 20;
+
+/// The ring, as its writers and readers have it. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Changes(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    started: Timestamp,
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    entries: VecDeque<(Arc<Entry>, usize)>,
+    bytes: usize,
+    /// The number of the last entry.
+    last: u64,
+}
+
+/// What the ring held at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When the process began; another one for another ring.
+    pub started: Timestamp,
+    /// The entries behind the one that was asked for, the oldest first.
+    pub entries: Vec<Arc<Entry>>,
+    /// The number of the oldest entry that is kept; one more than `last` when none is.
+    pub first: u64,
+    /// The number of the last entry there ever was; 0 before the first.
+    pub last: u64,
+}
+
+impl Changes {
+    /// An empty ring of a process that began then.
+    #[must_use]
+    pub fn new(started: SystemTime) -> Self {
+        let started = Timestamp::try_from(started).unwrap_or_default();
+        Self(Arc::new(Shared { started, ring: Mutex::default() }))
+    }
+
+    /// Adds an entry; the oldest ones go if there is no room. Gives the entry.
+    pub fn push(&self, time: SystemTime, sync: Option<u64>, what: What) -> Arc<Entry> {
+        let time = Timestamp::try_from(time).unwrap_or_default();
+        let entry = Entry { number: 0, time, sync, what };
+        let size = entry.size();
+        self.ring().push(entry, size)
+    }
+
+    /// The entries with greater numbers than `after`.
+    #[must_use]
+    pub fn snapshot(&self, after: u64) -> Snapshot {
+        let ring = self.ring();
+        let first = ring.entries.front().map_or(ring.last + 1, |(entry, _)| entry.number);
+        let known = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let entries = ring.entries.iter().skip(known).map(|(entry, _)| Arc::clone(entry)).collect();
+        Snapshot { started: self.0.started, entries, first, last: ring.last }
+    }
+
+    /// A panic of another thread leaves a ring that is whole: at worst its last entry is missing.
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Snapshot {
+    /// The [`Page`](inspect::history::Page) of what the ring holds behind the entry `after`, as JSON. It has at most `PAGE` bytes and one
+    /// entry; the reader goes on behind its last entry.
+    #[must_use]
+    pub fn page(&self, query: &Query, now: SystemTime) -> String {
+        let oldest = query.since.and_then(|since| now.checked_sub(since));
+        let oldest = oldest.and_then(|oldest| Timestamp::try_from(oldest).ok());
+        let (mut changes, mut last, mut more) = (String::new(), self.last, false);
+        for entry in &self.entries {
+            if changes.len() >= PAGE {
+                more = true;
+                last = entry.number - 1;
+                break;
+            }
+            let is_wanted = oldest.is_none_or(|oldest| entry.time >= oldest)
+                && query.service.as_ref().is_none_or(|service| entry.is_about(service));
+            if is_wanted && let Ok(json) = serde_json::to_string(&**entry) {
+                changes += if changes.is_empty() { "" } else { "," };
+                changes += &json;
+            }
+        }
+        let Self { started, first, .. } = self;
+        format!(r#"{{"started":"{started}","first":{first},"last":{last},"more":{more},"changes":[{changes}]}}"#)
+    }
+}
+
+impl Ring {
+    fn push(&mut self, entry: Entry, size: usize) -> Arc<Entry> {
+        self.last += 1;
+        let entry = Arc::new(Entry { number: self.last, ..entry });
+        while self.entries.len() >= MAX_ENTRIES || self.bytes + size > MAX_BYTES {
+            let Some((_, gone)) = self.entries.pop_front() else { break };
+            self.bytes -= gone;
+        }
+        // The API allows no name that long, but a manifest may have one.
+        if size <= MAX_BYTES {
+            self.bytes += size;
+            self.entries.push_back((Arc::clone(&entry), size));
+        }
+        entry
+    }
+}

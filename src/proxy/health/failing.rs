@@ -1,0 +1,160 @@
+//! The addresses at which a health-check node port cannot be listened on, and when that is told.
+//!
+//! Takes the outcome of each try, gives what is to be logged and reported: a failure when it begins, when its reason becomes another one,
+//! and every five minutes, and its end. What several Services have in common is one line. Invariant: nothing is kept of what is not
+//! failing any more, so what is kept is bounded by the health checks and the addresses.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::{CheckName, ListenFailure, Observer};
+
+/// How often a failure that lasts is told.
+const TOLD_EVERY: Duration = Duration::from_secs(300);
+
+/// Too many open files (`EMFILE`), the same on every architecture.
+const EMFILE: i32 = 24;
+
+/// A listener that is wanted: a Service in one family, and an address with the port.
+type Place = (CheckName, SocketAddr);
+
+/// What was told last.
+struct Told {
+    errno: Option<i32>,
+    at: Instant,
+}
+
+/// The failures that last, and those that are to be told.
+#[derive(Default)]
+pub(super) struct Failing {
+    lasting: BTreeMap<Place, Told>,
+    /// By address and reason: the first one of this round, and the number of others.
+    due: BTreeMap<(std::net::IpAddr, Option<i32>), (ListenFailure, usize)>,
+}
+
+impl Failing {
+    /// A try failed.
+    pub(super) fn failed(&mut self, name: &CheckName, address: SocketAddr, error: io::Error, now: Instant) {
+        let (place, errno) = ((name.clone(), address), error.raw_os_error());
+        let is_told = |told: &Told| told.errno == errno && now.saturating_duration_since(told.at) < TOLD_EVERY;
+        if self.lasting.get(&place).is_some_and(is_told) {
+            return;
+        }
+        self.lasting.insert(place, Told { errno, at: now });
+        let failure = ListenFailure { service: name.service.clone(), address, error };
+        let same = self.due.entry((address.ip(), errno));
+        same.and_modify(|(_, others)| *others += 1).or_insert((failure, 0));
+    }
+
+    /// A try succeeded.
+    pub(super) fn succeeded(&mut self, name: &CheckName, address: SocketAddr) {
+        if !self.lasting.is_empty() && self.lasting.remove(&(name.clone(), address)).is_some() {
+            info!(service = %name.service, %address, "Started healthcheck that had failed");
+        }
+    }
+
+    /// Forgets what is not wanted any more.
+    pub(super) fn retain(&mut self, is_wanted: impl Fn(&CheckName, SocketAddr) -> bool) {
+        self.lasting.retain(|(name, address), _| is_wanted(name, *address));
+    }
+
+    /// Tells the log and the observer what is to be told.
+    pub(super) fn tell(&mut self, observer: &dyn Observer) {
+        for (failure, others) in std::mem::take(&mut self.due).into_values() {
+            let ListenFailure { service, address, error } = &failure;
+            let remedy = remedy(*address, error);
+            warn!(
+                err = %error, %service, %address, otherServices = others, remedy,
+                "Failed to start healthcheck; trying again every second"
+            );
+            observer.listen_failed(&failure);
+        }
+    }
+}
+
+/// What to do about it.
+fn remedy(address: SocketAddr, error: &io::Error) -> String {
+    let (ip, port) = (address.ip(), address.port());
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!(
+                "`ss -ltnp sport = :{port}` shows the program that has the port: stop it, or have it use another port"
+            )
+        }
+        io::ErrorKind::AddrNotAvailable => format!(
+            "`ip address show to {ip}` shows the address and its state: where it says tentative or dadfailed, another machine may \
+             have it as well; remove it from one of the two"
+        ),
+        _ if error.raw_os_error() == Some(EMFILE) => {
+            "have the process start with a higher limit of open files (ulimit -n)".to_owned()
+        }
+        _ => "the kernel's error says what is missing".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::testing::Notes;
+    use rules::model::{Family, ObjectName};
+
+    const EADDRINUSE: i32 = 98;
+    const EADDRNOTAVAIL: i32 = 99;
+
+    fn check(name: &str) -> CheckName {
+        CheckName { service: ObjectName::new("ns", name), family: Family::V4 }
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], port))
+    }
+
+    fn told(failing: &mut Failing) -> Vec<String> {
+        let notes = Notes::new();
+        failing.tell(&*notes);
+        notes.take()
+    }
+
+    // A failure that lasts is told once in five minutes, and again when its reason is another one (K4).
+    #[test]
+    fn a_failure_that_lasts_is_told_once_in_five_minutes() {
+        let (mut failing, start) = (Failing::default(), Instant::now());
+        let fail = |failing: &mut Failing, errno: i32, seconds| {
+            failing.failed(
+                &check("web"),
+                at(30_000),
+                io::Error::from_raw_os_error(errno),
+                start + Duration::from_secs(seconds),
+            );
+            told(failing).len()
+        };
+        let counts = [(EADDRINUSE, 0), (EADDRINUSE, 1), (EADDRINUSE, 299), (EADDRINUSE, 300)];
+        assert_eq!(counts.map(|(errno, seconds)| fail(&mut failing, errno, seconds)), [1, 0, 0, 1]);
+        assert_eq!(fail(&mut failing, EADDRNOTAVAIL, 301), 1, "another reason");
+        failing.succeeded(&check("web"), at(30_000));
+        assert_eq!(fail(&mut failing, EADDRNOTAVAIL, 302), 1, "it worked meanwhile");
+        failing.retain(|_, _| false);
+        assert!(failing.lasting.is_empty());
+    }
+
+    #[test]
+    fn what_many_services_have_in_common_is_one_line() {
+        let (mut failing, now) = (Failing::default(), Instant::now());
+        for port in 30_000..31_000 {
+            failing.failed(&check(&format!("web-{port}")), at(port), io::Error::from_raw_os_error(EADDRNOTAVAIL), now);
+        }
+        assert_eq!(told(&mut failing), ["ns/web-30000 192.0.2.1:30000 AddrNotAvailable"]);
+    }
+
+    #[test]
+    fn each_reason_has_a_remedy_that_names_what_to_look_at() {
+        let remedy = |errno: i32| remedy(at(30_000), &io::Error::from_raw_os_error(errno));
+        assert!(remedy(EADDRINUSE).contains("sport = :30000"));
+        assert!(remedy(EADDRNOTAVAIL).contains("ip address show to 192.0.2.1"));
+        assert!(remedy(EMFILE).contains("ulimit -n"));
+    }
+}

@@ -1,0 +1,247 @@
+//! The HTTP servers of health checks: `/healthz`, `/livez` and `/readyz` about the proxy, and the health-check node ports about Services.
+//!
+//! The sync loop reports through a [`Reporter`]: when a sync was requested and when one succeeded, when the loop works and when it waits,
+//! whether the node is eligible for traffic, and a [`Snapshot`] of all health checks. An [`Observer`] receives the status of each
+//! response and each failure to listen. A reporter never waits for the servers and can be used on any thread; the servers run on tokio.
+//!
+//! Invariants: a failure to listen affects no other server, and no other address; responses come from memory, so that no request costs more than its text;
+//! every server bounds the number and the age of its connections.
+
+mod failing;
+mod proxy;
+mod service;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::watch;
+use tracing::info;
+
+use component::http::{self, ConnectionLimit, Limits};
+use proxy::ProxyHealth;
+use rules::model::{Family, ObjectName};
+
+/// All health-check node ports of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Where the servers listen. The unspecified address of a family stands for all addresses of that family; a family
+    /// without an address has no servers (K5).
+    pub(crate) listen: Vec<IpAddr>,
+    /// The health checks; each has a server of its own.
+    pub(crate) checks: BTreeMap<CheckName, Check>,
+}
+
+/// The key of a server: a Service, in one family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CheckName {
+    /// The Service.
+    pub(crate) service: ObjectName,
+    /// The family.
+    pub(crate) family: Family,
+}
+
+/// The port of a server, and the content of its responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    /// The health-check node port.
+    pub(crate) port: u16,
+    /// Ready endpoints on this node (K2).
+    pub(crate) local_endpoints: usize,
+}
+
+/// A health-check node port that cannot be listened on at one of the node's addresses (K4).
+#[derive(Debug)]
+pub struct ListenFailure {
+    /// The Service.
+    pub(crate) service: ObjectName,
+    /// The address, with the health-check node port.
+    pub(crate) address: SocketAddr,
+    /// The kernel's error.
+    pub(crate) error: io::Error,
+}
+
+/// A page of the proxy's own health server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// `/healthz`
+    Healthz,
+    /// `/livez`
+    Livez,
+    /// `/readyz`
+    Readyz,
+}
+
+/// Receives what the servers do. Called on the servers' thread, so it must not block.
+pub trait Observer: Send + Sync {
+    /// A response of a page with this status.
+    fn answered(&self, page: Page, code: u16);
+
+    /// The server cannot listen on a health-check node port. Called when that begins, when the reason becomes another one, and every five
+    /// minutes (K4); of several Services with the same failure at an address for the first.
+    fn listen_failed(&self, failure: &ListenFailure);
+}
+
+/// Where the proxy's own health is served.
+#[derive(Clone, Debug, Default)]
+pub struct Listen {
+    /// The address; `None` if it is not served. The unspecified address of either family stands for all addresses of both, as in Go.
+    pub healthz: Option<SocketAddr>,
+    /// Whether a failure to listen ends the servers; otherwise they try again (O8).
+    pub hard_fail: bool,
+    /// The limit of the connections of all health servers together.
+    pub connections: ConnectionLimit,
+}
+
+/// The health of the proxy, shared between the reporter and the servers.
+#[derive(Clone, Debug)]
+struct Shared(Arc<Mutex<ProxyHealth>>);
+
+impl Shared {
+    /// A panic of another thread leaves a whole value: every change to it is one assignment.
+    fn lock(&self) -> MutexGuard<'_, ProxyHealth> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports the state of the sync loop to the servers. Cheap, and never waits for a server. Clones report to the same servers.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    proxy: Shared,
+    services: watch::Sender<Arc<Snapshot>>,
+}
+
+impl Reporter {
+    /// A sync of the family was requested (L2).
+    pub(crate) fn queued(&self, family: Family, now: Instant) {
+        self.proxy.lock().queued(family, now);
+    }
+
+    /// The sync loop of the family begins (L1), or a sync succeeded (L2).
+    pub(crate) fn synced(&self, family: Family, now: SystemTime) {
+        self.proxy.lock().synced(family, now);
+    }
+
+    /// The sync thread begins to work: the proxy is unhealthy if it takes longer than the time-out until [`Reporter::waiting`] (L3).
+    pub(crate) fn working(&self, now: Instant) {
+        self.proxy.lock().working(now);
+    }
+
+    /// The sync thread waits for events.
+    pub(crate) fn waiting(&self) {
+        self.proxy.lock().waiting();
+    }
+
+    /// Whether the node is eligible for traffic; `None` while the node is unknown (L5).
+    pub(crate) fn node(&self, eligible: Option<bool>) {
+        self.proxy.lock().node(eligible);
+    }
+
+    /// Syncs succeed: the rules are those that the cluster asks for.
+    pub(crate) fn ready(&self) {
+        self.proxy.lock().ready(None);
+    }
+
+    /// Why the rules are not, or may not be, those that the cluster asks for; `/readyz` shows it until [`Reporter::ready`] or the next
+    /// reason. Part of a sentence without a full stop.
+    pub(crate) fn not_ready(&self, reason: impl Into<String>) {
+        self.proxy.lock().ready(Some(reason.into()));
+    }
+
+    /// Why another program, such as another kube-proxy, keeps this one from syncing; `None` when it may sync. While there is a reason,
+    /// requests that wait do not make the proxy unhealthy.
+    pub(crate) fn held_back(&self, reason: Option<String>, now: Instant) {
+        self.proxy.lock().held_back(reason, now);
+    }
+
+    /// The Services that are left out of the rules because the kernel refuses them; the responses name them.
+    pub(crate) fn quarantined<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
+        self.proxy.lock().quarantined(services);
+    }
+
+    /// The Services that are left out of the rules because they are too large; the responses name them.
+    pub(crate) fn oversized<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
+        self.proxy.lock().oversized(services);
+    }
+
+    /// A sync succeeded, and these are the health checks now (K1). Servers that could not listen try again, also if nothing changed (K4).
+    pub(crate) fn services(&self, snapshot: Arc<Snapshot>) {
+        self.services.send_replace(snapshot);
+    }
+}
+
+/// The servers, before they run.
+#[derive(Debug)]
+pub struct Servers {
+    proxy: Shared,
+    services: watch::Receiver<Arc<Snapshot>>,
+}
+
+/// A reporter and its servers. The proxy is unhealthy when a requested sync has not been done after `timeout`, or when the sync thread
+/// works for so long without waiting for events (L3).
+#[must_use]
+pub fn new(timeout: Duration) -> (Reporter, Servers) {
+    let proxy = Shared(Arc::new(Mutex::new(ProxyHealth::new(timeout))));
+    let (sender, services) = watch::channel(Arc::default());
+    (Reporter { proxy: proxy.clone(), services: sender }, Servers { proxy, services })
+}
+
+impl Servers {
+    /// Serves the health of Services, and that of the proxy if there is an address for it.
+    ///
+    /// # Errors
+    /// When the server for the proxy's health cannot listen and `hard_fail` is set (O8); otherwise it tries again.
+    pub async fn run(self, listen: Listen, observer: Arc<dyn Observer>) -> io::Result<()> {
+        let (health, of_proxy) = (self.proxy.clone(), Arc::clone(&observer));
+        let limits = Limits { connections: listen.connections, ..Limits::default() };
+        let of_services = limits.clone();
+        let proxy = async move {
+            if let Some(address) = listen.healthz {
+                let listener = http::bind_with_retry("healthz", address, listen.hard_fail).await?;
+                info!(%address, "Serving healthz");
+                proxy::start(listener, limits, health, of_proxy).forever().await;
+            }
+            Ok(())
+        };
+        let services = async {
+            service::run(self.services, of_services, self.proxy, observer).await;
+            Ok(())
+        };
+        tokio::try_join!(proxy, services).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod testing {
+    use std::sync::{Arc, Mutex};
+
+    use super::{ListenFailure, Observer, Page};
+
+    /// An observer that keeps a line for each call.
+    #[derive(Default)]
+    pub(super) struct Notes(Mutex<Vec<String>>);
+
+    impl Notes {
+        pub(super) fn new() -> Arc<Self> {
+            Arc::default()
+        }
+
+        /// The lines since the last call.
+        pub(super) fn take(&self) -> Vec<String> {
+            std::mem::take(&mut self.0.lock().unwrap())
+        }
+    }
+
+    impl Observer for Notes {
+        fn answered(&self, page: Page, code: u16) {
+            self.0.lock().unwrap().push(format!("{page:?} {code}"));
+        }
+
+        fn listen_failed(&self, failure: &ListenFailure) {
+            let ListenFailure { service, address, error } = failure;
+            self.0.lock().unwrap().push(format!("{service} {address} {:?}", error.kind()));
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! A drop-in kube-proxy for Linux nodes that programs Services into nf_tables over netlink: the process, from its start to its end.
+//!
+//! Public items are those that the binary, the integration tests, the benchmarks and the fuzz targets use.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
+
+pub mod app;
+pub mod changes;
+pub mod health;
+mod localhost;
+pub mod metrics;
+pub mod sync;
+mod verify;

@@ -1,0 +1,114 @@
+//! The userspace proxy of node ports on loopback addresses (section R of the contract; upstream's KEP-6032).
+//!
+//! ```text
+//! sync ── Feed ──► Proxy ──► one listener for each TCP node port and family, at 127.0.0.1 and ::1
+//!                               │ accept
+//!                               ▼
+//!                    target: which endpoint ──► relay: bytes from socket to socket, through a pipe in the kernel
+//! ```
+//!
+//! Takes what was selected for Services, gives connections. It runs on a thread of its own, only when the feature gate and the list of
+//! node-port addresses ask for it.
+//!
+//! Invariants: it listens on 127.0.0.1 and ::1 and nowhere else; a port that cannot be listened on disturbs no other, and is tried again
+//! until it can; memory and descriptors are bounded by the number of connections, which is limited; bytes are not copied into this process.
+
+mod listener;
+mod proxy;
+mod relay;
+mod target;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use rules::model::{Destination, Family, ObjectName, Protocol};
+use rules::select::{Action, PortSelection, ServiceSelection};
+
+pub(crate) use proxy::{OpenConnections, Proxy};
+
+/// How long open connections may go on after the end of the process was asked for.
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
+/// The most connections at once.
+const MAX_CONNECTIONS: u32 = 10_000;
+/// Descriptors for the listeners, and for all else that the process does; half of the limit, where that is less.
+const OTHER_FILES: u64 = 4_096;
+/// The descriptors that a connection may take: two sockets, and a pipe in each direction while its receiver does not read.
+const DESCRIPTORS: u64 = 6;
+
+/// A TCP node port that is to be served on the loopback address of its family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodePort {
+    family: Family,
+    port: u16,
+    /// `namespace/name:port` of its service port.
+    label: Arc<str>,
+    /// Never empty.
+    endpoints: Vec<SocketAddr>,
+    /// Time-out of the session affinity, if there is affinity.
+    affinity: Option<Duration>,
+}
+
+/// What is to be served for a Service in a family: the TCP node ports that have an endpoint. With external policy Local only endpoints on
+/// this node count (R3).
+pub(crate) fn node_ports(selection: &ServiceSelection, family: Family) -> Vec<NodePort> {
+    let ports = selection.ports.iter().filter(|port| port.family == family && port.protocol == Protocol::Tcp);
+    ports.flat_map(of_port).collect()
+}
+
+fn of_port(port: &PortSelection) -> impl Iterator<Item = NodePort> {
+    let frontends =
+        port.frontends.iter().filter(|frontend| matches!(frontend.frontend.destination, Destination::NodePort(_)));
+    frontends.filter_map(|frontend| {
+        let endpoints = match frontend.action {
+            Action::Cluster { .. } => &port.cluster,
+            Action::Local | Action::ByOrigin => &port.local,
+            Action::Reject | Action::Drop => return None,
+        };
+        (!endpoints.is_empty()).then(|| NodePort {
+            family: port.family,
+            port: frontend.frontend.port,
+            label: Arc::clone(&port.label),
+            endpoints: endpoints.clone(),
+            affinity: port.affinity_seconds.map(|seconds| Duration::from_secs(seconds.into())),
+        })
+    })
+}
+
+/// Brings what was selected to the proxy. Clones bring it to the same one. Never waits; what is replaced before the proxy takes it is
+/// dropped, so that it holds at most one list for each Service.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Feed(Arc<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    changes: Mutex<HashMap<ObjectName, Vec<NodePort>>>,
+    news: Notify,
+}
+
+impl Feed {
+    /// The node ports of these Services are now these; an empty list takes them away. Changes that are brought together are taken together,
+    /// so that a port may go from one Service to another.
+    pub(crate) fn put(&self, changes: Vec<(ObjectName, Vec<NodePort>)>) {
+        if changes.is_empty() {
+            return;
+        }
+        self.0.changes.lock().unwrap_or_else(PoisonError::into_inner).extend(changes);
+        self.0.news.notify_one();
+    }
+
+    async fn changed(&self) {
+        self.0.news.notified().await;
+    }
+
+    /// The changes since the last call.
+    pub(crate) fn take(&self) -> HashMap<ObjectName, Vec<NodePort>> {
+        std::mem::take(&mut *self.0.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,183 @@
+//! All listeners: which there are, and which cannot listen yet.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use super::listener::{Common, serve};
+use super::relay::Pipes;
+use super::target::Target;
+use super::{DESCRIPTORS, Feed, GRACE, MAX_CONNECTIONS, NodePort, OTHER_FILES};
+use crate::metrics::Metrics;
+use component::http::bind;
+use rules::model::{Family, ObjectName};
+
+/// The time from one attempt to listen on a busy port to the next (R6).
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The userspace proxy. [`Self::run`] needs a tokio runtime of its own thread.
+pub(crate) struct Proxy {
+    feed: Feed,
+    metrics: Metrics,
+    /// The node ports of each Service that has some.
+    wanted: HashMap<ObjectName, Vec<NodePort>>,
+    listeners: HashMap<(Family, u16), Listener>,
+    connections: OpenConnections,
+    ending: watch::Sender<bool>,
+    common: Common,
+}
+
+/// The place of a node port.
+struct Listener {
+    /// Its service port.
+    label: Arc<str>,
+    target: Arc<Target>,
+    /// The task that serves it; `None` as long as the port cannot be listened on.
+    serving: Option<JoinHandle<()>>,
+    /// Whether it was logged that it cannot.
+    is_busy: bool,
+}
+
+/// How many connections are open.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenConnections {
+    permits: Arc<Semaphore>,
+    limit: u32,
+}
+
+impl OpenConnections {
+    /// Whether there is one.
+    #[must_use]
+    pub(crate) fn is_any(&self) -> bool {
+        self.permits.available_permits() < self.limit as usize
+    }
+
+    /// Waits until there is none.
+    async fn end(&self) {
+        // Never closed.
+        let _ = self.permits.acquire_many(self.limit).await;
+    }
+}
+
+/// How many connections a process may have at once that may have this many files open (R9). Half of a low limit is theirs: the reserve for
+/// all else, taken whole from it, would leave a node port with one connection.
+pub(super) fn most_connections(open_files: u64) -> u32 {
+    let limit = open_files.saturating_sub(OTHER_FILES.min(open_files / 2)) / DESCRIPTORS;
+    u32::try_from(limit).unwrap_or(u32::MAX).clamp(1, MAX_CONNECTIONS)
+}
+
+impl Proxy {
+    /// A proxy that has nothing to serve yet, of a process that may have this many files open, and what tells how many connections it has.
+    pub(crate) fn new(feed: Feed, metrics: Metrics, open_files: u64) -> (Self, OpenConnections) {
+        let limit = most_connections(open_files);
+        let permits = Arc::new(Semaphore::new(limit as usize));
+        let connections = OpenConnections { permits: Arc::clone(&permits), limit };
+        let (ending, receiver) = watch::channel(false);
+        let common = Common { permits, pipes: Arc::new(Pipes::default()), ending: receiver };
+        let proxy = Self {
+            feed,
+            metrics,
+            wanted: HashMap::new(),
+            listeners: HashMap::new(),
+            connections: connections.clone(),
+            ending,
+            common,
+        };
+        (proxy, connections)
+    }
+
+    /// Serves until `stop` completes, then gives the open connections [`GRACE`] to end.
+    pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+        let feed = self.feed.clone();
+        loop {
+            let is_busy = self.listeners.values().any(|listener| listener.is_busy);
+            tokio::select! {
+                () = feed.changed() => self.take().await,
+                () = sleep(RETRY), if is_busy => self.listen(),
+                _ = &mut stop => break,
+            }
+        }
+        self.end().await;
+    }
+
+    async fn end(self) {
+        self.ending.send_replace(true);
+        if self.connections.is_any() {
+            info!(grace = ?GRACE, "Waiting for the open connections to localhost node ports");
+            if timeout(GRACE, self.connections.end()).await.is_err() {
+                info!("Open connections to localhost node ports are closed");
+            }
+        }
+    }
+
+    /// Takes changes over. A listener that goes away closes its connections (R3); one whose port goes from one Service to another stays.
+    async fn take(&mut self) {
+        for (service, ports) in self.feed.take() {
+            if ports.is_empty() {
+                self.wanted.remove(&service);
+            } else {
+                self.wanted.insert(service, ports);
+            }
+        }
+        let wanted: HashMap<(Family, u16), &NodePort> =
+            self.wanted.values().flatten().map(|port| ((port.family, port.port), port)).collect();
+        let gone = self.listeners.extract_if(|place, _| !wanted.contains_key(place));
+        let gone: Vec<JoinHandle<()>> = gone.filter_map(|(_, listener)| listener.serving).collect();
+        gone.iter().for_each(JoinHandle::abort);
+        for task in gone {
+            // Its port is free when it has ended, which is by the abort.
+            let _ = task.await;
+        }
+        for (place, port) in wanted {
+            let listener = self.listeners.entry(place).or_insert_with(|| Listener {
+                label: Arc::clone(&port.label),
+                target: Arc::new(Target::new(port)),
+                serving: None,
+                is_busy: false,
+            });
+            listener.target.update(port);
+            listener.label.clone_from(&port.label);
+        }
+        self.listen();
+    }
+
+    /// Listens where that is still to be done. A port that is busy is logged and counted when that begins.
+    fn listen(&mut self) {
+        for ((family, port), listener) in self.listeners.iter_mut().filter(|(_, listener)| listener.serving.is_none()) {
+            let address = SocketAddr::new(loopback(*family), *port);
+            match bind(address) {
+                Ok(socket) => {
+                    debug!(%address, portName = %listener.label, "Listening on a localhost node port");
+                    let serving = tokio::spawn(serve(socket, Arc::clone(&listener.target), self.common.clone()));
+                    listener.serving = Some(serving);
+                    listener.is_busy = false;
+                }
+                Err(_) if listener.is_busy => {}
+                Err(error) => {
+                    let name = &listener.label;
+                    warn!(%address, portName = %name, err = %error, retry = ?RETRY, "Cannot listen on a localhost node port");
+                    self.metrics.localhost_listen_failed(*family);
+                    listener.is_busy = true;
+                }
+            }
+        }
+        for family in Family::BOTH {
+            let of_family = self.listeners.iter().filter(|((of, _), _)| *of == family);
+            let serving = of_family.filter(|(_, listener)| listener.serving.is_some()).count();
+            self.metrics.localhost_listeners(family, serving);
+        }
+    }
+}
+
+const fn loopback(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    }
+}

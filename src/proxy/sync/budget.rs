@@ -1,0 +1,80 @@
+//! Services that are too large, and that are left out so that the others are programmed.
+//!
+//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before records are made for the
+//! Service, so one that is over the limit costs next to nothing at each of its changes. What is wanted stays a function of the
+//! cluster's state: nothing of a Service that is over the limit, however it came to be.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rules::model::ObjectName;
+use rules::ruleset::{Balancing, Layout};
+use rules::select::Gathered;
+use rules::select::size::sizes;
+
+/// A Service that is over the limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Oversized {
+    /// The Service.
+    pub service: ObjectName,
+    /// About how many elements would stand for it.
+    pub size: u64,
+    /// How many may.
+    pub limit: u64,
+}
+
+impl fmt::Display for Oversized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size, limit, .. } = self;
+        write!(
+            f,
+            "it takes about {size} elements, and nftables.serviceElementsLimit (--service-elements-limit) is {limit}; give it fewer \
+             ports, addresses or endpoints, or raise the limit"
+        )
+    }
+}
+
+/// About how many elements stand for a Service.
+pub(super) fn size(gathered: &Gathered<'_>, layout: Layout, balancing: Balancing) -> u64 {
+    sizes(gathered).iter().fold(0, |sum: u64, port| sum.saturating_add(layout.weight(balancing, port)))
+}
+
+/// Which Services are over the limit.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// Elements; `u64::MAX` for no limit.
+    limit: u64,
+    over: BTreeMap<ObjectName, u64>,
+    news: Vec<Oversized>,
+}
+
+impl Budget {
+    /// A limit of this many elements for each Service.
+    pub(super) fn new(limit: u64) -> Self {
+        Self { limit, over: BTreeMap::new(), news: Vec::new() }
+    }
+
+    /// The size that a Service may have.
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Takes over the size of a Service.
+    pub(super) fn note(&mut self, name: &ObjectName, size: u64) {
+        if size <= self.limit {
+            self.over.remove(name);
+        } else if self.over.insert(name.clone(), size).is_none() {
+            self.news.push(Oversized { service: name.clone(), size, limit: self.limit });
+        }
+    }
+
+    /// The Services that are over the limit.
+    pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
+        self.over.keys()
+    }
+
+    /// The Services that went over the limit since the last call.
+    pub(super) fn take_news(&mut self) -> Vec<Oversized> {
+        std::mem::take(&mut self.news)
+    }
+}

@@ -1,0 +1,83 @@
+//! Work that waits for the first successful sync, and is called again for as long as it asks for it.
+//!
+//! Takes the work and the time, gives when its next turn is. Pure but for the work itself: the caller passes in the time. Before the first
+//! successful sync it is not called; once it is done, it is not called any more.
+
+use std::time::{Duration, Instant};
+
+/// Does a piece of work, which may hold the sync loop up for as long as a commit does. Gives after how long it wants its next turn;
+/// `None` when it is done.
+pub(crate) type Chore = Box<dyn FnMut() -> Option<Duration> + Send>;
+
+/// The work, if there is any left.
+#[derive(Default)]
+pub(super) struct Chores {
+    work: Option<Chore>,
+    due: Option<Instant>,
+}
+
+impl Chores {
+    /// Work that waits.
+    pub(super) fn new(work: Chore) -> Self {
+        Self { work: Some(work), due: None }
+    }
+
+    /// A sync succeeded: the first one makes the work due.
+    pub(super) fn synced(&mut self, now: Instant) {
+        if self.work.is_some() {
+            self.due.get_or_insert(now);
+        }
+    }
+
+    /// How long until the next turn; `None` when there is none to come, as far as is known.
+    pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
+        self.due.map(|due| due.saturating_duration_since(now))
+    }
+
+    /// Does the work if it is due.
+    pub(super) fn run_if_due(&mut self, now: Instant) {
+        if self.due.is_none_or(|due| now < due) {
+            return;
+        }
+        let again = self.work.as_mut().and_then(|work| work());
+        self.due = again.map(|after| now + after);
+        if self.due.is_none() {
+            self.work = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn work_waits_for_the_first_sync_and_has_its_turns_when_it_asks_for_them() {
+        let turns = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&turns);
+        let mut chores = Chores::new(Box::new(move || match count.fetch_add(1, Ordering::Relaxed) {
+            0 => Some(Duration::ZERO),
+            1 => Some(MINUTE),
+            _ => None,
+        }));
+        let start = Instant::now();
+        let look = |chores: &mut Chores, now| {
+            chores.run_if_due(now);
+            (turns.load(Ordering::Relaxed), chores.wait(now))
+        };
+        assert_eq!(look(&mut chores, start), (0, None), "nothing has been synced");
+        chores.synced(start);
+        assert_eq!(look(&mut chores, start), (1, Some(Duration::ZERO)));
+        assert_eq!(look(&mut chores, start), (2, Some(MINUTE)));
+        chores.synced(start);
+        assert_eq!(look(&mut chores, start + MINUTE / 2), (2, Some(MINUTE / 2)), "a later sync changes nothing");
+        assert_eq!(look(&mut chores, start + MINUTE), (3, None));
+        chores.synced(start + MINUTE);
+        assert_eq!(look(&mut chores, start + 10 * MINUTE), (3, None), "it is done");
+    }
+}

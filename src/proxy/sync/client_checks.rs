@@ -1,0 +1,170 @@
+//! When a map of remembered clients is read again, after an endpoint was taken away.
+//!
+//! A packet that chose its endpoint under the old rules may have its client remembered after these are gone. And the kernel's list of
+//! a map lacks some elements if others expire while it is read: it goes on at the number of the element where it stopped, and what
+//! was behind has moved up. So a map is read soon after a change, and a few times more, ever later; and as long as a read finds stale
+//! clients, soon again. All of it is over within a second, because no client may be sent to an endpoint that has been gone for longer.
+//!
+//! Takes names of maps and what became of a read, gives times. Pure: the caller passes in the time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::tables::Owner;
+
+/// Time from a change to the first read, and from a read that found stale clients to the next.
+const SOON: Duration = Duration::from_millis(100);
+/// Time from a change to the last read, unless that read finds stale clients.
+const LATE: Duration = Duration::from_millis(700);
+/// Time from a read that failed to the next: what failed often fails for a while.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
+
+/// The maps of a table that are to be read again.
+#[derive(Debug, Default)]
+pub(super) struct ClientChecks(BTreeMap<Arc<str>, Check>);
+
+#[derive(Clone, Debug)]
+struct Check {
+    owner: Owner,
+    changed: Instant,
+    next: Instant,
+    /// The last read failed.
+    has_failed: bool,
+}
+
+impl ClientChecks {
+    /// The endpoints that a map may remember changed, and the kernel has taken that over. A read that is due sooner stays: changes
+    /// that come faster than reads must not put them off.
+    pub(super) fn changed(&mut self, owner: &Owner, map: &Arc<str>, now: Instant) {
+        let soon = now + SOON;
+        let (next, has_failed) =
+            self.0.get(map).map_or((soon, false), |check| (check.next.min(soon), check.has_failed));
+        self.0.insert(Arc::clone(map), Check { owner: owner.clone(), changed: now, next, has_failed });
+    }
+
+    /// Clients that should be forgotten are still in this map.
+    pub(super) fn hurry(&mut self, owner: &Owner, map: &Arc<str>, now: Instant) {
+        let check = Check { owner: owner.clone(), changed: now, next: now, has_failed: false };
+        self.0.entry(Arc::clone(map)).or_insert(check).next = now;
+    }
+
+    /// The owner of a map.
+    pub(super) fn owner(&self, map: &str) -> Option<&Owner> {
+        self.0.get(map).map(|check| &check.owner)
+    }
+
+    /// When the next read is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.values().map(|check| check.next).min()
+    }
+
+    /// The map that is to be read next, if it is time.
+    pub(super) fn due(&self, now: Instant) -> Option<&Arc<str>> {
+        let due = self.0.iter().filter(|(_, check)| check.next <= now);
+        due.min_by_key(|(_, check)| check.next).map(|(map, _)| map)
+    }
+
+    /// A map was read, and whether it has stale clients.
+    pub(super) fn checked(&mut self, map: &str, found: bool, now: Instant) {
+        let Some(check) = self.0.get_mut(map) else { return };
+        let last = check.changed + LATE;
+        check.has_failed = false;
+        if found {
+            check.next = now + SOON;
+        } else if now < last {
+            check.next = (now + now.duration_since(check.changed) + SOON).min(last);
+        } else {
+            self.forget(map);
+        }
+    }
+
+    /// A map could not be read, or its stale clients could not be forgotten. Gives whether that is news.
+    pub(super) fn failed(&mut self, map: &str, now: Instant) -> bool {
+        let Some(check) = self.0.get_mut(map) else { return false };
+        check.next = now + AFTER_A_FAILURE;
+        !std::mem::replace(&mut check.has_failed, true)
+    }
+
+    /// A map does not exist any more.
+    pub(super) fn forget(&mut self, map: &str) {
+        self.0.remove(map);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// Reads the map whenever that is due, for three seconds; gives the milliseconds at which it did.
+    fn reads(found_until: u32) -> Vec<u32> {
+        let (mut checks, start, map) = (ClientChecks::default(), Instant::now(), "clients".into());
+        checks.changed(&Owner::Node, &map, start);
+        let read = |n: &u32| {
+            let now = start + MILLISECOND * *n;
+            let is_due = checks.due(now).is_some();
+            assert_eq!(is_due, checks.next().is_some_and(|next| next <= now));
+            if is_due {
+                checks.checked(&map, *n < found_until, now);
+            }
+            is_due
+        };
+        (0..3_000).filter(read).collect()
+    }
+
+    #[test]
+    fn a_map_without_stale_clients_is_read_three_times_within_a_second() {
+        assert_eq!(reads(0), [100, 300, 700]);
+    }
+
+    #[test]
+    fn changes_that_come_faster_than_reads_do_not_put_them_off() {
+        let (mut checks, start, map) = (ClientChecks::default(), Instant::now(), "clients".into());
+        let read = (0..1_000).filter(|n| {
+            let now = start + MILLISECOND * *n;
+            if n % 50 == 0 {
+                checks.changed(&Owner::Node, &map, now);
+            }
+            let is_due = checks.due(now).is_some();
+            if is_due {
+                checks.checked(&map, false, now);
+            }
+            is_due
+        });
+        assert!(read.count() >= 5);
+    }
+
+    #[test]
+    fn as_long_as_stale_clients_are_found_it_is_read_soon_again_and_at_the_end_once_in_vain() {
+        assert_eq!(reads(101), [100, 200, 500, 700]);
+        assert_eq!(reads(701), [100, 200, 300, 400, 500, 600, 700, 800]);
+    }
+
+    #[test]
+    fn the_map_that_waited_longest_comes_first() {
+        let (mut checks, start, [a, b]) = (ClientChecks::default(), Instant::now(), ["a", "b"].map(Arc::from));
+        checks.changed(&Owner::Node, &b, start);
+        checks.changed(&Owner::Node, &a, start + MILLISECOND);
+        assert_eq!(checks.due(start + LATE), Some(&b));
+        checks.hurry(&Owner::Node, &a, start);
+        assert_eq!(checks.due(start), Some(&a));
+    }
+
+    #[test]
+    fn a_failure_is_not_repeated_at_once() {
+        let (mut checks, now, map) = (ClientChecks::default(), Instant::now(), "clients".into());
+        checks.hurry(&Owner::Node, &map, now);
+        assert_eq!(checks.next(), Some(now));
+        assert!(checks.failed(&map, now));
+        assert_eq!(checks.next(), Some(now + AFTER_A_FAILURE));
+        checks.changed(&Owner::Node, &map, now);
+        assert_eq!(checks.next(), Some(now + SOON), "a change does not wait for that");
+        assert!(!checks.failed(&map, now), "it is logged once");
+        checks.checked(&map, false, now);
+        assert!(checks.failed(&map, now));
+        checks.forget(&map);
+        assert_eq!(checks.next(), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! Brings what the kernel holds to what the tables should hold, and has all who watch commits learn of it.
+//!
+//! Takes the difference as commands; gives a [`Report`] of what the kernel carried out. One transaction carries a sync, but for tables that no packet
+//! passes yet, which may be filled in several.
+//!
+//! Order: nothing is told before the kernel has answered; who compares the records of before with those of now is told before [`Tables::committed`](super::Tables::committed)
+//! makes one of both.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime};
+
+use nft::{Command, CommitError, Committed, ReadError, Refusal};
+
+use super::{Engine, Report};
+use crate::sync::failure::SyncError;
+use crate::sync::tables::StaleClients;
+use node::kernel::Kernel;
+
+/// What the kernel carried out.
+struct Done {
+    committed: Option<Committed>,
+    commands: Vec<Command>,
+    /// Clients that it has not forgotten yet.
+    left: Vec<StaleClients>,
+}
+
+impl<K: Kernel> Engine<K> {
+    /// Reads what the kernel holds unless that is known, and has it do the rest.
+    pub(super) fn bring_about(&mut self, after_pause: bool) -> Result<Report, Failed> {
+        if !self.tables.known() {
+            self.kernel.reading();
+            self.tables.read_back(&mut self.kernel)?;
+            self.tables.give_way(self.quarantine.names());
+        }
+        let own = self.own_changes(after_pause);
+        let transactions = self.tables.transactions(after_pause);
+        let repaired = is_repair(own.as_deref(), &transactions);
+        if repaired {
+            self.kernel.changed_by_others();
+        }
+        self.carry_out(transactions, repaired)
+    }
+
+    /// What would be to do if no other program had changed the tables; `None` when none did, or that cannot be told.
+    pub(super) fn own_changes(&self, after_pause: bool) -> Option<Vec<Command>> {
+        self.may_have_changed.then(|| self.tables.own_changes(after_pause)).flatten()
+    }
+
+    /// From what the kernel holds, which is known, to what it should hold: commits these transactions, which are the difference, and takes
+    /// over what they did. After a failure of the second or a later one the kernel holds neither.
+    pub(super) fn carry_out(
+        &mut self,
+        mut transactions: VecDeque<Vec<Command>>,
+        repaired: bool,
+    ) -> Result<Report, Failed> {
+        let mut report = Report { full: self.tables.compares_everything(), repaired, ..Report::default() };
+        let stale = self.tables.stale_clients(&mut self.kernel, &transactions, Instant::now());
+        let start = Instant::now();
+        let last = transactions.pop_back().unwrap_or_default();
+        let mut done = Vec::new();
+        for commands in transactions {
+            match self.kernel.commit(&commands) {
+                Ok(committed) => report.add_committed(committed),
+                Err(error) => return Err(self.not_committed(error, commands)),
+            }
+            done.extend(commands);
+        }
+        let Done { committed, commands, left } = self.commit(last, stale)?;
+        committed.into_iter().for_each(|committed| report.add_committed(committed));
+        let commands = if done.is_empty() { commands } else { done.into_iter().chain(commands).collect() };
+        report.kernel_time = if report.committed.is_some() { start.elapsed() } else { Duration::ZERO };
+        self.journal.committed(&self.tables, &commands, repaired);
+        self.observers.transaction(&self.tables, commands.iter().any(deletes_clients));
+        self.tables.committed(&commands, Instant::now());
+        report.programmed = self.pending.succeeded(SystemTime::now());
+        (report.added, report.removed) = count(&commands);
+        self.finish(&left, &mut report);
+        Ok(report)
+    }
+
+    /// Has the kernel carry out commands, and forget clients in the same transaction as far as it accepts that.
+    fn commit(&mut self, mut commands: Vec<Command>, stale: Vec<StaleClients>) -> Result<Done, Failed> {
+        let own = commands.len();
+        let mut forgetting = self.forgetting(stale);
+        loop {
+            commands.truncate(own);
+            commands.extend(forgetting.commands());
+            if commands.is_empty() {
+                return Ok(Done { committed: None, commands, left: forgetting.left() });
+            }
+            let refusals = match self.kernel.commit(&commands) {
+                Ok(committed) => return Ok(Done { committed: Some(committed), commands, left: forgetting.left() }),
+                Err(CommitError::Refused(refusals)) => refusals,
+                Err(error) => return Err(self.not_committed(error, commands)),
+            };
+            let is_about_clients = |refusal: &Refusal| refusal.command.is_some_and(|command| command >= own);
+            let (about_clients, others): (Vec<_>, Vec<_>) = refusals.into_iter().partition(is_about_clients);
+            if !others.is_empty() {
+                commands.truncate(own);
+                return Err(self.not_committed(CommitError::Refused(others), commands));
+            }
+            forgetting = self.forgetting_less(forgetting, &commands, own, &about_clients);
+        }
+    }
+
+    fn not_committed(&mut self, error: CommitError, commands: Vec<Command>) -> Failed {
+        self.tables.forget();
+        Failed::Commit(error, commands)
+    }
+}
+
+/// Why the tables are not what they should be.
+pub(super) enum Failed {
+    /// The kernel did not commit these commands.
+    Commit(CommitError, Vec<Command>),
+    /// The tables could not be read.
+    Read(ReadError),
+}
+
+impl From<ReadError> for Failed {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<Failed> for SyncError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Commit(error, commands) => Self::commit(error, &commands),
+            Failed::Read(error) => Self::Read(error),
+        }
+    }
+}
+
+/// Whether it failed only because this kernel has no tables that are owned and outlive their owner.
+pub(super) fn cannot_own(failed: &Failed) -> bool {
+    let Failed::Commit(CommitError::Refused(refusals), commands) = failed else { return false };
+    let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
+    refusals.iter().any(|refusal| refusal.is_unsupported() && matches!(command(refusal), Some(Command::OwnTable(_))))
+}
+
+/// Whether it takes away clients that rules remembered.
+fn deletes_clients(command: &Command) -> bool {
+    matches!(command, Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) if set.flags.dynamic)
+}
+
+/// Whether more is to be done than what changed in the cluster.
+pub(super) fn is_repair(own: Option<&[Command]>, transactions: &VecDeque<Vec<Command>>) -> bool {
+    own.is_some_and(|own| transactions.iter().map(|commands| work(commands)).sum::<usize>() > work(own))
+}
+
+/// How much commands do: each counts, and each of its elements.
+fn work(commands: &[Command]) -> usize {
+    commands.iter().map(|command| 1 + command.elements()).sum()
+}
+
+fn count(commands: &[Command]) -> (usize, usize) {
+    commands.iter().fold((0, 0), |(added, removed), command| match command {
+        Command::AddElements(_, _, list) => (added + list.len(), removed),
+        Command::DeleteElements(_, _, list) | Command::DestroyElements(_, _, list) => (added, removed + list.len()),
+        _ => (added, removed),
+    })
+}

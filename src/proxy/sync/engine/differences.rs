@@ -1,0 +1,166 @@
+//! What some tables hold that is not as it should be, with the service port that each difference is about.
+//!
+//! For the commands that look and change nothing. Takes tables as they were read, gives [`TableDifference`]s. Invariant: the result is
+//! empty if and only if a sync that reads these tables back would write nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nft::{TableDump, TableName};
+
+use super::Engine;
+use super::NoKernel;
+use crate::sync::tables::{Owner, Tables};
+use node::kernel::Kernel;
+use rules::diff::differences::{Difference, What};
+use rules::model::{ObjectName, State};
+use rules::select::select;
+use rules::table::ServiceObjects;
+
+/// Something in a table that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableDifference {
+    /// The table.
+    pub table: TableName,
+    /// What it is about.
+    pub subject: Subject,
+    /// What is wanted, and what is there.
+    pub what: What,
+}
+
+/// What a difference is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    /// The rules that are the same whatever Services there are, or something of another program.
+    Table,
+    /// A fact of the node, such as an address that accepts node ports.
+    Node,
+    /// A service port as `namespace/name:port`, or a Service as `namespace/name` when it is about several of its ports, or none.
+    Service(Arc<str>),
+}
+
+impl Subject {
+    /// The Service or service port.
+    #[must_use]
+    pub fn service(&self) -> Option<&str> {
+        match self {
+            Self::Service(label) => Some(label),
+            Self::Table | Self::Node => None,
+        }
+    }
+}
+
+impl<K: Kernel> Engine<K> {
+    /// The tables, in order.
+    pub fn table_names(&self) -> Vec<TableName> {
+        self.tables.names()
+    }
+
+    /// Number of Services.
+    pub fn service_count(&self) -> usize {
+        self.state.service_count()
+    }
+
+    /// What of the tables, which were read in the order of [`Engine::table_names`], is not as it should be. What only `before` knows is
+    /// told as its.
+    pub fn differences(&mut self, dumps: Vec<Option<TableDump>>, before: Option<&Self>) -> Vec<TableDifference> {
+        self.recompute();
+        let names = self.tables.names();
+        let mut found = self.tables.differences(dumps);
+        let mut subjects = subjects(&self.state, &self.tables, &found);
+        if let Some(before) = before {
+            before.own(&mut found);
+            let of_before = self::subjects(&before.state, &before.tables, &found);
+            for (subject, of_before) in subjects.iter_mut().zip(of_before) {
+                if *subject == Subject::Table {
+                    *subject = of_before;
+                }
+            }
+        }
+        let differences = found.into_iter().zip(subjects).map(|((table, difference), subject)| TableDifference {
+            table: names[table].clone(),
+            subject,
+            what: difference.what,
+        });
+        differences.collect()
+    }
+}
+
+impl<K: Kernel> Engine<K> {
+    /// Has differences without an owner belong to those that this engine knows.
+    fn own(&self, found: &mut [(usize, Difference<Owner>)]) {
+        for table in 0..self.tables.names().len() {
+            let is_open =
+                |(of, difference): &&mut (usize, Difference<Owner>)| *of == table && difference.owner.is_none();
+            let mut open: Vec<_> = found.iter_mut().filter(is_open).map(|(_, difference)| difference).collect();
+            let owners = self.tables.owners_of(table, open.iter().map(|difference| &difference.what));
+            open.iter_mut().zip(owners).for_each(|(difference, owner)| difference.owner = owner);
+        }
+    }
+}
+
+impl Engine<NoKernel> {
+    /// Sets the addresses of the node's interfaces.
+    pub(crate) fn set_addresses(&mut self, addresses: Vec<std::net::IpAddr>) {
+        self.kernel.addresses = addresses;
+        self.refresh_node();
+    }
+}
+
+/// What each difference is about.
+fn subjects(state: &State, tables: &Tables, found: &[(usize, Difference<Owner>)]) -> Vec<Subject> {
+    let mut by_service: BTreeMap<(usize, &ObjectName), Vec<usize>> = BTreeMap::new();
+    let mut subjects = Vec::new();
+    for (number, (table, difference)) in found.iter().enumerate() {
+        subjects.push(match &difference.owner {
+            Some(Owner::Node) => Subject::Node,
+            Some(Owner::Service(name)) => {
+                by_service.entry((*table, name)).or_default().push(number);
+                Subject::Table
+            }
+            None => by_comment(state, &difference.what).map_or(Subject::Table, Subject::Service),
+        });
+    }
+    for ((table, name), numbers) in by_service {
+        let selection = select(state, name);
+        let ports = selection.as_ref().map(|selection| tables.fragments(table, selection)).unwrap_or_default();
+        for number in numbers {
+            let mut labels = ports.iter().filter(|(_, fragment)| has(fragment, &found[number].1.what));
+            let label = match (labels.next(), labels.next()) {
+                (Some((label, _)), None) => Arc::clone(label),
+                _ => name.to_string().into(),
+            };
+            subjects[number] = Subject::Service(label);
+        }
+    }
+    subjects
+}
+
+/// Whether a fragment has, or has a place for, what a difference is about.
+fn has(fragment: &ServiceObjects, what: &What) -> bool {
+    if let Some((set, key)) = what.element() {
+        let is_it = |(name, element): &(_, nft::Element)| *name == set && element.key.as_slice() == key;
+        let in_slots = |slots: &rules::table::Slots| slots.set == set && key.starts_with(slots.prefix.as_slice());
+        if fragment.elements.iter().any(is_it) || fragment.slots.iter().any(in_slots) {
+            return true;
+        }
+    }
+    let Some(name) = what.name() else { return false };
+    fragment.chains.iter().any(|content| *content.chain.name == *name)
+        || fragment.dynamic_sets.iter().any(|map| *map.set.name == *name)
+        || fragment.verdict_maps.iter().any(|map| *map.set.name == *name)
+}
+
+/// The service port, or the Service, that a comment names.
+fn by_comment(state: &State, what: &What) -> Option<Arc<str>> {
+    let words = what.comments().into_iter().flat_map(|comment| comment.split([' ', ',']));
+    words.filter_map(|word| service_port(state, word)).next()
+}
+
+fn service_port(state: &State, label: &str) -> Option<Arc<str>> {
+    let (service, port) = label.split_once(':').map_or((label, None), |(service, port)| (service, Some(port)));
+    let (namespace, name) = service.split_once('/')?;
+    let known = state.service(&ObjectName::new(namespace, name))?;
+    let has_port = |port: &str| known.ports.iter().any(|known| *known.name == *port);
+    Some(if port.is_none_or(has_port) { label.into() } else { service.into() })
+}

@@ -1,0 +1,212 @@
+//! Finds the Services that the kernel refuses, and programs the rest.
+//!
+//! All Services that the refusal may be about are held back: the tables go on holding what was last committed for them. If the kernel
+//! accepts the rest, groups of them are let in again, and halved when refused, until the refused ones are alone. Each try is a whole
+//! transaction, so the tables are at no time a mixture of old and new rules of one Service.
+//!
+//! Bounded: [`TRIES`] transactions in one sync. What was not tried by then is left for the next sync, and what was accepted stays in force.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use nft::{Command, CommitError, Committed};
+
+use super::commit::{Failed, is_repair};
+use super::{Engine, Report};
+use crate::sync::quarantine::Cause;
+use crate::sync::tables::{HeldBack, ServiceRecords};
+use node::kernel::Kernel;
+use rules::model::ObjectName;
+
+/// Transactions that one search may take: room for one refused Service among 20,000, or for several among hundreds.
+const TRIES: usize = 40;
+
+type Names = BTreeSet<ObjectName>;
+
+/// A search under way.
+#[derive(Default)]
+struct Search {
+    tries: usize,
+    /// What was accepted so far.
+    report: Report,
+    /// The Services that are held back, how, and what the tables should hold for them.
+    held_back: BTreeMap<ObjectName, (HeldBack, ServiceRecords)>,
+    /// Services that were refused while they were let in alone, with the reason.
+    refused: Vec<(ObjectName, String)>,
+}
+
+impl<K: Kernel> Engine<K> {
+    /// After a refusal, does as much as the kernel accepts. The failure comes back when it is not about single Services.
+    pub(super) fn isolate(&mut self, failed: Failed) -> Result<Report, Failed> {
+        let Failed::Commit(error, commands) = &failed else { return Err(failed) };
+        let cause = Cause::of(error);
+        if !self.quarantine.is_time(cause) {
+            return Err(failed);
+        }
+        self.tables.read_back(&mut self.kernel)?;
+        let mut search = Search::default();
+        let Some((candidates, how)) = self.hold_back_candidates(&mut search, error, commands) else {
+            self.tables.forget();
+            return Err(failed);
+        };
+        let untried = self.search(&mut search, candidates, how);
+        self.conclude(search, cause, &untried, failed)
+    }
+
+    /// Holds back Services so that the kernel accepts the rest: those that it named, else all that the transaction is about.
+    fn hold_back_candidates(
+        &mut self,
+        search: &mut Search,
+        error: &CommitError,
+        commands: &[Command],
+    ) -> Option<(Names, HeldBack)> {
+        let named = match error {
+            CommitError::Refused(refusals) => self.tables.refused(commands, refusals),
+            _ => Names::new(),
+        };
+        let all = self.tables.contributors(commands);
+        for candidates in [named, all] {
+            for how in [HeldBack::AsCommitted, HeldBack::Removed] {
+                if candidates.is_empty() {
+                    continue;
+                }
+                self.hold_back(search, &candidates, how);
+                if self.attempt(search).is_ok() {
+                    return Some((candidates, how));
+                }
+                self.let_in(search, &candidates);
+            }
+        }
+        None
+    }
+
+    /// Lets groups of the candidates in again until the refused ones are alone. Gives those that were not tried.
+    fn search(&mut self, search: &mut Search, candidates: Names, how: HeldBack) -> Names {
+        // All of them come first: if they are accepted now, none of them is refused.
+        let mut groups = vec![candidates];
+        while let Some(group) = groups.pop() {
+            if search.tries >= TRIES {
+                return groups.into_iter().flatten().chain(group).collect();
+            }
+            self.let_in(search, &group);
+            let reason = match self.attempt_twice(search, &group) {
+                Ok(()) => continue,
+                Err(Failed::Commit(error, _)) if Cause::of(&error) != Cause::Elsewhere => error.to_string(),
+                // Further tries would not show which Service is refused.
+                Err(_) => return groups.into_iter().flatten().chain(group).collect(),
+            };
+            self.hold_back(search, &group, how);
+            match single(&group) {
+                Some(name) => search.refused.push((name.clone(), reason)),
+                None => groups.extend(halves(group)),
+            }
+        }
+        Names::new()
+    }
+
+    /// Before a Service that is alone counts as refused because of what is there or not there, the tables are read again: another
+    /// program may have changed them since.
+    fn attempt_twice(&mut self, search: &mut Search, group: &Names) -> Result<(), Failed> {
+        match self.attempt(search) {
+            Err(Failed::Commit(error, _)) if single(group).is_some() && Cause::may_be_outdated(&error) => {
+                self.tables.forget();
+                self.attempt(search)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Puts the refused Services into quarantine, if the refusals are about them; lets the others in with the next sync.
+    fn conclude(&mut self, search: Search, cause: Cause, untried: &Names, failed: Failed) -> Result<Report, Failed> {
+        let Search { report, refused, mut held_back, .. } = search;
+        // A kernel that accepts nothing at all, for a reason that may pass, shows nothing about single Services.
+        let is_about_services = cause == Cause::Content || report.committed.is_some();
+        let others = refused.iter().map(|(name, _)| name).filter(|_| !is_about_services).chain(untried);
+        let mut is_done = true;
+        for name in others {
+            is_done = false;
+            held_back.remove(name).into_iter().for_each(|(_, wanted)| self.tables.put_records(name, wanted));
+        }
+        if is_about_services {
+            let now = Instant::now();
+            refused.into_iter().for_each(|(name, reason)| self.quarantine.add(name, reason, now));
+        }
+        if is_done && self.tables.known() {
+            return Ok(report);
+        }
+        self.tables.forget();
+        Err(failed)
+    }
+
+    fn hold_back(&mut self, search: &mut Search, names: &Names, how: HeldBack) {
+        for name in names {
+            let wanted = self.tables.records(name);
+            search.held_back.entry(name.clone()).or_insert((how, wanted));
+        }
+        self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
+    }
+
+    fn let_in(&mut self, search: &mut Search, names: &Names) {
+        for name in names {
+            if let Some((_, wanted)) = search.held_back.remove(name) {
+                self.tables.put_records(name, wanted);
+            }
+        }
+    }
+
+    /// Has the kernel do what is wanted now. A refusal changes nothing, so what it holds stays known.
+    fn attempt(&mut self, search: &mut Search) -> Result<(), Failed> {
+        search.tries += 1;
+        if !self.tables.known() {
+            self.tables.read_back(&mut self.kernel)?;
+        }
+        // A Service whose frontend took precedence may have been held back itself since then.
+        self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
+        self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
+        let own = self.own_changes(false);
+        let transactions = VecDeque::from([self.tables.transaction(false)]);
+        let repaired = is_repair(own.as_deref(), &transactions);
+        let report = self.carry_out(transactions, repaired);
+        if let Err(Failed::Commit(error, _)) = &report
+            && matches!(error, CommitError::Refused(_) | CommitError::Encode(_) | CommitError::TooLarge { .. })
+        {
+            self.tables.remember();
+        }
+        search.report.add(report?);
+        Ok(())
+    }
+}
+
+impl Report {
+    /// Adds what a further transaction of the same sync did.
+    fn add(&mut self, other: Self) {
+        self.full |= other.full;
+        self.repaired |= other.repaired;
+        self.added += other.added;
+        self.removed += other.removed;
+        self.kernel_time += other.kernel_time;
+        self.programmed.extend(other.programmed);
+        if let Some(committed) = other.committed {
+            self.add_committed(committed);
+            self.transactions += other.transactions.saturating_sub(1);
+        }
+    }
+
+    /// Adds one transaction to those of the same sync.
+    pub(super) fn add_committed(&mut self, committed: Committed) {
+        self.transactions += 1;
+        let sum = self.committed.get_or_insert_default();
+        sum.messages += committed.messages;
+        sum.bytes += committed.bytes;
+    }
+}
+
+fn single(group: &Names) -> Option<&ObjectName> {
+    group.first().filter(|_| group.len() == 1)
+}
+
+fn halves(mut group: Names) -> [Names; 2] {
+    let middle = group.iter().nth(group.len() / 2).cloned();
+    let upper = middle.map(|middle| group.split_off(&middle)).unwrap_or_default();
+    [upper, group]
+}

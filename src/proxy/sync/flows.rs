@@ -1,0 +1,368 @@
+//! UDP flows after a sync: the flows of which Services are examined, which frontends the sync took away, and when to try again.
+//!
+//! What went is told by the tables, and not by the state: a frontend is gone once the kernel carried out the transaction that takes it away,
+//! whoever had it. A process that takes over the tables of another one finds there what went meanwhile.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, warn};
+
+use super::tables::{ChangedIn, Tables};
+use component::logging::duration;
+use node::kernel::Kernel;
+use rules::conntrack::{self, Gone};
+use rules::diff::{Content, Entry};
+use rules::model::{EndpointSlice, Family, Frontend, ObjectName, Protocol, State};
+use rules::ruleset::reading;
+
+/// The pause after a listing or a deletion that failed; each further failure doubles it, up to the second value.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+
+/// Frontends, and endpoints, that are remembered as gone while flows cannot be examined. Flows of further ones end by themselves.
+const MOST: usize = 1 << 16;
+
+/// Remembers which Services have UDP endpoints, which of these changed since the flows were last examined, and what is gone.
+#[derive(Debug, Default)]
+pub(super) struct UdpFlows {
+    known: HashSet<ObjectName>,
+    /// By name, whether it is to be looked at: one that is left out is not.
+    changed: BTreeMap<ObjectName, bool>,
+    gone: Gone,
+    /// When to try again after a failure, and the pause before that.
+    retry: Option<(Instant, Duration)>,
+}
+
+/// The result of examining the flows of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reconciled {
+    /// The family.
+    pub family: Family,
+    /// How long it took.
+    pub took: Duration,
+    /// Flows deleted.
+    pub deleted: usize,
+}
+
+impl UdpFlows {
+    /// A slice had this content, and has another one now, or is gone.
+    pub(super) fn slice_gone(&mut self, before: &EndpointSlice) {
+        if self.gone.endpoints.len() < MOST {
+            self.gone.add_endpoints(before);
+        }
+    }
+
+    /// Whether a Service had UDP endpoints.
+    pub(super) fn knows(&self, name: &ObjectName) -> bool {
+        self.known.contains(name)
+    }
+
+    /// Notes a Service that had UDP endpoints before the change or has them after it (B15). `has_udp_endpoints` is `None` for one that
+    /// is left out, because it is too large to be looked at: its frontends are gone.
+    pub(super) fn service_changed(&mut self, name: &ObjectName, has_udp_endpoints: Option<bool>) {
+        let has = has_udp_endpoints.unwrap_or(false);
+        if !has && self.known.is_empty() {
+            return;
+        }
+        let had = if has { !self.known.insert(name.clone()) } else { self.known.remove(name) };
+        if has || had || self.changed.contains_key(name) {
+            self.changed.insert(name.clone(), has_udp_endpoints.is_some());
+        }
+    }
+
+    /// Notes that flows may have been made under another program's rules, or to endpoints that clients were still remembered for.
+    pub(super) fn all_changed(&mut self) {
+        self.changed.extend(self.known.iter().map(|name| (name.clone(), true)));
+    }
+
+    /// The kernel carried out a transaction, and the tables do not know it yet: notes which UDP frontends it took away.
+    pub(super) fn committed(&mut self, tables: &Tables) {
+        let Self { changed, gone, .. } = self;
+        let mut wanted = Vec::new();
+        if !changed.is_empty() {
+            tables.each_changed(|_, name, table, _| {
+                if !changed.contains_key(name) {
+                    return;
+                }
+                let frontend = |entry| changed_frontend(table, entry);
+                gone.frontends.extend(table.changed.before_entries().filter_map(frontend));
+                wanted.extend(table.changed.entries().filter_map(frontend));
+            });
+        }
+        wanted.iter().for_each(|frontend| {
+            gone.frontends.remove(frontend);
+        });
+        add_read(tables, gone);
+        if gone.frontends.len() > MOST {
+            let more = gone.frontends.len() - MOST;
+            warn!(
+                frontends = more,
+                "Too many fronts are gone whose UDP flows could not be examined; flows of some are left to end by themselves"
+            );
+            gone.frontends = std::mem::take(&mut gone.frontends).into_iter().take(MOST).collect();
+        }
+    }
+
+    /// When to examine flows again because that failed, if it did.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        self.retry.map(|(at, _)| at)
+    }
+
+    /// Deletes the flows that lead to no endpoint, and those to what is gone (J1, J10). What fails is logged and tried again (J8).
+    pub(super) fn reconcile(
+        &mut self,
+        state: &State,
+        kernel: &mut impl Kernel,
+        families: &[Family],
+        node_addresses: &[IpAddr],
+        now: Instant,
+    ) -> Vec<Reconciled> {
+        if self.next_try().is_some_and(|at| now < at) {
+            return Vec::new();
+        }
+        let Self { changed, gone, .. } = self;
+        let examined = || changed.iter().filter(|(_, is_looked_at)| **is_looked_at).map(|(name, _)| name);
+        if examined().next().is_none() && gone.frontends.is_empty() {
+            self.done();
+            return Vec::new();
+        }
+        let (mut results, mut failure) = (Vec::new(), None);
+        for family in families {
+            let start = Instant::now();
+            let outcome = kernel.udp_flows(*family).and_then(|flows| {
+                let stale = conntrack::stale(state, examined(), gone, node_addresses, flows);
+                if stale.is_empty() { Ok(0) } else { kernel.delete_flows(&stale) }
+            });
+            match outcome {
+                Ok(deleted) => {
+                    let took = start.elapsed();
+                    let elapsed = duration(took);
+                    debug!(
+                        ipFamily = %family, entriesDeleted = deleted, %elapsed,
+                        "Finished reconciling conntrack entries"
+                    );
+                    results.push(Reconciled { family: *family, took, deleted });
+                }
+                Err(error) => failure = Some((*family, error)),
+            }
+        }
+        let Some((family, error)) = failure else {
+            self.done();
+            return results;
+        };
+        let (first, most) = PAUSES;
+        let pause = self.retry.map_or(first, |(_, pause)| (pause * 2).min(most));
+        self.retry = Some((now + pause, pause));
+        warn!(
+            err = %error, ipFamily = %family, retryAfter = %duration(pause),
+            "Cannot examine UDP flows; some may lead to endpoints that are gone until that works"
+        );
+        results
+    }
+
+    /// Everything was examined.
+    fn done(&mut self) {
+        self.changed.clear();
+        self.gone = Gone::default();
+        self.retry = None;
+    }
+}
+
+/// The UDP frontend of a key of a set of frontends.
+fn udp_frontend(set: reading::FrontendSet, family: Family, key: &[u8]) -> Option<Frontend> {
+    set.frontend(family, key).filter(|frontend| frontend.protocol == Protocol::Udp)
+}
+
+/// The UDP frontend that an entry of a record is about, if it is about one.
+fn changed_frontend(table: ChangedIn<'_>, entry: Entry<'_>) -> Option<Frontend> {
+    let Content::Element(element) = entry.content else { return None };
+    udp_frontend(reading::frontend_set(table.set_name(entry))?, table.family, element.key())
+}
+
+/// Adds the UDP frontends that were read of the tables and are not wanted, with the endpoints that these had there.
+fn add_read(tables: &Tables, gone: &mut Gone) {
+    for (family, dump, records) in tables.each_read() {
+        let mut frontends: HashSet<Frontend> = HashSet::new();
+        for (name, (_, elements)) in &dump.sets {
+            if let Some(set) = reading::frontend_set(name) {
+                frontends
+                    .extend(elements.iter().filter_map(|element| udp_frontend(set, family, element.key.as_slice())));
+            }
+        }
+        frontends.extend(&gone.frontends);
+        if frontends.is_empty() {
+            continue;
+        }
+        records.each_wanted(reading::frontend_set, |set, key| {
+            if let Some(frontend) = set.frontend(family, key) {
+                frontends.remove(&frontend);
+                gone.frontends.remove(&frontend);
+            }
+        });
+        if frontends.is_empty() {
+            continue;
+        }
+        for (name, (_, elements)) in &dump.sets {
+            let Some(set) = reading::frontends_of_endpoints(name) else { continue };
+            let is_gone =
+                |key: &[u8]| udp_frontend(set, family, key).is_some_and(|frontend| frontends.contains(&frontend));
+            let of_gone = elements.iter().filter(|element| is_gone(element.key.as_slice()));
+            let endpoints = of_gone.filter_map(|element| match &element.value {
+                nft::Value::Data(value) => reading::slot_endpoint(family, value.as_slice()),
+                _ => None,
+            });
+            gone.endpoints.extend(endpoints.take(MOST));
+        }
+        // In layout `chains` an endpoint may be a chain. Which frontends lead to it is not followed: a flow is deleted only if it goes to
+        // a frontend that is gone, too.
+        let rules = dump.chains.values().flat_map(|(_, rules)| rules);
+        gone.endpoints.extend(rules.filter_map(reading::rule_endpoint).take(MOST));
+        gone.frontends.extend(frontends);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::SocketAddr;
+
+    use nft::{Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
+
+    use super::*;
+    use node::kernel::ForeignWrites;
+    use rules::conntrack::Flow;
+    use rules::model::Event;
+    use rules::model::testing::{self, name, port, slice, slice_port};
+    use rules::select::Gathered;
+
+    /// A kernel that tracks one flow in each family, which leads to no endpoint, and records the calls.
+    #[derive(Default)]
+    struct Tracker {
+        listed: Vec<Family>,
+        deleted: usize,
+        fails: bool,
+    }
+
+    impl Kernel for Tracker {
+        fn commit(&mut self, _: &[Command]) -> Result<Committed, CommitError> {
+            unreachable!("flows are no business of nf_tables")
+        }
+
+        fn read(&mut self, _: &TableName) -> Result<Option<TableDump>, ReadError> {
+            unreachable!("flows are no business of nf_tables")
+        }
+
+        fn elements(&mut self, _: &TableName, _: &Set) -> Result<Vec<Element>, ReadError> {
+            unreachable!("flows are no business of nf_tables")
+        }
+
+        fn foreign_writes(&mut self, _: &[TableName], _: Instant) -> Result<ForeignWrites, ReadError> {
+            unreachable!("flows are no business of nf_tables")
+        }
+
+        fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+            self.listed.push(family);
+            if self.fails {
+                return Err(io::Error::from_raw_os_error(1));
+            }
+            let to = if family == Family::V4 { "10.96.0.10:53" } else { "[fd00::10]:53" };
+            let to: SocketAddr = to.parse().unwrap();
+            Ok(vec![Flow { client: to.ip(), original_destination: to, reply_source: to, handle: Vec::new() }])
+        }
+
+        fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+            self.deleted += flows.len();
+            Ok(flows.len())
+        }
+
+        fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+            unreachable!("given by the caller")
+        }
+    }
+
+    /// A DNS Service with an endpoint, and one that only has TCP.
+    fn cluster() -> State {
+        let mut dns = testing::service("shop/dns", &["10.96.0.10"]);
+        dns.ports = vec![port("dns/udp", 53)];
+        let web = testing::service("shop/web", &["10.96.0.11"]);
+        testing::state([
+            Event::ServiceApplied(dns),
+            Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 5353)], &["10.244.0.1"])),
+            Event::ServiceApplied(web),
+            Event::SliceApplied(slice("shop/web-1", "shop/web", &[slice_port("http", 80)], &["10.244.0.2"])),
+        ])
+    }
+
+    /// Notes a change of a Service that is small enough, or of one that is not.
+    fn changed(flows: &mut UdpFlows, state: &State, service: &str, fits: bool) {
+        let service = name(service);
+        flows.service_changed(&service, fits.then(|| Gathered::of(state, &service).has_udp_endpoints()));
+    }
+
+    fn reconcile(flows: &mut UdpFlows, state: &State, kernel: &mut Tracker) -> Vec<usize> {
+        flows.reconcile(state, kernel, &Family::BOTH, &[], Instant::now()).iter().map(|done| done.deleted).collect()
+    }
+
+    // UDP flows are listed once for each family, after a sync that changed a Service with a UDP port (B15, J1).
+    #[test]
+    fn flows_are_listed_once_a_family_and_only_when_a_service_with_udp_changed() {
+        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        changed(&mut flows, &state, "shop/web", true);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
+        assert_eq!(kernel.listed, [], "no UDP in it");
+        changed(&mut flows, &state, "shop/dns", true);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "the flow to the cluster IP");
+        assert_eq!(kernel.listed, Family::BOTH);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "not again before the next change");
+        assert_eq!((kernel.listed.len(), kernel.deleted), (2, 1));
+    }
+
+    #[test]
+    fn a_service_that_is_left_out_is_not_looked_at() {
+        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        changed(&mut flows, &state, "shop/dns", true);
+        changed(&mut flows, &state, "shop/dns", false);
+        flows.all_changed();
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
+        changed(&mut flows, &state, "shop/dns", true);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
+    }
+
+    // A flow that was made while other rules were in force may lead nowhere, so a repair has all flows examined (G10, J7).
+    #[test]
+    fn flows_made_under_the_rules_of_others_are_looked_through() {
+        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        changed(&mut flows, &state, "shop/dns", true);
+        changed(&mut flows, &state, "shop/web", true);
+        reconcile(&mut flows, &state, &mut kernel);
+        flows.all_changed();
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0]);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "once");
+    }
+
+    // A listing that fails is repeated after ever longer times, with what changed meanwhile, and without any other change (J8).
+    #[test]
+    fn a_list_that_fails_is_repeated_until_it_works() {
+        let (state, mut flows) = (cluster(), UdpFlows::default());
+        let mut kernel = Tracker { fails: true, ..Tracker::default() };
+        changed(&mut flows, &state, "shop/dns", true);
+        let mut now = Instant::now();
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            assert_eq!(flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], now), []);
+            let next = flows.next_try().expect("it is tried again");
+            pauses.push((next - now).as_millis());
+            let tries = kernel.listed.len();
+            flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], next - Duration::from_millis(1));
+            assert_eq!(kernel.listed.len(), tries, "not before its time, whatever changes");
+            now = next;
+        }
+        assert_eq!(pauses[..3], [100, 200, 400]);
+        assert_eq!(pauses[10..], [60_000, 60_000]);
+        kernel.fails = false;
+        let done = flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], now);
+        assert_eq!(done.iter().map(|done| done.deleted).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!((flows.next_try(), kernel.deleted), (None, 1));
+    }
+}

@@ -1,0 +1,649 @@
+//! The sync loop: takes events, decides when to sync, and reports what a sync did. One sync is in [`Engine::sync`].
+//!
+//! Runs on a thread of its own, because a commit blocks it for as long as the kernel takes. Nothing is written before the initial
+//! objects have arrived (G1); each sync is one transaction for both families; a failed one leaves the old rules in force and is
+//! tried again after reading back what the kernel holds. The loop ends when the sender of the events is gone, and leaves the rules
+//! in place (O7).
+
+mod addresses;
+mod budget;
+#[cfg(test)]
+mod busy;
+mod chores;
+mod client_checks;
+mod engine;
+mod entries;
+mod failure;
+mod flows;
+mod health;
+mod journal;
+mod lost;
+mod no_local_endpoints;
+mod observers;
+mod other_proxy;
+mod pending;
+mod planned;
+mod quarantine;
+mod rates;
+mod repairs;
+mod schedule;
+mod settings;
+mod tables;
+mod turns;
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use tracing::{debug, error, info, warn};
+
+pub use budget::Oversized;
+pub(crate) use chores::Chore;
+pub(crate) use engine::{AddressChange, Subject, TableDifference};
+pub use engine::{Engine, NoKernel, Report, Taken};
+pub use failure::SyncError;
+pub use flows::Reconciled;
+pub use lost::LostReport;
+pub(crate) use lost::{LostClaims, LostFrontend};
+pub use pending::Counted;
+pub use quarantine::RefusedService;
+pub use schedule::{End, Schedule};
+pub use settings::layout;
+
+use crate::changes::Changes;
+use crate::health::Reporter;
+use crate::metrics::{Metrics, Transactions};
+use addresses::AddressChecks;
+use chores::Chores;
+use component::logging::once::Once;
+use component::logging::{duration, list};
+use inspect::history::{Outcome, Program};
+use lost::Told;
+use no_local_endpoints::Counts;
+use node::kernel::{Kernel, Turn};
+use repairs::{Repairs, Unlogged};
+use rules::model::{Event, Node};
+use rules::ruleset::reading;
+use turns::{News, Turns};
+
+/// Events taken over before a sync that is due: a flood must not put the sync off for ever.
+const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
+
+/// The pause before more events are taken over, while objects of the initial lists are missing.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// The sync loop.
+pub struct Sync<K> {
+    engine: Engine<K>,
+    schedule: Schedule,
+    metrics: Metrics,
+    health: Reporter,
+    last_end: Option<Instant>,
+    started: Instant,
+    /// Whether a process before this one left rules; `None` until the kernel was asked.
+    has_previous_rules: Option<bool>,
+    /// Checks this node's Node when it is first known.
+    on_node: Option<OnNode>,
+    /// The end of the last sync that took into account that a second had passed.
+    last_second: Option<Instant>,
+    /// The last check for emptied chains.
+    last_check: Option<Instant>,
+    /// When the node's addresses are listed, and whether it was logged that they cannot be.
+    addresses: AddressChecks,
+    no_addresses: Once<String>,
+    repairs: Repairs,
+    /// Called with each Service that is left out.
+    on_refused_service: Option<OnRefusedService>,
+    /// Called with each Service that does not get a frontend.
+    on_lost_claims: Option<OnLostClaims>,
+    told: Told,
+    /// What waits for the first successful sync.
+    chores: Chores,
+    /// Called when another kube-proxy is found to write to the same tables.
+    on_other_proxy: Option<OnOtherProxy>,
+    /// Whether another process writes, so that this one must not.
+    turns: Turns,
+    /// What was done, for those who ask later.
+    changes: Changes,
+    /// Syncs so far, the one under way among them.
+    syncs: u64,
+}
+
+/// Reports a Service that does not get a frontend that it claims.
+pub(crate) type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
+
+/// Reports a Service that the kernel refuses, or that is too large.
+pub(crate) type OnRefusedService = Box<dyn Fn(RefusedService) + Send>;
+
+/// Reports that another kube-proxy, which knows no lock, writes to the same tables.
+pub(crate) type OnOtherProxy = Box<dyn Fn() + Send>;
+
+/// Checks this node's Node when it is first known; an error ends the loop.
+pub(crate) type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
+
+/// How long after a sync the chains that it emptied are deleted (F8), and the longest wait for an event.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// How often the loop looks at least for writes of other programs (G10). A look takes some microseconds; half of this time passes until a write
+/// is found.
+const LOOK: Duration = Duration::from_millis(25);
+
+/// How long after the start the Node may be unknown before it is asked whether there are rules from before.
+const NODE_PATIENCE: Duration = Duration::from_secs(2);
+
+impl<K: Kernel> Sync<K> {
+    /// A loop that has not begun.
+    pub fn new(engine: Engine<K>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
+        Self {
+            engine,
+            schedule,
+            metrics,
+            health,
+            last_end: None,
+            started: Instant::now(),
+            has_previous_rules: None,
+            last_second: None,
+            last_check: None,
+            addresses: AddressChecks::default(),
+            no_addresses: Once::default(),
+            repairs: Repairs::new(),
+            on_node: Some(on_node),
+            on_refused_service: None,
+            on_lost_claims: None,
+            told: Told::default(),
+            chores: Chores::default(),
+            on_other_proxy: None,
+            turns: Turns::default(),
+            changes: Changes::new(SystemTime::now()),
+            syncs: 0,
+        }
+    }
+
+    /// Enters what is done into this ring, which others read.
+    #[must_use]
+    pub fn telling(mut self, changes: Changes) -> Self {
+        self.changes = changes;
+        self
+    }
+
+    /// Has work done after the first successful sync, on the loop's thread.
+    #[must_use]
+    pub(crate) fn after_first_sync(mut self, chore: Chore) -> Self {
+        self.chores = Chores::new(chore);
+        self
+    }
+
+    /// Has each Service reported that is left out because the kernel refuses it, once for each reason.
+    #[must_use]
+    pub fn on_refused_service(mut self, on_refused_service: OnRefusedService) -> Self {
+        self.on_refused_service = Some(on_refused_service);
+        self
+    }
+
+    /// Has each Service reported that loses a claim on a frontend.
+    #[must_use]
+    pub(crate) fn on_lost_claims(mut self, on_lost_claims: OnLostClaims) -> Self {
+        self.on_lost_claims = Some(on_lost_claims);
+        self
+    }
+
+    /// Has it reported when another kube-proxy writes to the same tables.
+    #[must_use]
+    pub(crate) fn on_other_proxy(mut self, on_other_proxy: OnOtherProxy) -> Self {
+        self.on_other_proxy = Some(on_other_proxy);
+        self
+    }
+
+    /// Takes events and syncs until the sender of the events is gone.
+    ///
+    /// # Errors
+    /// What is wrong with this node.
+    pub fn run(mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
+        self.families_synced();
+        self.health.working(self.started);
+        self.engine.tables.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
+        loop {
+            self.ask_for_turn();
+            let now = Instant::now();
+            let due = self.may_sync().then(|| self.schedule.due(now));
+            if due.is_some_and(|due| due <= now) {
+                self.sync();
+            }
+            match self.wait(events) {
+                Ok(()) => {}
+                Err(SourceEnded) => break,
+            }
+            self.check_node()?;
+            self.report_lost_claims();
+            self.check_what_no_event_reports();
+            self.chores.run_if_due(Instant::now());
+            let eligible = self.node_eligible();
+            self.health.node(eligible);
+        }
+        info!("No more events; the rules stay in force");
+        Ok(())
+    }
+
+    /// Whether the node is eligible for traffic. While there is no answer from the API server, a node with rules of a process before
+    /// this one is: it forwards, and load balancers should not take it out for a restart.
+    fn node_eligible(&mut self) -> Option<bool> {
+        let known = self.engine.state.node().map(|node| node.eligible);
+        if known.is_some()
+            || self.engine.state.is_complete()
+            || self.turns.waits()
+            || self.started.elapsed() < NODE_PATIENCE
+        {
+            return known;
+        }
+        let (engine, health) = (&mut self.engine, &self.health);
+        let has_previous_rules = *self.has_previous_rules.get_or_insert_with(|| {
+            let has_previous_rules = engine.adopt_previous();
+            if has_previous_rules {
+                info!(
+                    "The Node is not known yet; it counts as eligible, because there are rules from before the start, and \
+                     health-check node ports answer from these"
+                );
+                health.services(engine.observers.health_checks.snapshot());
+            }
+            has_previous_rules
+        });
+        has_previous_rules.then_some(true)
+    }
+
+    /// Whether every object has arrived (G1), and no other process holds the lock.
+    fn may_sync(&self) -> bool {
+        self.engine.state.is_complete() && !self.turns.waits()
+    }
+
+    /// Checks now and then whether this process has the lock, and takes it when it is free. Before every object has arrived there is
+    /// nothing to write: then it is left to a process that has something.
+    fn ask_for_turn(&mut self) {
+        let now = Instant::now();
+        if !self.engine.state.is_complete() || !self.turns.is_due(now) {
+            return;
+        }
+        let refused = match self.engine.kernel.turn() {
+            Ok(Turn::Ours) => None,
+            Ok(Turn::Of(holder)) => Some(format!("another kube-proxy writes the rules of this node ({holder})")),
+            Err(error) => Some(format!("cannot take the lock of kube-proxies of this node: {error}")),
+        };
+        match self.turns.answered(refused, now) {
+            News::None => {}
+            News::Waits(reason) => {
+                warn!(reason, "This process changes nothing until it is its turn");
+                self.health.held_back(Some(reason), now);
+            }
+            News::Ours(waited) => {
+                info!(waited = %duration(waited), "The other kube-proxy has ended; this one writes the rules now");
+                self.engine.begin_turn();
+                self.health.held_back(None, now);
+                self.request();
+            }
+        }
+    }
+
+    fn check_node(&mut self) -> anyhow::Result<()> {
+        match self.engine.state.node() {
+            Some(node) => self.on_node.take().map_or(Ok(()), |check| check(node)),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for events, the next sync or the next check, and takes over the events that are there.
+    fn wait(&mut self, events: &Receiver<Event>) -> Result<(), SourceEnded> {
+        let now = Instant::now();
+        let due = self.may_sync().then(|| self.schedule.due(now).saturating_duration_since(now));
+        // Nothing is checked until this process may sync, however long that is overdue.
+        let client_check = self.may_sync().then(|| self.engine.next_client_check()).flatten();
+        let client_check = client_check.map_or(MOMENT, |next| next.saturating_duration_since(now));
+        let chore = self.chores.wait(now).unwrap_or(MOMENT);
+        let most = match (self.turns.waits(), self.may_sync() && self.engine.can_be_changed_by_others()) {
+            (true, _) => turns::POLL,
+            (false, true) => LOOK,
+            (false, false) => MOMENT,
+        };
+        let timeout = due.unwrap_or(most).min(most).min(client_check).min(chore);
+        // A thread that does anything else for too long is stuck, which `/livez` reports.
+        self.health.waiting();
+        let received = events.recv_timeout(timeout);
+        self.health.working(Instant::now());
+        match received {
+            Ok(event) => self.take(event),
+            Err(RecvTimeoutError::Timeout) => return Ok(()),
+            Err(RecvTimeoutError::Disconnected) => return Err(SourceEnded),
+        }
+        for _ in 0..MAX_EVENTS_BEFORE_SYNC {
+            match events.try_recv() {
+                Ok(event) => self.take(event),
+                Err(TryRecvError::Empty) => {
+                    // Nothing is written before all objects are there: let some gather, so that not each of them wakes this thread.
+                    if !self.engine.state.is_complete() {
+                        thread::sleep(GATHER);
+                    }
+                    return Ok(());
+                }
+                Err(TryRecvError::Disconnected) => return Err(SourceEnded),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) {
+        let Taken { counted, asks_for_sync } = self.engine.apply(event);
+        match counted {
+            Some(Counted::Service) => self.metrics.service_change(self.engine.tables.families().count()),
+            Some(Counted::Slice) => self.metrics.endpoint_change(),
+            None => {}
+        }
+        if asks_for_sync {
+            self.request();
+        }
+        self.report_pending();
+    }
+
+    fn report_pending(&self) {
+        let (slices, services) = self.engine.pending.numbers();
+        self.metrics.pending(slices, services);
+    }
+
+    fn report_left_out(&mut self) {
+        self.metrics.quarantined(self.engine.quarantined().len());
+        self.health.quarantined(self.engine.quarantined());
+        self.metrics.oversized(self.engine.oversized().len());
+        self.health.oversized(self.engine.oversized());
+        for oversized in self.engine.take_oversized() {
+            error!(err = %oversized, service = %oversized.service, "Service is left out until it is smaller");
+            self.engine.journal.left_out(&oversized.service, Outcome::Oversized, &oversized.to_string());
+            if let Some(report) = &self.on_refused_service {
+                let reason = format!("nothing of it is programmed, because {oversized}");
+                report(RefusedService { service: oversized.service, reason });
+            }
+        }
+        for refused in self.engine.take_refused_services() {
+            let RefusedService { service, reason } = &refused;
+            error!(err = reason, %service, "Service is left out until it changes, because the kernel refuses it");
+            self.engine.journal.left_out(service, Outcome::Quarantined, reason);
+            if let Some(report) = &self.on_refused_service {
+                report(refused);
+            }
+        }
+    }
+
+    fn report_other_proxy(&mut self) {
+        if self.engine.tables.other_proxy.take_news() {
+            warn!(
+                "Another kube-proxy, in mode nftables, writes to the same tables; its own rules are left alone, and its changes \
+                 of ours are repaired: end one of the two"
+            );
+            self.on_other_proxy.iter().for_each(|report| report());
+        }
+    }
+
+    fn report_lost_claims(&mut self) {
+        self.metrics.lost_claims(self.engine.lost_claims());
+        let report = self.engine.take_lost_claims();
+        let LostReport { frontends, left_out } = self.told.limited(report, Instant::now());
+        for LostFrontend { services, reason, .. } in frontends {
+            match &services[..] {
+                [lost] => warn!(service = %lost.service, reason, "Service does not get an address or a node port"),
+                _ => warn!(reason, "Services do not get an address or a node port"),
+            }
+            if let Some(report) = &self.on_lost_claims {
+                services.into_iter().for_each(report);
+            }
+        }
+        if left_out > 0 {
+            warn!(
+                numFrontends = left_out,
+                "Further Services do not get an address or a node port; kubeproxy_nft_lost_claims has the number of such claims"
+            );
+        }
+    }
+
+    fn request(&mut self) {
+        self.schedule.request();
+        self.report_queued();
+    }
+
+    fn report_queued(&self) {
+        for family in self.engine.tables.families() {
+            self.metrics.sync_queued(family, SystemTime::now());
+            self.health.queued(family, Instant::now());
+        }
+    }
+
+    /// Checks what no event reports: writes of other programs, remembered clients, the node's addresses, and chains that the last sync
+    /// emptied.
+    fn check_what_no_event_reports(&mut self) {
+        if !self.may_sync() {
+            return;
+        }
+        let now = Instant::now();
+        if let Some(programs) = self.engine.foreign_writes() {
+            // Without a name it is known after the comparison whether our tables were changed.
+            if !programs.is_empty() {
+                self.metrics.foreign_change();
+            }
+            let by = programs.into_iter().map(|by| Program { name: by.name, pid: by.pid });
+            self.schedule.request_at(self.repairs.noticed(by, now));
+            self.report_queued();
+        }
+        // No sync: the next one need not wait for the minimum interval because of it.
+        if let Some(report) = self.engine.check_clients(Instant::now()) {
+            self.count(&report);
+        }
+        self.log_foreign_writes(now);
+        self.check_addresses(now);
+        let is_checked = self.last_check.is_some_and(|look| now.duration_since(look) < MOMENT);
+        // While syncs follow each other, these delete what was emptied a second before.
+        if is_checked || self.schedule.is_requested() || !self.is_after_pause() {
+            return;
+        }
+        self.last_check = Some(now);
+        if self.engine.has_emptied_chains() {
+            self.schedule.request_chore();
+        }
+    }
+
+    /// Lists the node's addresses if the kernel reported a change, or when that was long ago; whatever else happens (G11). The first sync
+    /// lists them itself.
+    fn check_addresses(&mut self, now: Instant) {
+        if self.last_end.is_none() || !self.addresses.is_due(self.engine.kernel.address_news(), now) {
+            return;
+        }
+        let change = self.engine.addresses_changed();
+        if let Some(error) = self.no_addresses.new_error(&change) {
+            warn!(err = error, "Cannot list the node's addresses; node ports keep those known before");
+        }
+        match change {
+            Ok(None) => {}
+            Ok(Some(AddressChange { added, removed })) => {
+                info!(added = list(added), removed = list(removed), "The addresses of this node changed");
+                self.schedule.request_for_addresses(now);
+                self.report_queued();
+            }
+            Err(_) => self.addresses.failed(),
+        }
+    }
+
+    /// Logs what other programs did to the tables, unless that was logged often enough lately.
+    fn log_foreign_writes(&mut self, now: Instant) {
+        let Some(mut unlogged) = self.repairs.take_due(now) else { return };
+        let has_repair = unlogged.repair.is_some();
+        self.tell_repairs(&mut unlogged);
+        let Unlogged { times, by, found, .. } = unlogged;
+        let is_known = has_repair || !by.is_empty() || !found.is_empty();
+        let is_nameless = by.is_empty() && times > 0;
+        let by = if is_nameless { list(["unknown until it writes again"]) } else { list(by) };
+        let found = list(found);
+        if self.engine.tables.other_proxy.is_present(now) {
+            debug!(times, by, found, "Another kube-proxy changed our rules; comparing and repairing them");
+        } else if is_known {
+            warn!(times, by, found, "Another program changed our rules; comparing and repairing them");
+        } else {
+            debug!(times, "Another program wrote to nf_tables; our rules are as they should be");
+        }
+    }
+
+    /// Whether the last sync was at least a moment ago.
+    fn is_after_pause(&self) -> bool {
+        self.last_end.is_some_and(|end| end.elapsed() >= MOMENT)
+    }
+
+    fn sync(&mut self) {
+        let start = Instant::now();
+        if self.schedule.started(start) {
+            self.engine.compare_everything();
+        }
+        self.repairs.started(start);
+        let after_pause = self.is_after_pause();
+        let second_passed = self.last_second.is_none_or(|then| then.elapsed() >= MOMENT);
+        if second_passed {
+            self.engine.second_passed();
+        }
+        self.syncs += 1;
+        let is_first = !self.engine.journal.has_begun();
+        let result = self.engine.sync(after_pause);
+        self.report_pending();
+        self.report_left_out();
+        self.repairs.found(self.engine.take_findings());
+        self.report_other_proxy();
+        let took = start.elapsed();
+        self.last_end = Some(Instant::now());
+        if second_passed {
+            self.last_second = self.last_end;
+        }
+        let end = match &result {
+            Ok(report) if report.full => End::Compared,
+            Ok(_) => End::Done,
+            Err(_) => End::Failed,
+        };
+        self.schedule.finished(Instant::now(), end);
+        let full = result.as_ref().map_or(true, |report| report.full);
+        for family in self.engine.tables.families() {
+            self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
+        }
+        self.tell(result.as_ref(), took, is_first);
+        self.log_foreign_writes(Instant::now());
+        match result {
+            Ok(report) => {
+                self.families_synced();
+                self.health.ready();
+                self.chores.synced(Instant::now());
+                self.health.services(self.engine.observers.health_checks.snapshot());
+                self.report(&report, took);
+                if !report.full && !self.engine.tables.known() {
+                    // What was counted wrong is put right soon, and not with the next change.
+                    self.schedule.request_chore();
+                }
+                if is_first {
+                    self.log_first(took);
+                }
+            }
+            Err(error) => {
+                self.health.not_ready(format!("the last sync failed: {error}"));
+                self.metrics.netlink_error(error.kind());
+                error.cleanup().for_each(|family| self.metrics.cleanup_failed(family));
+                error!(err = %error, "Sync failed; the rules from before stay in force");
+            }
+        }
+    }
+
+    /// The loop begins, or a sync succeeded (L1, L2).
+    fn families_synced(&self) {
+        self.engine.tables.families().for_each(|family| self.health.synced(family, SystemTime::now()));
+    }
+
+    fn report(&self, report: &Report, took: Duration) {
+        let Report { full, services, added, removed, committed, .. } = report;
+        self.count(report);
+        let elapsed = duration(took);
+        match committed {
+            None => {
+                debug!(
+                    %elapsed, fullSync = full, numServices = services,
+                    "SyncProxyRules complete, nothing to change"
+                )
+            }
+            Some(committed) => {
+                let bytes = committed.bytes;
+                debug!(
+                    %elapsed, fullSync = full, numServices = services, elementsAdded = added, elementsRemoved = removed, bytes,
+                    "SyncProxyRules complete"
+                );
+            }
+        }
+        if report.repaired {
+            debug!(
+                elementsAdded = added,
+                elementsRemoved = removed,
+                "Another program had changed our tables; they are as they should be again"
+            );
+        }
+        if took > Duration::from_secs(1) {
+            warn!(
+                %elapsed, numServices = services, elementsAdded = added, elementsRemoved = removed,
+                "SyncProxyRules took long"
+            );
+        }
+    }
+
+    /// Logs the first successful sync: from now on the node serves.
+    fn log_first(&self, took: Duration) {
+        let (elapsed, since_start) = (duration(took), duration(self.started.elapsed()));
+        let (services, endpoints) = (self.engine.state.service_count(), self.engine.endpoint_count());
+        info!(
+            numServices = services, numEndpoints = endpoints, %elapsed, sinceStart = %since_start,
+            "Synced for the first time"
+        );
+        let mut counts = self.engine.table_counts().flat_map(|(_, counts)| counts);
+        if let Some((map, elements)) = counts.find(|(map, elements)| reading::takes_long(map, *elements)) {
+            warn!(
+                map,
+                elements,
+                "Reading this map back takes long, because the kernel lists it in a time that grows with the square of its size; set \
+                 nftables.endpointMaps (--endpoint-maps) to 64"
+            );
+        }
+    }
+
+    /// Puts what a successful sync did into the metrics.
+    fn count(&self, report: &Report) {
+        for (family, latency) in &report.programmed {
+            self.metrics.programmed(*family, *latency);
+        }
+        for done in &report.flows {
+            self.metrics.flows_reconciled(done.family, done.took, number(done.deleted));
+        }
+        for family in self.engine.tables.families() {
+            let Counts { internal, external } = self.engine.observers.no_local_endpoints.total(family);
+            self.metrics.no_local_endpoints(family, internal, external);
+        }
+        if let Some(committed) = &report.committed {
+            self.metrics.transactions(Transactions {
+                count: number(report.transactions),
+                added: number(report.added),
+                removed: number(report.removed),
+                bytes: number(committed.bytes),
+                kernel_time: report.kernel_time,
+            });
+        }
+        if report.full || report.committed.is_some() {
+            self.engine.table_counts().for_each(|(family, counts)| self.metrics.table_elements(family, counts));
+        }
+        if report.full {
+            self.metrics.verified(SystemTime::now());
+        }
+        if report.repaired {
+            self.metrics.repaired();
+        }
+    }
+}
+
+/// A count as metrics want it.
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// The sender of the events is gone.
+struct SourceEnded;

@@ -1,0 +1,122 @@
+//! Counts the service ports that have endpoints in the cluster, but none that their policy Local allows here.
+
+use foldhash::HashMap;
+
+use rules::model::{Family, FrontendKind, ObjectName};
+use rules::select::{Action, PortSelection, ServiceSelection};
+
+/// Service ports without a usable endpoint, by policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// With internalTrafficPolicy Local.
+    pub(super) internal: usize,
+    /// With externalTrafficPolicy Local.
+    pub(super) external: usize,
+}
+
+/// Counts the ports of a Service, by family; `None` when it is gone.
+pub(super) fn counts(selection: Option<&ServiceSelection>) -> [Counts; 2] {
+    let ports = selection.map_or(&[][..], |selection| &selection.ports);
+    Family::BOTH.map(|family| {
+        let of_family = || ports.iter().filter(|port| port.family == family);
+        Counts {
+            internal: of_family().filter(|port| lacks_internal(port)).count(),
+            external: of_family().filter(|port| lacks_external(port)).count(),
+        }
+    })
+}
+
+/// The counts of each Service and family where they are not 0.
+#[derive(Debug, Default)]
+pub(super) struct NoLocalEndpoints(HashMap<(ObjectName, Family), Counts>);
+
+impl NoLocalEndpoints {
+    /// Takes over the counts of a Service, by family.
+    pub(super) fn set_service(&mut self, name: &ObjectName, counts: [Counts; 2]) {
+        for (family, counts) in Family::BOTH.into_iter().zip(counts) {
+            if counts != Counts::default() {
+                self.0.insert((name.clone(), family), counts);
+            } else if !self.0.is_empty() {
+                self.0.remove(&(name.clone(), family));
+            }
+        }
+    }
+
+    /// Whether any port of a Service counts in a family.
+    pub(super) fn has(&self, name: &ObjectName, family: Family) -> bool {
+        !self.0.is_empty() && self.0.contains_key(&(name.clone(), family))
+    }
+
+    /// Over all Services.
+    pub(super) fn total(&self, family: Family) -> Counts {
+        let of_family = self.0.iter().filter(|((_, other), _)| *other == family);
+        of_family.fold(Counts::default(), |sum, (_, counts)| Counts {
+            internal: sum.internal + counts.internal,
+            external: sum.external + counts.external,
+        })
+    }
+}
+
+/// Whether there are endpoints, but none on this node, so that traffic to the cluster IP is dropped (D2).
+fn lacks_internal(port: &PortSelection) -> bool {
+    port.frontends.iter().any(|frontend| frontend.kind == FrontendKind::ClusterIp && frontend.action == Action::Drop)
+}
+
+/// Whether traffic from elsewhere is dropped because no endpoint is on this node (D3, D6).
+fn lacks_external(port: &PortSelection) -> bool {
+    port.local.is_empty() && port.frontends.iter().any(|frontend| frontend.action == Action::ByOrigin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rules::model::testing::{name, port, service, slice, slice_port, state};
+    use rules::model::{Event, Service, TrafficPolicy};
+    use rules::select::select;
+
+    const WEB: &str = "ns/web";
+
+    fn local(internal: TrafficPolicy, external: TrafficPolicy) -> Service {
+        let mut web = service(WEB, &["172.30.0.1", "fd30::1"]);
+        web.external_ips = vec!["192.0.2.1".parse().unwrap()];
+        (web.internal_policy, web.external_policy) = (internal, external);
+        web.ports = vec![port("http", 80), port("https", 443)];
+        web
+    }
+
+    fn total(service: Service, endpoints: &[&str]) -> [(usize, usize); 2] {
+        let ports = [slice_port("http", 8080), slice_port("https", 8443)];
+        let slice = slice("ns/web-1", WEB, &ports, endpoints);
+        let state = state([Event::ServiceApplied(service), Event::SliceApplied(slice)]);
+        let mut counts = NoLocalEndpoints::default();
+        counts.set_service(&name(WEB), super::counts(select(&state, &name(WEB)).as_ref()));
+        Family::BOTH.map(|family| counts.total(family)).map(|counts| (counts.internal, counts.external))
+    }
+
+    #[test]
+    fn only_ports_with_endpoints_elsewhere_count() {
+        // Ports without any endpoint do not count (D2, D3, P8).
+        use TrafficPolicy::{Cluster, Local};
+        let elsewhere = &["10.0.0.1 @there"];
+        assert_eq!(total(local(Local, Cluster), elsewhere), [(2, 0), (0, 0)]);
+        assert_eq!(total(local(Cluster, Local), elsewhere), [(0, 2), (0, 0)]);
+        assert_eq!(total(local(Local, Local), elsewhere), [(2, 2), (0, 0)]);
+        assert_eq!(total(local(Cluster, Cluster), elsewhere), [(0, 0); 2]);
+        assert_eq!(total(local(Local, Local), &["10.0.0.1 @there", "10.0.0.2 @here"]), [(0, 0); 2]);
+        assert_eq!(total(local(Local, Local), &[]), [(0, 0); 2], "no endpoint at all is another matter");
+        assert_eq!(total(local(Local, Local), &["10.0.0.1 @there dead"]), [(0, 0); 2]);
+    }
+
+    #[test]
+    fn a_service_that_is_deleted_or_has_local_endpoints_again_does_not_count() {
+        let web = local(TrafficPolicy::Local, TrafficPolicy::Local);
+        let slice = slice("ns/web-1", WEB, &[slice_port("http", 8080)], &["10.0.0.1 @there"]);
+        let state = state([Event::ServiceApplied(web), Event::SliceApplied(slice)]);
+        let mut counts = NoLocalEndpoints::default();
+        counts.set_service(&name(WEB), super::counts(select(&state, &name(WEB)).as_ref()));
+        assert_eq!(counts.total(Family::V4), Counts { internal: 1, external: 1 });
+        counts.set_service(&name(WEB), super::counts(None));
+        assert_eq!(counts.total(Family::V4), Counts::default());
+        assert!(counts.0.is_empty());
+    }
+}

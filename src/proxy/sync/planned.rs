@@ -1,0 +1,91 @@
+//! What follows from the state for each Service that is to be written: its size, its health checks, and its records.
+//!
+//! Takes the state and the tables as they are, and names; gives a [`Planned`] for each name, in their order. Pure: no Service's result
+//! depends on that of another one, so many Services are computed by two threads. Each Service's selection is dropped at once,
+//! and only what is kept of it takes memory.
+
+use std::panic::resume_unwind;
+use std::thread::{self, available_parallelism};
+
+use super::budget;
+use super::no_local_endpoints;
+use super::observers::Effects;
+use super::tables::{ServiceRecords, Tables};
+use rules::model::{ObjectName, State};
+use rules::select::Gathered;
+
+/// From so many Services on a second thread saves more than it costs to start it, which is some 50 us; a Service takes 2 us or more.
+const MANY: usize = 256;
+
+/// What follows for one Service.
+pub(super) struct Planned {
+    /// About how many elements stand for it.
+    pub(super) size: u64,
+    /// Whether it is within the limit; all below is empty for one that is not, and for one that is gone.
+    pub(super) fits: bool,
+    /// What follows from its endpoints beside its rules.
+    pub(super) effects: Effects,
+    /// What the tables should hold for it.
+    pub(super) records: ServiceRecords,
+}
+
+/// Computes what follows for each of these Services. `limit` is the size that one may have.
+pub(super) fn all(state: &State, tables: &Tables, limit: u64, names: &[ObjectName]) -> Vec<Planned> {
+    map(names, |name| one(state, tables, limit, name))
+}
+
+fn one(state: &State, tables: &Tables, limit: u64, name: &ObjectName) -> Planned {
+    let gathered = Gathered::of(state, name);
+    let size = budget::size(&gathered, tables.layout(), tables.balancing());
+    let fits = size <= limit;
+    let selection = if fits { gathered.select() } else { None };
+    let records = tables.records_for(name, selection.as_ref());
+    let has_udp_endpoints = fits.then(|| gathered.has_udp_endpoints());
+    let mut effects = Effects { has_udp_endpoints, ..Effects::default() };
+    if let Some(selection) = selection {
+        effects.no_local_endpoints = no_local_endpoints::counts(Some(&selection));
+        effects.localhost = tables.localhost_node_ports(&selection);
+        effects.health_checks = selection.health_checks;
+    }
+    Planned { size, fits, effects, records }
+}
+
+/// The results of a function for each item, in their order. Many items are shared between this thread and a second one, if there is a
+/// processor for it and the system has a thread.
+fn map<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    if items.len() < MANY || available_parallelism().map_or(1, usize::from) < 2 {
+        return items.iter().map(each).collect();
+    }
+    let (first, second) = items.split_at(items.len() / 2);
+    let of_second = || second.iter().map(&each).collect::<Vec<R>>();
+    thread::scope(|scope| {
+        let other = thread::Builder::new().name("records".into()).spawn_scoped(scope, of_second);
+        let mut results = Vec::with_capacity(items.len());
+        results.extend(first.iter().map(&each));
+        match other {
+            Ok(other) => results.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic))),
+            Err(_) => results.extend(of_second()),
+        }
+        results
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_in_the_order_of_the_items_whether_few_or_many() {
+        for count in [0, 1, MANY - 1, MANY, MANY + 1, 10 * MANY + 3] {
+            let items: Vec<usize> = (0..count).collect();
+            assert_eq!(map(&items, |item| item * 2), items.iter().map(|item| item * 2).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "of the second half")]
+    fn a_panic_of_the_second_thread_is_one_of_the_first() {
+        let items: Vec<usize> = (0..2 * MANY).collect();
+        map(&items, |item| assert!(*item < 2 * MANY - 1, "of the second half"));
+    }
+}

@@ -1,0 +1,200 @@
+//! Services that the kernel refuses, and that are left out so that the others are programmed.
+//!
+//! Takes names and reasons, says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
+//! caller passes in the time. What is wanted stays a function of the cluster's state; this is kept beside it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nft::{CommitError, Refusal};
+
+use rules::model::ObjectName;
+
+/// How long a Service that does not change is left out.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A Service that is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedService {
+    /// The Service.
+    pub service: ObjectName,
+    /// The kernel's error, with the command or element in nft syntax.
+    pub reason: String,
+}
+
+/// What a failed transaction says about its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Something in it is refused for what it is.
+    Content,
+    /// Such a refusal often passes by itself.
+    Passing,
+    /// It is not about the content.
+    Elsewhere,
+}
+
+impl Cause {
+    /// The cause of a failure.
+    pub(super) fn of(error: &CommitError) -> Self {
+        let refusals = match error {
+            CommitError::Refused(refusals) => refusals,
+            CommitError::Encode(_) => return Self::Content,
+            CommitError::TooLarge { .. } if error.is_want_of_memory() => return Self::Passing,
+            CommitError::TooLarge { .. } => return Self::Content,
+            CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
+        };
+        // A missing right is the process's, whichever command the kernel names.
+        if refusals.iter().any(|refusal| refusal.command.is_none() || refusal.is_about_rights()) {
+            return Self::Elsewhere;
+        }
+        if refusals.iter().all(Refusal::is_passing) { Self::Passing } else { Self::Content }
+    }
+
+    /// Whether a failure may only be for outdated knowledge of what the kernel holds: another program may have changed that.
+    pub(super) fn may_be_outdated(error: &CommitError) -> bool {
+        matches!(error, CommitError::Refused(refusals) if refusals.iter().all(Refusal::is_about_presence))
+    }
+
+    /// Failed syncs in a row before the refused Services are looked for: the first may be for outdated knowledge of what the kernel
+    /// holds.
+    fn failures_before_search(self) -> Option<u32> {
+        match self {
+            Self::Content => Some(1),
+            Self::Passing => Some(4),
+            Self::Elsewhere => None,
+        }
+    }
+}
+
+/// The Services that are left out.
+#[derive(Debug, Default)]
+pub(super) struct Quarantine {
+    left_out: BTreeMap<ObjectName, (Instant, String)>,
+    /// The Services that are tried again since the last successful sync.
+    retried: BTreeMap<ObjectName, String>,
+    news: Vec<RefusedService>,
+    /// Failed syncs in a row.
+    failures: u32,
+}
+
+impl Quarantine {
+    /// Whether the Services that are refused are to be looked for after a failure with this cause.
+    pub(super) fn is_time(&self, cause: Cause) -> bool {
+        let known = cause == Cause::Content && !self.retried.is_empty();
+        cause.failures_before_search().is_some_and(|least| known || self.failures >= least)
+    }
+
+    /// Notes the end of a sync.
+    pub(super) fn synced(&mut self, ok: bool) {
+        self.failures = if ok { 0 } else { self.failures.saturating_add(1) };
+        if ok {
+            self.retried.clear();
+        }
+    }
+
+    /// A Service is left out from now on.
+    pub(super) fn add(&mut self, service: ObjectName, reason: String, now: Instant) {
+        if self.retried.remove(&service).as_ref() != Some(&reason) {
+            self.news.push(RefusedService { service: service.clone(), reason: reason.clone() });
+        }
+        self.left_out.insert(service, (now, reason));
+    }
+
+    /// A Service is tried again.
+    pub(super) fn retry(&mut self, service: &ObjectName) {
+        if let Some((service, (_, reason))) = self.left_out.remove_entry(service) {
+            self.retried.insert(service, reason);
+        }
+    }
+
+    /// The Services that have been left out for an hour.
+    pub(super) fn due(&self, now: Instant) -> Vec<ObjectName> {
+        let is_due = |since: &Instant| now.saturating_duration_since(*since) >= HOUR;
+        self.left_out.iter().filter(|(_, (since, _))| is_due(since)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The Services that are left out.
+    pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
+        self.left_out.keys()
+    }
+
+    /// The Services that were added since the last call, without those that were added for the same reason as before.
+    pub(super) fn take_news(&mut self) -> Vec<RefusedService> {
+        std::mem::take(&mut self.news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    fn refused(errnos: &[Errno]) -> CommitError {
+        let refusal = |errno: &Errno| Refusal {
+            command: Some(0),
+            element: None,
+            object: "x".to_owned(),
+            errno: errno.raw_os_error(),
+            message: None,
+        };
+        CommitError::Refused(errnos.iter().map(refusal).collect())
+    }
+
+    fn web() -> ObjectName {
+        ObjectName::new("shop", "web")
+    }
+
+    #[test]
+    fn what_a_refusal_tells() {
+        assert_eq!(Cause::of(&refused(&[Errno::INVAL])), Cause::Content);
+        assert_eq!(Cause::of(&refused(&[Errno::NOMEM, Errno::BUSY])), Cause::Passing);
+        assert_eq!(Cause::of(&refused(&[Errno::NOMEM, Errno::EXIST])), Cause::Content);
+        assert_eq!(Cause::of(&refused(&[Errno::INVAL, Errno::PERM])), Cause::Elsewhere);
+        assert_eq!(Cause::of(&CommitError::Unconfirmed), Cause::Elsewhere);
+        let too_large = |errno: Errno| Cause::of(&CommitError::TooLarge { bytes: 1 << 30, error: errno.into() });
+        assert_eq!((too_large(Errno::MSGSIZE), too_large(Errno::NOBUFS)), (Cause::Content, Cause::Passing));
+        assert_eq!(Cause::of(&CommitError::Socket(Errno::NOBUFS.into())), Cause::Elsewhere);
+    }
+
+    #[test]
+    fn what_is_there_or_not_there_may_have_changed() {
+        assert!(Cause::may_be_outdated(&refused(&[Errno::NOENT, Errno::EXIST])));
+        assert!(!Cause::may_be_outdated(&refused(&[Errno::NOENT, Errno::INVAL])));
+        assert!(!Cause::may_be_outdated(&CommitError::Unconfirmed));
+    }
+
+    #[test]
+    fn refused_services_are_not_looked_for_at_the_first_failure() {
+        let mut quarantine = Quarantine::default();
+        assert!(!quarantine.is_time(Cause::Content));
+        quarantine.synced(false);
+        assert!(quarantine.is_time(Cause::Content) && !quarantine.is_time(Cause::Passing));
+        (0..3).for_each(|_| quarantine.synced(false));
+        assert!(quarantine.is_time(Cause::Passing) && !quarantine.is_time(Cause::Elsewhere));
+        quarantine.synced(true);
+        assert!(!quarantine.is_time(Cause::Content));
+    }
+
+    #[test]
+    fn a_service_that_was_left_out_before_is_looked_for_at_once_and_reported_once() {
+        let (mut quarantine, now) = (Quarantine::default(), Instant::now());
+        quarantine.add(web(), "too long".to_owned(), now);
+        assert_eq!(quarantine.take_news().len(), 1);
+        quarantine.retry(&web());
+        assert!(quarantine.names().len() == 0 && quarantine.is_time(Cause::Content));
+        quarantine.add(web(), "too long".to_owned(), now);
+        assert_eq!((quarantine.take_news(), quarantine.names().len()), (Vec::new(), 1));
+        quarantine.retry(&web());
+        quarantine.add(web(), "too short".to_owned(), now);
+        assert_eq!(quarantine.take_news(), [RefusedService { service: web(), reason: "too short".to_owned() }]);
+    }
+
+    #[test]
+    fn after_an_hour_it_is_tried_again() {
+        let (mut quarantine, now) = (Quarantine::default(), Instant::now());
+        quarantine.add(web(), "too long".to_owned(), now);
+        assert_eq!(quarantine.due(now + HOUR / 2), []);
+        assert_eq!(quarantine.due(now + HOUR), [web()]);
+    }
+}

@@ -1,0 +1,52 @@
+//! How often something may happen: some times at once, and then once in a while.
+//!
+//! Pure: the caller passes in the time.
+
+use std::time::{Duration, Instant};
+
+/// A limit of how often something may happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    /// At least one.
+    pub(super) at_once: u32,
+    pub(super) then_every: Duration,
+}
+
+/// How much of a rate has been used.
+#[derive(Debug)]
+pub(super) struct Budget {
+    rate: Rate,
+    /// When the whole number `at_once` is allowed again.
+    full: Option<Instant>,
+}
+
+impl Budget {
+    pub(super) const fn new(rate: Rate) -> Self {
+        Self { rate, full: None }
+    }
+
+    /// The earliest moment for the next time.
+    pub(super) fn next(&self, now: Instant) -> Instant {
+        let head_start = self.rate.then_every * (self.rate.at_once - 1);
+        self.full.and_then(|full| full.checked_sub(head_start)).map_or(now, |next| next.max(now))
+    }
+
+    /// Uses one up.
+    pub(super) fn take(&mut self, now: Instant) {
+        self.full = Some(self.full.map_or(now, |full| full.max(now)) + self.rate.then_every);
+    }
+
+    /// Uses one up, if there is one now.
+    pub(super) fn try_take(&mut self, now: Instant) -> bool {
+        let is_allowed = self.next(now) <= now;
+        if is_allowed {
+            self.take(now);
+        }
+        is_allowed
+    }
+
+    /// Whether nothing of it is in use any more, so that it is like a new one.
+    pub(super) fn is_unused(&self, now: Instant) -> bool {
+        self.full.is_none_or(|full| full <= now)
+    }
+}

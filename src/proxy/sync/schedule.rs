@@ -1,0 +1,405 @@
+//! When to sync: at most so often, again after a failure, and once in a while without a reason.
+//!
+//! Pure: the caller passes in the time. Requests are coalesced into one (G2); between the end of a run that an event asked for and the
+//! start of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up to the sync
+//! period (G5); about an hour after everything was last read back and compared, that is done again (G4).
+//!
+//! The comparison is measured from the last one and not from the last run, because on a live cluster runs never end. It takes as long as a
+//! first sync, so it waits for a moment in which no event waits; after [`PATIENCE`] it is done together with the next run.
+//!
+//! Invariant: a run that no event asked for (a clean-up, a repair, one for the node's addresses, a new try, the hourly one) delays none that
+//! an event asks for. A clean-up keeps the minimum interval from every run before it, a repair and one for addresses from none.
+
+use std::time::{Duration, Instant};
+
+/// Time between two comparisons of everything (G4), before jitter of a quarter. Upstream syncs everything once an hour.
+const COMPARISON: Duration = Duration::from_secs(3600);
+
+/// The share of the time between two comparisons by which it may be longer or shorter, so that the nodes of a cluster that were started
+/// together do not read back together.
+const JITTER: f64 = 0.25;
+
+/// How long a comparison waits for a moment without an event that waits: events may come faster than runs take.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Delay before the first new try of a failed run; it doubles with each further failure.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+
+/// When the next run is due.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    min_interval: Duration,
+    max_retry: Duration,
+    /// The time between two comparisons of everything.
+    comparison: Duration,
+    wanted: Wanted,
+    /// What the run that takes place was asked for.
+    running: Wanted,
+    last_end: Option<Instant>,
+    /// The end of the last run that an event asked for.
+    last_asked: Option<Instant>,
+    /// The end of the last run that compared everything.
+    last_compared: Option<Instant>,
+    /// Failed runs in a row.
+    failures: u32,
+}
+
+/// The reasons for the next run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// Something changed.
+    event: bool,
+    /// What an earlier run left for later.
+    chore: bool,
+    /// What cannot wait for the minimum interval: not before this moment.
+    urgent: Option<Instant>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// What was asked for is done.
+    Done,
+    /// What was asked for is done, and everything was read back and compared.
+    Compared,
+    /// It is to be tried again. It then reads everything back, because it is not known what the kernel holds.
+    Failed,
+}
+
+impl Schedule {
+    /// A schedule with `nftables.minSyncPeriod` and `nftables.syncPeriod`, that has everything compared once an hour.
+    #[must_use]
+    pub fn new(min_interval: Duration, max_retry: Duration) -> Self {
+        let (wanted, running) = (Wanted::default(), Wanted::default());
+        Self {
+            min_interval,
+            max_retry,
+            comparison: COMPARISON,
+            wanted,
+            running,
+            last_end: None,
+            last_asked: None,
+            last_compared: None,
+            failures: 0,
+        }
+    }
+
+    /// The same, with so much time between two comparisons of everything.
+    #[must_use]
+    pub(crate) const fn comparing_every(self, comparison: Duration) -> Self {
+        Self { comparison, ..self }
+    }
+
+    /// The same, with an hour less or more a quarter between two comparisons; `chance` is in 0..1.
+    #[must_use]
+    pub(crate) fn with_jitter(self, chance: f64) -> Self {
+        self.comparing_every(COMPARISON.mul_f64((2.0 * chance - 1.0).mul_add(JITTER, 1.0)))
+    }
+
+    /// Asks for a run because something changed.
+    pub fn request(&mut self) {
+        self.wanted.event = true;
+    }
+
+    /// Asks for a run that finishes what an earlier one left for later.
+    pub(crate) fn request_chore(&mut self) {
+        self.wanted.chore = true;
+    }
+
+    /// Asks for a run at this moment, because another program changed the tables. After a failed run it
+    /// waits as long as that does.
+    pub(crate) fn request_at(&mut self, at: Instant) {
+        self.wanted.urgent = Some(self.wanted.urgent.map_or(at, |before| before.min(at)));
+    }
+
+    /// Asks for a run because the node's addresses changed: at once, or after a failed run as an event does. What made that run fail may
+    /// have nothing to do with addresses, and its new try may be far away.
+    pub(crate) fn request_for_addresses(&mut self, now: Instant) {
+        if self.failures == 0 {
+            self.request_at(now);
+        } else {
+            self.request();
+        }
+    }
+
+    /// Whether a run was asked for, for whatever reason.
+    #[must_use]
+    pub(crate) fn is_requested(&self) -> bool {
+        self.wanted != Wanted::default()
+    }
+
+    /// When the next run is due; it may lie in the past.
+    #[must_use]
+    pub fn due(&self, now: Instant) -> Instant {
+        let Some(end) = self.last_end else { return now };
+        let spaced = self.last_asked.map_or(end, |asked| asked + self.min_interval);
+        let retry = (self.failures > 0).then(|| (end + self.retry_delay()).max(spaced));
+        let event = self.wanted.event.then_some(spaced);
+        let chore = self.wanted.chore.then_some(end + self.min_interval);
+        let urgent = self.wanted.urgent.filter(|_| self.failures == 0);
+        // A new try compares everything itself, and an event goes first.
+        let comparison = self.comparison_due().filter(|_| self.failures == 0 && !self.wanted.event);
+        [retry, event, chore, urgent, comparison].into_iter().flatten().min().unwrap_or(end + self.comparison)
+    }
+
+    /// When everything is to be compared again; `None` before the first run, which does that.
+    fn comparison_due(&self) -> Option<Instant> {
+        Some(self.last_compared.or(self.last_end)? + self.comparison)
+    }
+
+    /// Notes that a run takes place now: requests from here on are for the next one. Gives whether this one is to compare everything
+    /// because that was long ago.
+    pub fn started(&mut self, now: Instant) -> bool {
+        let is_over = |due: Instant| now >= if self.wanted.event { due + PATIENCE } else { due };
+        let compares = self.failures == 0 && self.comparison_due().is_some_and(is_over);
+        self.running = std::mem::take(&mut self.wanted);
+        compares
+    }
+
+    /// Notes the end of a run.
+    pub fn finished(&mut self, now: Instant, how: End) {
+        if self.running.event || self.last_end.is_none() {
+            self.last_asked = Some(now);
+        }
+        self.running = Wanted::default();
+        self.last_end = Some(now);
+        match how {
+            End::Done => self.failures = 0,
+            End::Compared => (self.failures, self.last_compared) = (0, Some(now)),
+            End::Failed => self.failures = self.failures.saturating_add(1),
+        }
+    }
+
+    fn retry_delay(&self) -> Duration {
+        let doublings = self.failures.saturating_sub(1).min(16);
+        FIRST_RETRY.saturating_mul(1 << doublings).min(self.max_retry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIN: Duration = Duration::from_secs(1);
+    const MAX: Duration = Duration::from_secs(30);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A schedule after its first run, which reads everything back, and when that ended.
+    fn after_a_run(how: End) -> (Schedule, Instant) {
+        let now = Instant::now();
+        let mut schedule = Schedule::new(MIN, MAX);
+        schedule.request();
+        assert!(!schedule.started(now), "the first run compares everything by itself");
+        schedule.finished(now, how);
+        (schedule, now)
+    }
+
+    // The first sync does not wait, later ones keep `minSyncPeriod` after the end of the last one (G3).
+    #[test]
+    fn the_first_run_is_not_delayed_and_later_ones_keep_their_distance() {
+        let now = Instant::now();
+        assert_eq!(Schedule::new(MIN, MAX).due(now), now);
+        let (mut schedule, end) = after_a_run(End::Compared);
+        schedule.request();
+        assert_eq!(schedule.due(end + MAX), end + MIN);
+    }
+
+    // At most one request is pending (G2).
+    #[test]
+    fn requests_during_a_run_are_one_request_for_the_next() {
+        let (mut schedule, end) = after_a_run(End::Compared);
+        schedule.started(end);
+        schedule.request();
+        schedule.request();
+        schedule.finished(end, End::Done);
+        assert_eq!(schedule.due(end), end + MIN);
+        schedule.started(end);
+        schedule.finished(end, End::Done);
+        assert_eq!(schedule.due(end), end + HOUR);
+    }
+
+    // An hour after the last comparison everything is compared, without a request (G4).
+    #[test]
+    fn without_requests_everything_is_compared_every_hour() {
+        let (mut schedule, end) = after_a_run(End::Compared);
+        assert_eq!(schedule.due(end), end + HOUR);
+        assert!(schedule.started(end + HOUR));
+        schedule.finished(end + HOUR, End::Compared);
+        assert_eq!(schedule.due(end + HOUR), end + 2 * HOUR);
+    }
+
+    // The nodes of a cluster that are started together do not read back together (G4).
+    #[test]
+    fn the_hour_is_less_or_more_by_chance_and_each_time_the_same_for_a_process() {
+        let due = |chance| {
+            let (schedule, end) = after_a_run(End::Compared);
+            schedule.with_jitter(chance).due(end) - end
+        };
+        assert_eq!([0.0, 0.5, 1.0].map(due), [HOUR * 3 / 4, HOUR, HOUR * 5 / 4]);
+    }
+
+    // A run that reads everything back for another reason, such as a repair, is a comparison (G4, G7).
+    #[test]
+    fn the_hour_begins_with_each_run_that_compared_everything_and_with_no_other() {
+        let (mut schedule, end) = after_a_run(End::Compared);
+        for (minute, how, due) in [
+            (10, End::Done, 60),
+            (20, End::Compared, 80),
+            (30, End::Done, 80),
+            (40, End::Failed, 80),
+            (41, End::Compared, 101),
+        ] {
+            let now = end + Duration::from_secs(60) * minute;
+            schedule.request();
+            assert!(!schedule.started(now), "it is not an hour");
+            schedule.finished(now, how);
+            let expected = if how == End::Failed { now + MIN } else { end + Duration::from_secs(60) * due };
+            assert_eq!(schedule.due(now), expected, "after {how:?} in minute {minute}");
+        }
+    }
+
+    /// A cluster with an event every so often, of which a run with its event takes so long. Gives the age of the last comparison just
+    /// before each next one, and whether an event waited for it.
+    fn live(min: Duration, every: Duration, takes: Duration, lasts: Duration, chance: f64) -> Vec<(Duration, bool)> {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(min, MAX).with_jitter(chance);
+        schedule.finished(start, End::Compared);
+        let (mut now, mut next_event, mut compared, mut found) = (start, start + every, start, Vec::new());
+        while now < start + lasts {
+            // As the loop does: it takes the events that are there, and then looks whether a run is due.
+            while next_event <= now {
+                schedule.request();
+                next_event += every;
+            }
+            let due = schedule.due(now);
+            if due > now {
+                now = due.min(next_event);
+                continue;
+            }
+            let waits = schedule.wanted.event;
+            let compares = schedule.started(now);
+            if compares {
+                found.push((now - compared, waits));
+            }
+            now += takes;
+            schedule.finished(now, if compares { End::Compared } else { End::Done });
+            if compares {
+                compared = now;
+            }
+        }
+        found
+    }
+
+    // The alert KubeProxyTablesNotVerified fires after two hours; it is silent on a node that is busy for days (G4).
+    #[test]
+    fn on_a_live_cluster_everything_is_compared_about_once_an_hour_and_no_event_waits_for_it() {
+        const DAYS: Duration = Duration::from_secs(3 * 24 * 3600);
+        for (min, every) in [(MIN, 200), (Duration::from_millis(10), 200), (MIN, 5_000), (MIN, 3_500_000)] {
+            for chance in [0.0, 0.6, 1.0] {
+                let every = Duration::from_millis(every);
+                let found = live(min, every, Duration::from_millis(5), DAYS, chance);
+                let oldest = found.iter().map(|(age, _)| *age).max().expect("comparisons in three days");
+                assert!(found.len() >= 56, "{} comparisons in three days", found.len());
+                assert!(oldest < HOUR * 5 / 4 + 2 * MIN, "an event each {every:?}: {oldest:?}");
+                assert!(found.iter().all(|(_, waited)| !waited), "an event each {every:?} waited for a comparison");
+            }
+        }
+    }
+
+    // Events that come faster than runs end put a comparison off for minutes, and not for ever (G4).
+    #[test]
+    fn where_an_event_always_waits_everything_is_compared_some_minutes_late() {
+        let takes = Duration::from_millis(300);
+        let found = live(Duration::ZERO, Duration::from_millis(200), takes, Duration::from_secs(24 * 3600), 1.0);
+        assert!(found.len() >= 17, "{} comparisons in a day", found.len());
+        assert!(found.iter().all(|(age, waited)| *waited && *age < HOUR * 5 / 4 + PATIENCE + MIN), "{found:?}");
+    }
+
+    // A failed sync is tried again after 0.1 s, then later and later, up to `syncPeriod` (G5).
+    #[test]
+    fn failures_are_tried_again_ever_later_up_to_the_sync_period() {
+        let (mut schedule, end) = after_a_run(End::Failed);
+        assert_eq!(schedule.due(end), end + MIN, "not before the minimum interval");
+        let mut delays = Vec::new();
+        for _ in 0..12 {
+            schedule.finished(end, End::Failed);
+            delays.push(schedule.due(end) - end);
+        }
+        assert!(delays.is_sorted());
+        assert_eq!(delays.last(), Some(&MAX));
+        schedule.request();
+        assert_eq!(schedule.due(end), end + MIN, "a request is served earlier");
+        assert!(!schedule.started(end), "it is tried again, which is no hourly comparison");
+        schedule.finished(end, End::Compared);
+        assert_eq!(schedule.due(end), end + HOUR);
+    }
+
+    // A new address is served soon while runs fail, too (G11).
+    #[test]
+    fn new_addresses_do_not_wait_for_a_new_try_that_is_far_away() {
+        let (mut schedule, mut end) = after_a_run(End::Compared);
+        schedule.request_for_addresses(end);
+        assert_eq!(schedule.due(end), end);
+        for _ in 0..12 {
+            schedule.started(end);
+            schedule.finished(end, End::Failed);
+            end += MAX;
+        }
+        schedule.started(end);
+        schedule.finished(end, End::Failed);
+        assert_eq!(schedule.due(end), end + MAX);
+        schedule.request_for_addresses(end + MIN);
+        assert!(schedule.due(end + MIN) <= end + MIN);
+    }
+
+    // A new try reads everything back anyway, so it is not taken for the hourly comparison, which blames other programs (G4, G5).
+    #[test]
+    fn a_new_try_is_never_the_hourly_comparison() {
+        let (mut schedule, end) = after_a_run(End::Compared);
+        schedule.request();
+        schedule.started(end);
+        schedule.finished(end, End::Failed);
+        assert!(!schedule.started(end + 3 * HOUR));
+        schedule.finished(end + 3 * HOUR, End::Compared);
+        assert_eq!(schedule.due(end + 3 * HOUR), end + 4 * HOUR);
+    }
+
+    // Repairs, clean-ups and the hourly comparison delay no change (F8, G3).
+    #[test]
+    fn a_run_that_no_event_asked_for_delays_none_that_an_event_asks_for() {
+        type Ask = fn(&mut Schedule, Instant);
+        let runs: [(&str, Ask); 3] = [
+            ("a clean-up", |schedule, _| schedule.request_chore()),
+            ("a repair", |schedule, now| schedule.request_at(now)),
+            ("the hourly run", |_, _| {}),
+        ];
+        for (what, ask) in runs {
+            let (mut schedule, end) = after_a_run(End::Compared);
+            let later = end + 10 * MIN;
+            ask(&mut schedule, later);
+            schedule.started(later);
+            schedule.finished(later, End::Done);
+            schedule.request();
+            assert!(schedule.due(later) <= later, "{what}");
+            schedule.started(later);
+            schedule.finished(later, End::Done);
+            schedule.request();
+            assert_eq!(schedule.due(later), later + MIN, "{what}, then two runs that events asked for");
+        }
+    }
+
+    // Emptied chains are deleted by a later transaction, which can wait; what another program changed cannot (F8).
+    #[test]
+    fn a_clean_up_keeps_the_minimum_interval_and_a_repair_does_not() {
+        let (mut schedule, end) = after_a_run(End::Compared);
+        schedule.request_chore();
+        assert_eq!(schedule.due(end), end + MIN);
+        schedule.request_at(end);
+        assert_eq!(schedule.due(end), end);
+        assert!(!schedule.started(end), "what is asked for is not the hourly comparison");
+        schedule.finished(end, End::Failed);
+        schedule.request_at(end);
+        assert_eq!(schedule.due(end), end + MIN, "a repair that fails is tried again like any other run");
+        assert!(schedule.is_requested());
+    }
+}

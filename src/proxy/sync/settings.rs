@@ -1,0 +1,136 @@
+//! Takes the configuration and the facts about the node; gives what decides about the fixed part of the tables.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use component::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLayout};
+use rules::model::{Family, Node, Ranges, Scheduler};
+use rules::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Settings};
+
+/// How the configuration has the rules laid out.
+#[must_use]
+pub const fn layout(config: &Config) -> Layout {
+    match (config.ruleset_layout, config.endpoint_chains) {
+        (RulesetLayout::Maps, _) => Layout::Maps,
+        (RulesetLayout::Chains, true) => Layout::Chains,
+        (RulesetLayout::Chains, false) => Layout::ServiceChains,
+    }
+}
+
+/// The settings of one family's table, which is owned if the kernel can do that and the operator wants it.
+pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, owned: bool) -> Settings {
+    Settings {
+        family,
+        masquerade_mark: 1 << config.masquerade_bit,
+        masquerade_all: config.masquerade_all,
+        local_traffic: local_traffic(&config.detect_local, node, family),
+        node_ports: node_ports(&config.node_port_addresses, family),
+        drop_invalid: !config.conntrack.tcp_be_liberal,
+        balancing: balancing(config),
+        endpoint_maps: config.endpoint_maps,
+        localhost: localhost(config, family),
+        counters: match config.counters {
+            config::Counters::Off => Counters::Off,
+            config::Counters::Services => Counters::Services,
+            config::Counters::Endpoints => Counters::Endpoints,
+        },
+        owned,
+    }
+}
+
+/// How endpoints are chosen.
+pub(super) const fn balancing(config: &Config) -> Balancing {
+    Balancing {
+        scheduler: match config.scheduler {
+            config::Scheduler::Unset | config::Scheduler::Random => Scheduler::Random,
+            config::Scheduler::SourceHash => Scheduler::SourceHash,
+            config::Scheduler::Maglev => Scheduler::Maglev,
+        },
+        with_port: matches!(config.scheduler_hash, config::SchedulerHash::SourceAndPort),
+        table_size: config.maglev_table_size,
+    }
+}
+
+/// How traffic of local pods is recognised: by the cluster's range, the node's ranges, or the interface (I1 to I3).
+fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> Option<LocalTraffic> {
+    match detect {
+        DetectLocal::ClusterCidr { v4, v6 } => {
+            let range = match family {
+                Family::V4 => v4.map(IpNet::V4),
+                Family::V6 => v6.map(IpNet::V6),
+            };
+            range.map(LocalTraffic::Source)
+        }
+        DetectLocal::NodeCidr => {
+            let ranges = node.map_or(&[][..], |node| &node.pod_cidrs);
+            ranges.iter().find(|range| Family::of(range.addr()) == family).copied().map(LocalTraffic::Source)
+        }
+        DetectLocal::BridgeInterface(name) => Some(LocalTraffic::Interface(Arc::from(name.as_str()))),
+        DetectLocal::InterfaceNamePrefix(prefix) => Some(LocalTraffic::InterfacePrefix(Arc::from(prefix.as_str()))),
+    }
+}
+
+/// Whether node ports are accepted at every address or at listed ones: a family that the list does not mention accepts them at every
+/// address; `primary` mentions both families (H2 to H4).
+pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
+    let mut of_family = addresses.ranges.iter().filter(|range| Family::of(range.addr()) == family).peekable();
+    let is_mentioned = addresses.primary || of_family.peek().is_some();
+    if !is_mentioned || of_family.any(|range| range.prefix_len() == 0) {
+        NodePorts::Everywhere
+    } else {
+        NodePorts::Listed
+    }
+}
+
+/// What is done about node ports on loopback addresses: they are served where the list names such addresses themselves, not where a
+/// wider range holds them (R2).
+pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
+    let is_named = config.node_port_addresses.loopback().any(|range| Family::of(range.addr()) == family);
+    match (config.localhost_node_ports, is_named) {
+        (false, _) => Localhost::Ignored,
+        (true, true) => Localhost::Served,
+        (true, false) => Localhost::Refused,
+    }
+}
+
+/// The addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H4, H5). Loopback
+/// never does (D20), also when it is listed for health checks.
+pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = serving(config, interfaces).collect();
+    addresses.extend(primary_addresses(config, node));
+    addresses.retain(|ip| !ip.is_loopback());
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+/// Those of the interfaces' addresses at which node ports or health-check node ports are looked for. Where every address accepts node
+/// ports, loopback and link-local addresses are left out, unless a range asks for them: every interface of a pod brings one, and no
+/// load balancer sends anything there.
+pub(super) fn serving(config: &Config, interfaces: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    let addresses = &config.node_port_addresses;
+    let asked_for: Ranges = addresses.ranges.iter().copied().filter(|range| range.prefix_len() > 0).collect();
+    let everywhere = Family::BOTH.map(|family| node_ports(addresses, family) == NodePorts::Everywhere);
+    let serves = move |ip: &IpAddr| {
+        let [v4, v6] = everywhere;
+        let everywhere = if Family::of(*ip) == Family::V4 { v4 } else { v6 };
+        asked_for.contains(*ip) || (everywhere && !ip.is_loopback() && !is_link_local(*ip))
+    };
+    interfaces.iter().copied().filter(serves)
+}
+
+const fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// The node's primary IP of each family, if the configuration names `primary` (H2).
+pub(super) fn primary_addresses(config: &Config, node: Option<&Node>) -> impl Iterator<Item = IpAddr> {
+    let node = node.filter(|_| config.node_port_addresses.primary);
+    let ips = node.map(|node| [node.ipv4().map(IpAddr::V4), node.ipv6().map(IpAddr::V6)]);
+    ips.into_iter().flatten().flatten()
+}

@@ -1,0 +1,130 @@
+//! The cluster's objects as a proxy with this configuration gets them, and follows them.
+//!
+//! Takes the configuration, gives events: until all objects have arrived, and then for as long as is asked for.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Result, anyhow, bail};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
+use cluster::settings::{client, options};
+use cluster::source::{api, manifests};
+use component::config::{Config, DetectLocal};
+use component::supervise::{self, Failures};
+use rules::model::Event;
+
+/// Events that wait for this thread.
+const QUEUE: usize = 4096;
+/// How long the reason of an end may take to arrive.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A source of objects that is followed.
+pub(super) struct Objects {
+    events: Receiver<Event>,
+    failures: Failures,
+    /// Where the objects come from, in words.
+    place: String,
+    _source: Source,
+}
+
+/// Ends the source when it is dropped.
+enum Source {
+    Manifests { _handle: manifests::Handle },
+    Api { _handle: api::Handle },
+}
+
+impl Objects {
+    /// Begins to follow the source of the configuration.
+    ///
+    /// # Errors
+    /// When credentials or the directory cannot be read.
+    pub(super) fn follow(config: &Config) -> Result<Self> {
+        let (supervisor, failures) = supervise::new();
+        let (sink, events) = sync_channel(QUEUE);
+        let (source, place) = if let Some(dir) = config.manifests.clone() {
+            manifests::check(&dir)?;
+            let place = dir.display().to_string();
+            let handle = manifests::spawn(dir, options(config), sink, Box::new(|_| {}), &supervisor)?;
+            (Source::Manifests { _handle: handle }, place)
+        } else {
+            let client = client(config);
+            api::check(&client)?;
+            let options = api::ApiOptions {
+                client,
+                node_name: config.node_name.clone(),
+                convert: options(config),
+                needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
+                removal_limit: config.relist_removal_limit,
+            };
+            let handle = api::spawn(options, sink, Silent, &supervisor)?;
+            (Source::Api { _handle: handle }, "the API server".to_owned())
+        };
+        Ok(Self { events, failures, place, _source: source })
+    }
+
+    /// Hands over each event until all objects have arrived.
+    ///
+    /// # Errors
+    /// When they do not arrive in time.
+    pub(super) fn wait_for_all(&mut self, patience: Duration, mut each: impl FnMut(Event)) -> Result<()> {
+        let end = Instant::now() + patience;
+        while let Some(event) = self.next(end)? {
+            let is_last = matches!(event, Event::InitialListDone);
+            each(event);
+            if is_last {
+                return Ok(());
+            }
+        }
+        bail!(
+            "not all objects have come from {} within {} s; `kube-proxy check` with the same flags says why",
+            self.place,
+            patience.as_secs()
+        )
+    }
+
+    /// Hands over each event of this time.
+    ///
+    /// # Errors
+    /// When the source ends.
+    pub(super) fn follow_for(&mut self, time: Duration, mut each: impl FnMut(Event)) -> Result<()> {
+        let end = Instant::now() + time;
+        while let Some(event) = self.next(end)? {
+            each(event);
+        }
+        Ok(())
+    }
+
+    /// The next event before this time.
+    fn next(&mut self, end: Instant) -> Result<Option<Event>> {
+        match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(event) => Ok(Some(event)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(self.failure()),
+        }
+    }
+
+    /// Why the source ended.
+    fn failure(&mut self) -> anyhow::Error {
+        let runtime = Builder::new_current_thread().enable_time().build();
+        let told = runtime.map(|runtime| runtime.block_on(async { timeout(LAST_WORDS, self.failures.next()).await }));
+        match told {
+            Ok(Ok(error)) => error,
+            _ => anyhow!("no more objects come from {}", self.place),
+        }
+    }
+}
+
+/// Nothing is counted.
+struct Silent;
+
+impl api::Observer for Silent {
+    fn answered(&self, _: api::Answered<'_>) {}
+    fn connected(&self, _: &'static str, _: bool) {}
+    fn received(&self, _: &'static str, _: SystemTime) {}
+    fn lost(&self, _: &'static str, _: &str) {}
+    fn reconnected(&self, _: &'static str, _: Duration) {}
+    fn rejected(&self, _: &'static str) {}
+    fn waiting_for(&self, _: &[&str]) {}
+}

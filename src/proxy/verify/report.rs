@@ -1,0 +1,114 @@
+//! Differences as text for people and as JSON for programs: of `verify` and of `render --diff`.
+//!
+//! Takes differences, prints them in the order of their subjects: the tables, the node, the Services. Pure but for the output.
+
+use serde::Serialize;
+
+use super::words::{self, Tense};
+use crate::sync::{Subject, TableDifference};
+use component::logging::escaped;
+use inspect::output::{Format, Output, Tone};
+
+/// A difference in words.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Told {
+    subject: Subject,
+    /// The table that it is in.
+    table: String,
+    /// The sentence.
+    text: String,
+    /// nft commands, one a line.
+    command: String,
+}
+
+#[cfg(test)]
+impl Told {
+    pub(super) fn service(&self) -> Option<&str> {
+        self.subject.service()
+    }
+
+    pub(super) fn table(&self) -> &str {
+        &self.table
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn command(&self) -> &str {
+        &self.command
+    }
+}
+
+/// The JSON of both commands; the names of the fields are fixed.
+#[derive(Serialize)]
+struct Report<'a> {
+    equal: bool,
+    differences: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    service: Option<&'a str>,
+    table: &'a str,
+    text: &'a str,
+    command: &'a str,
+}
+
+/// The differences in words, in order.
+pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<Told> {
+    let tell = |difference: &TableDifference| Told {
+        subject: difference.subject.clone(),
+        table: difference.table.to_string(),
+        text: words::text(difference, tense),
+        command: words::command(difference),
+    };
+    let mut told: Vec<Told> = differences.iter().map(tell).collect();
+    told.sort();
+    told
+}
+
+/// Prints them. `equal` and `differs` are the line for people when there are none, and the one behind them when there are some.
+///
+/// # Errors
+/// When the output cannot be written.
+pub(crate) fn print(
+    out: &mut Output<'_>,
+    format: Format,
+    told: &[Told],
+    equal: &str,
+    differs: &str,
+) -> anyhow::Result<()> {
+    if matches!(format, Format::Json | Format::Yaml) {
+        fn entry(told: &Told) -> Entry<'_> {
+            let Told { subject, table, text, command } = told;
+            Entry { service: subject.service(), table, text, command }
+        }
+        return out.value(format, &Report { equal: told.is_empty(), differences: told.iter().map(entry).collect() });
+    }
+    if told.is_empty() {
+        return out.text(format_args!("{equal}\n"));
+    }
+    for Told { text, command, .. } in told {
+        out.text(format_args!("{}\n", escaped(text)))?;
+        for line in command.lines() {
+            let line = out.styled(Tone::Faint, escaped(line));
+            out.text(format_args!("    {line}\n"))?;
+        }
+    }
+    out.text(format_args!("{differs}\n"))
+}
+
+/// Prints what a change of manifests changes on a node, on standard output. Gives whether it changes anything.
+///
+/// # Errors
+/// When the output cannot be written.
+pub(crate) fn print_changes(differences: &[TableDifference], is_json: bool) -> anyhow::Result<bool> {
+    let told = told(differences, Tense::Change);
+    let format = if is_json { Format::Json } else { Format::Table };
+    let mut out = Output::to_stdout();
+    let counted = if told.len() == 1 { "1 change".to_owned() } else { format!("{} changes", told.len()) };
+    print(&mut out, format, &told, "no change", &counted)?;
+    out.flush()?;
+    Ok(!told.is_empty())
+}

@@ -1,0 +1,63 @@
+//! Makes new records the committed ones, once the kernel has carried out a transaction.
+
+use std::hash::Hash;
+
+use nft::{Command, TableDump};
+
+use super::records::Records;
+use super::totals::Totals;
+use super::wanted::Wanted;
+
+impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
+    /// The kernel has carried out these commands, which [`Records::changes`] or, with what was read, [`Records::comparison`] gave.
+    pub fn committed(&mut self, commands: &[Command], compared: Option<Option<&TableDump>>) {
+        for (owner, record) in &self.open {
+            let before = self.committed.get(owner);
+            self.totals.replace(before, record);
+            self.kernel.replace(before, record);
+        }
+        if let Some(dump) = compared {
+            let emptied = self.unwanted_chains(dump);
+            self.kernel.read(&self.static_rules, dump, emptied);
+        }
+        for command in commands {
+            if *command.table() == self.static_rules.table.name {
+                self.kernel.apply(&self.static_rules, command);
+            }
+        }
+        self.close();
+        if self.totals.slipped() {
+            self.totals = Totals::new(&self.static_rules);
+            for record in self.committed.values() {
+                self.totals.replace(None, record);
+            }
+            self.slipped = true;
+        }
+    }
+
+    /// The new records take the place of the committed ones.
+    fn close(&mut self) {
+        if self.committed.is_empty() {
+            self.committed = std::mem::take(&mut self.open);
+            self.committed.retain(|_, record| !record.is_empty());
+        }
+        for (owner, record) in std::mem::take(&mut self.open) {
+            if record.is_empty() {
+                self.committed.remove(&owner);
+            } else {
+                self.committed.insert(owner, record);
+            }
+        }
+    }
+
+    /// The chains of a table that no record and no program has, and that no element leads to on demand.
+    fn unwanted_chains(&self, dump: Option<&TableDump>) -> Vec<std::sync::Arc<str>> {
+        let mut names = Vec::new();
+        if let Some(dump) = dump {
+            for (chain, _) in Wanted::of(self).unwanted_chains(dump) {
+                names.push(chain.name.clone());
+            }
+        }
+        names
+    }
+}

@@ -1,0 +1,301 @@
+//! All records compared with what was read from the kernel: at the start, after a failure, and when another program wrote.
+//!
+//! A table whose fixed part cannot be changed into the wanted one is deleted and made anew within the same transaction, and packets see
+//! the old table or the new one: one with another kind of set, a base chain elsewhere, objects that this proxy never makes, or another
+//! ownership than the wanted one.
+//!
+//! A dormant table is made active in the first command: the kernel registers its base chains again. It takes no new base chain in that
+//! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is made anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use foldhash::HashSet;
+use nft::packed::pack;
+use nft::{Command, Element, ElementRef, Elements, Expr, Ownership, RuleDump, Set, TableDump, Value};
+
+use super::kernel_state::Collect;
+use super::plan::{Plan, Present, SetChanges};
+use super::read_view::{ReadView, SetView, slot_of};
+use super::record::{Content, Group, Record};
+use super::records::Records;
+use super::set_changes::all_elements;
+use super::verdicts::numbered_verdicts;
+use super::wanted::{Wanted, elements_of};
+use super::{set_size, slot_number};
+use crate::table::{ChainContent, StaticRules};
+
+/// The commands from the table that was read to the records. The records take the numbers of slots that the kernel has.
+pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(
+    records: &mut Records<Owner>,
+    dump: Option<&TableDump>,
+    collect: Collect,
+) -> Vec<Command> {
+    let exists = dump.is_some();
+    let dump = dump.filter(|dump| is_compatible(&Wanted::of(records), dump));
+    let mut view = ReadView::of(records, dump);
+    arrange(records, &view, dump);
+    let records = &*records;
+    let wanted = Wanted::of(records);
+    let mut plan = Plan::new(&records.static_rules);
+    match dump {
+        Some(dump) => correct(&mut plan, records, &wanted, dump, collect),
+        None => {
+            if exists {
+                plan.delete_table();
+            }
+            plan.add_table();
+        }
+    }
+    sets(&mut plan, records, dump, &mut view);
+    for content in wanted.chains() {
+        plan.chain(content, present_chain(dump, &records.static_rules, content));
+    }
+    wanted.own_sets(&mut plan, dump);
+    plan.chains_on_demand(|content| present_chain(dump, &records.static_rules, content));
+    plan.into_commands()
+}
+
+/// Makes a table active and ours, and takes out of it what nothing wants.
+fn correct<Owner: Clone + Eq + Hash + Ord>(
+    plan: &mut Plan<'_>,
+    records: &Records<Owner>,
+    wanted: &Wanted<'_>,
+    dump: &TableDump,
+    collect: Collect,
+) {
+    if dump.dormant || records.static_rules.owned && dump.ownership != Ownership::Ours {
+        plan.add_table();
+    }
+    for object in &dump.objects {
+        plan.remove_object(object.clone());
+    }
+    wanted.remove_surplus(plan, dump);
+    let old: BTreeSet<&Arc<str>> = records.kernel.to_delete(collect).into_iter().collect();
+    for (chain, rules) in wanted.unwanted_chains(dump) {
+        let is_old = collect == Collect::AllEmpty || old.contains(&chain.name);
+        if is_old && rules.is_empty() {
+            plan.remove_chain(Arc::clone(&chain.name));
+        }
+    }
+}
+
+/// Whether the fixed part of a table can be completed or corrected without making the table anew.
+fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
+    let static_rules = wanted.static_rules;
+    let refused = if static_rules.owned { Ownership::Unowned } else { Ownership::Orphaned };
+    let is_foreign =
+        !dump.unreadable.is_empty() || dump.unknown_flags != 0 || dump.objects.iter().any(|object| object.in_use);
+    if is_foreign || dump.table != static_rules.table || dump.ownership == refused {
+        return false;
+    }
+    if dump.dormant && lacks_base_chain(static_rules, dump) {
+        return false;
+    }
+    dump.sets.values().all(|(set, _)| wanted.fits_set(set))
+        && dump.chains.values().all(|(chain, _)| wanted.fits_chain(chain))
+}
+
+fn lacks_base_chain(static_rules: &StaticRules, dump: &TableDump) -> bool {
+    for content in &static_rules.chains {
+        if content.chain.base.is_some() && !dump.chains.contains_key(&content.chain.name) {
+            return true;
+        }
+    }
+    false
+}
+
+fn present_chain(dump: Option<&TableDump>, static_rules: &StaticRules, wanted: &ChainContent) -> Present {
+    let Some((_, present)) = dump.and_then(|dump| dump.chains.get(&wanted.chain.name)) else { return Present::Nothing };
+    if has_rules(present, wanted, static_rules.table.name.family) {
+        Present::Same
+    } else if present.is_empty() {
+        Present::Empty
+    } else {
+        Present::OtherRules
+    }
+}
+
+fn has_rules(present: &[RuleDump], wanted: &ChainContent, family: nft::Family) -> bool {
+    if present.len() != wanted.rules.len() {
+        return false;
+    }
+    for (rule, present) in wanted.rules.iter().zip(present) {
+        if rule.to_dump(family) != *present {
+            return false;
+        }
+    }
+    true
+}
+
+/// Gives the records the numbers of slots and verdicts that the kernel has, so that nothing moves without need.
+fn arrange<Owner: Clone + Eq + Hash + Ord>(
+    records: &mut Records<Owner>,
+    view: &ReadView<'_>,
+    dump: Option<&TableDump>,
+) {
+    if dump.is_none() {
+        return;
+    }
+    let slots = |set: u16, wanted: Group<'_>| {
+        let present = view.0[usize::from(set)].groups.get(wanted.prefix)?;
+        if present.has_values_of(wanted) { None } else { Some(present.values(wanted.len())) }
+    };
+    let verdict_map = |name: &str| elements_of(dump, name).map(numbered_verdicts);
+    let mut changed: Vec<(Owner, Record)> = Vec::new();
+    for (owner, record) in records.wanted() {
+        if let Some(arranged) = record.arranged(slots, verdict_map) {
+            changed.push((owner.clone(), arranged));
+        }
+    }
+    for (owner, record) in changed {
+        records.put_record(owner, record);
+    }
+}
+
+/// Makes the sets of the static rules what they should be.
+fn sets<Owner: Clone + Eq + Hash + Ord>(
+    plan: &mut Plan<'_>,
+    records: &Records<Owner>,
+    dump: Option<&TableDump>,
+    view: &mut ReadView<'_>,
+) {
+    let Compared { mut changes, lens } = compare(records, view);
+    let mut outgrown: BTreeMap<&str, Arc<Set>> = BTreeMap::new();
+    for ((number, set), len) in (0..).zip(&records.static_rules.sets).zip(lens) {
+        let Some((present, _)) = dump.and_then(|dump| dump.sets.get(&set.name)) else {
+            plan.add_set(set_size::with_capacity(set, len));
+            continue;
+        };
+        if set_size::needs_resize(set, present.size, len) {
+            outgrown.insert(&set.name, Arc::new(present.clone()));
+            let all = SetChanges { add: all_elements(records, number), ..SetChanges::default() };
+            changes[usize::from(number)] = all;
+            plan.add_set(set_size::with_capacity(set, len));
+        }
+    }
+    detach(plan, dump, outgrown);
+    for (set, changes) in records.static_rules.sets.iter().zip(changes) {
+        // Elements that rules added to a dynamic set stay.
+        if !set.flags.dynamic {
+            plan.elements(set, changes);
+        }
+    }
+}
+
+/// Takes sets that became too small out of the table: rules that use them go first.
+fn detach(plan: &mut Plan<'_>, dump: Option<&TableDump>, outgrown: BTreeMap<&str, Arc<Set>>) {
+    let Some(dump) = dump.filter(|_| !outgrown.is_empty()) else { return };
+    let uses = |rule: &RuleDump| rule.exprs.iter().filter_map(Expr::set).any(|set| outgrown.contains_key(&**set));
+    let mut users = BTreeSet::new();
+    for (chain, rules) in dump.chains.values() {
+        if rules.iter().any(uses) {
+            users.insert(Arc::clone(&chain.name));
+        }
+    }
+    plan.detach(outgrown.into_values(), users);
+}
+
+/// The result of a comparison, by number of a set.
+struct Compared {
+    changes: Vec<SetChanges>,
+    /// Elements that are wanted.
+    lens: Vec<usize>,
+}
+
+/// The differences in each set of the static rules. Removes wanted elements from the view, so that surplus ones are left.
+fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut ReadView<'_>) -> Compared {
+    let count = records.static_rules.sets.len();
+    let mut changes = Vec::with_capacity(count);
+    changes.resize_with(count, SetChanges::default);
+    let mut lens = vec![0; count];
+    let (mut seen, mut packed) = (HashSet::default(), Vec::new());
+    for record in records.wanted_in_order() {
+        for entry in record.entries() {
+            let number = usize::from(entry.set);
+            if records.totals.is_shared(entry.set) && !seen.insert(entry.set_and_key()) {
+                continue;
+            }
+            lens[number] += entry.len();
+            let (changes, view) = (&mut changes[number], &mut view.0[number]);
+            match entry.content {
+                Content::Element(element) => {
+                    let present = view.elements.remove(element.key());
+                    compare_element(changes, element, present, &mut packed);
+                }
+                Content::Group(group) => {
+                    let present = view.groups.remove(group.prefix).unwrap_or_default();
+                    compare_group(changes, group, &present.0);
+                }
+            }
+        }
+    }
+    for (view, changes) in std::mem::take(&mut view.0).into_iter().zip(&mut changes) {
+        remove_surplus(view, changes);
+    }
+    Compared { changes, lens }
+}
+
+fn compare_element(changes: &mut SetChanges, wanted: ElementRef<'_>, present: Option<&Element>, packed: &mut Vec<u8>) {
+    if let Some(present) = present {
+        packed.clear();
+        pack(packed, present);
+        if *packed == wanted.packed() {
+            return;
+        }
+        changes.delete.push(present);
+    }
+    changes.add.push_packed(wanted);
+}
+
+fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[&Element]) {
+    let mut rest = present;
+    for (slot, value) in wanted.values().enumerate() {
+        if let [element, behind @ ..] = rest
+            && slot_of(element) == slot
+        {
+            rest = behind;
+            if is_just(element, value) {
+                continue;
+            }
+            changes.delete.push(element);
+        }
+        changes.add.push_joined([wanted.prefix, &slot_number(slot)[..]], Some(value));
+    }
+    // Those behind the last slot, and none before it: a slot that is there is the next one that is looked for.
+    for element in rest {
+        changes.delete.push(element);
+    }
+}
+
+/// Whether an element holds this value, and nothing that another program may have added.
+fn is_just(element: &Element, value: &[u8]) -> bool {
+    let Element { key: _, key_end, value: present, timeout, comment } = element;
+    let is_it = matches!(present, Value::Data(present) if present.as_slice() == value);
+    is_it && key_end.is_none() && timeout.is_none() && comment.is_none()
+}
+
+/// Deletes what no record has, in the order of keys.
+fn remove_surplus(view: SetView<'_>, changes: &mut SetChanges) {
+    let mut surplus = Elements::default();
+    for element in view.elements.into_values() {
+        surplus.push(element);
+    }
+    for group in view.groups.into_values() {
+        for element in group.0 {
+            surplus.push(element);
+        }
+    }
+    for element in surplus.sorted().iter() {
+        changes.delete.push_packed(element);
+    }
+}
+
+impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
+    /// The commands of the difference of all records and what was read from the kernel. The records take the numbers of slots that the
+    /// kernel has.
+    pub fn comparison(&mut self, dump: Option<&TableDump>, collect: Collect) -> Vec<Command> {
+        commands(self, dump, collect)
+    }
+}

@@ -1,0 +1,142 @@
+//! What the kernel holds in a table beside the fixed part and the records: how large each set may grow, chains on demand, and chains
+//! that were emptied and wait to be deleted.
+//!
+//! Changed by commands that the kernel carried out, and made anew from what is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nft::{Command, TableDump};
+
+use super::record::Record;
+use crate::table::StaticRules;
+
+#[derive(Debug)]
+pub(super) struct KernelState {
+    /// The size of each set of the static rules, by the set's number; `None` where the set has no size or does not exist.
+    sizes: Vec<Option<u32>>,
+    /// The chains on demand that are there. They stay when no element leads to them any more: they are few, and may be needed again.
+    on_demand: BTreeSet<Arc<str>>,
+    /// Chains without rules that no record has, and whether they have been empty for a second.
+    emptied: BTreeMap<Arc<str>, bool>,
+}
+
+/// Which emptied chains a transaction deletes. Kernels before 6.2 keep an element's reference to its chain for a moment after the
+/// element is gone, so a chain cannot go in the transaction that empties it (F8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collect {
+    /// None.
+    Nothing,
+    /// Those that were empty at the last call of `second_passed`.
+    EmptyForASecond,
+    /// All that were empty before this transaction.
+    AllEmpty,
+}
+
+impl KernelState {
+    pub(super) fn new(static_rules: &StaticRules) -> Self {
+        Self { sizes: vec![None; static_rules.sets.len()], on_demand: BTreeSet::new(), emptied: BTreeMap::new() }
+    }
+
+    /// The size of a set of the static rules.
+    pub(super) fn size(&self, set: u16) -> Option<u32> {
+        self.sizes[usize::from(set)]
+    }
+
+    /// Whether a chain on demand is there.
+    pub(super) fn has_on_demand(&self, chain: &str) -> bool {
+        self.on_demand.contains(chain)
+    }
+
+    pub(super) fn on_demand(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.on_demand.iter()
+    }
+
+    /// Whether a chain is there without rules, and no committed record has it.
+    pub(super) fn is_emptied(&self, chain: &str) -> bool {
+        self.emptied.contains_key(chain)
+    }
+
+    pub(super) fn has_emptied(&self) -> bool {
+        !self.emptied.is_empty()
+    }
+
+    /// Of these chains, or of all that wait, those that a transaction deletes.
+    pub(super) fn to_delete(&self, collect: Collect) -> Vec<&Arc<str>> {
+        let mut names = Vec::new();
+        for (name, is_long) in &self.emptied {
+            let is_meant = match collect {
+                Collect::Nothing => false,
+                Collect::EmptyForASecond => *is_long,
+                Collect::AllEmpty => true,
+            };
+            if is_meant {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Notes that a second has passed.
+    pub(super) fn second_passed(&mut self) {
+        for is_long in self.emptied.values_mut() {
+            *is_long = true;
+        }
+    }
+
+    /// An owner's record comes in the place of the one before: the chains that it does not have any more are emptied.
+    pub(super) fn replace(&mut self, before: Option<&Record>, now: &Record) {
+        for content in before.map_or(&[][..], Record::chains) {
+            if now.chain(&content.chain.name).is_none() {
+                self.emptied.insert(Arc::clone(&content.chain.name), false);
+            }
+        }
+        for content in now.chains() {
+            self.emptied.remove(&content.chain.name);
+        }
+    }
+
+    /// The table was read, and is as it should be but for these chains, which are or will be empty.
+    pub(super) fn read(&mut self, static_rules: &StaticRules, dump: Option<&TableDump>, emptied: Vec<Arc<str>>) {
+        let mut before = std::mem::replace(self, Self::new(static_rules));
+        for name in emptied {
+            let is_long = before.emptied.remove(&name).unwrap_or(false);
+            self.emptied.insert(name, is_long);
+        }
+        let Some(dump) = dump else { return };
+        for (number, set) in static_rules.sets.iter().enumerate() {
+            if let Some((present, _)) = dump.sets.get(&set.name) {
+                self.sizes[number] = present.size;
+            }
+        }
+        for name in dump.chains.keys() {
+            if (static_rules.on_demand)(name).is_some() {
+                self.on_demand.insert(Arc::clone(name));
+            }
+        }
+    }
+
+    /// The kernel has carried out a command.
+    pub(super) fn apply(&mut self, static_rules: &StaticRules, command: &Command) {
+        match command {
+            Command::DeleteTable(_) => *self = Self::new(static_rules),
+            Command::AddChain(_, chain) if (static_rules.on_demand)(&chain.name).is_some() => {
+                self.on_demand.insert(Arc::clone(&chain.name));
+            }
+            Command::FlushChain(_, name) => {
+                if let Some(is_long) = self.emptied.get_mut(name) {
+                    *is_long = false;
+                }
+            }
+            Command::DeleteChain(_, name) => {
+                self.emptied.remove(name);
+            }
+            Command::AddSet(_, set) => {
+                if let Some(number) = static_rules.sets.iter().position(|known| known.name == set.name) {
+                    self.sizes[number] = set.size;
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The commands that change a table from its present content to the wanted one. They are one transaction, unless they fill a table that no
+//! packet passes yet.
+//!
+//! [`Records`] keeps what stands in the table for each Service, and gives commands in an order that the kernel accepts: the difference
+//! of new and committed records, or of all records and what was read from the kernel. Pure; knows nothing of Services.
+//!
+//! Invariants: both ways lead to the same table; nothing to change gives no commands; equal inputs give equal commands.
+
+mod changes;
+mod commit;
+mod comparison;
+mod content;
+pub mod differences;
+mod kernel_state;
+mod objects;
+mod pairs;
+mod parts;
+mod plan;
+mod read_view;
+mod record;
+mod records;
+mod set_changes;
+mod set_size;
+mod slots;
+mod totals;
+mod verdicts;
+mod views;
+mod wanted;
+
+use std::sync::Arc;
+
+use nft::Data;
+
+use crate::table::{ChainContent, StaticRules};
+
+pub use kernel_state::Collect;
+pub use objects::Objects;
+pub use parts::transactions;
+pub use record::{Content, Entry, Group, Record};
+pub use records::Records;
+pub use views::Changed;
+
+/// The number of a slot as the end of a key.
+fn slot_number(slot: usize) -> [u8; 4] {
+    u32::try_from(slot).unwrap_or(u32::MAX).to_ne_bytes()
+}
+
+/// The key of a slot, or of a number without a prefix.
+fn slot_key(prefix: &Data, slot: usize) -> Data {
+    prefix.then(u32::try_from(slot).unwrap_or(u32::MAX))
+}
+
+/// Adds the chains with these names that are made on demand, and the chains that these lead to.
+fn add_chains(mut targets: Vec<Arc<str>>, static_rules: &StaticRules, chains: &mut Vec<ChainContent>) {
+    while let Some(target) = targets.pop() {
+        let Some(content) = (static_rules.on_demand)(&target) else { continue };
+        if chains.iter().all(|known| known.chain.name != target) {
+            targets.extend(content.targets().cloned());
+            chains.push(content);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Maps of numbered verdicts as they are read, perhaps changed by another program.
+
+use std::collections::BTreeSet;
+
+use nft::{DataType, Element, Elements, Set, Value, ValueType, Verdict};
+
+/// Whether a set can be a map of numbered verdicts.
+pub(super) fn can_be_verdict_map(set: &Set) -> bool {
+    let is_number = matches!(set.key.data_types()[..], [DataType::Integer]);
+    is_number && set.value == Some(ValueType::Verdict) && !set.flags.anonymous && !set.flags.dynamic
+}
+
+/// The verdicts of a map by number, as far as they are as this proxy writes them.
+pub(super) fn numbered_verdicts(elements: &[Element]) -> Vec<Option<&Verdict>> {
+    let mut verdicts = vec![None; elements.len()];
+    for element in elements {
+        if let Some((number, verdict)) = numbered_verdict(element)
+            && let Some(place) = verdicts.get_mut(number)
+        {
+            *place = Some(verdict);
+        }
+    }
+    verdicts
+}
+
+fn numbered_verdict(element: &Element) -> Option<(usize, &Verdict)> {
+    let Element { key, key_end: None, value: Value::Verdict(verdict), timeout: None, comment: None } = element else {
+        return None;
+    };
+    let number = u32::from_ne_bytes(key.as_slice().try_into().ok()?);
+    Some((usize::try_from(number).ok()?, verdict))
+}
+
+/// The elements of a map of numbered verdicts that are not as this proxy writes them: numbers from 0 up without a gap.
+pub(super) fn not_of_a_verdict_map(elements: &[Element]) -> Elements {
+    let mut keys: BTreeSet<&[u8]> = BTreeSet::new();
+    for element in elements {
+        match numbered_verdict(element) {
+            Some((number, _)) if number < elements.len() => {}
+            _ => drop(keys.insert(element.key.as_slice())),
+        }
+    }
+    let mut list = Elements::default();
+    for key in keys {
+        list.push_joined([key, &[]], None);
+    }
+    list
+}

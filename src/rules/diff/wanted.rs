@@ -1,0 +1,130 @@
+//! What a table should hold beside the elements of the fixed part: chains and sets, by name.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use foldhash::HashMap;
+use nft::{Chain, Element, RuleDump, Set, TableDump, Verdict};
+
+use super::plan::{Plan, SetChanges};
+use super::record::Record;
+use super::records::Records;
+use super::set_size;
+use super::verdicts::{can_be_verdict_map, not_of_a_verdict_map, numbered_verdicts};
+use crate::table::{ChainContent, StaticRules};
+
+/// All records together.
+pub(super) struct Wanted<'a> {
+    pub(super) static_rules: &'a StaticRules,
+    /// The records with sets or chains of their own, in the order of owners.
+    records: Vec<&'a Record>,
+    chains: HashMap<&'a str, &'a ChainContent>,
+    sets: HashMap<&'a str, &'a Set>,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn of<Owner: Clone + Eq + Hash + Ord>(records: &'a Records<Owner>) -> Self {
+        let static_rules = &records.static_rules;
+        let mut owners: Vec<(&Owner, &Record)> = records.wanted().filter(|(_, record)| record.has_own()).collect();
+        owners.sort_unstable_by(|a, b| a.0.cmp(b.0));
+        let records: Vec<&Record> = owners.into_iter().map(|(_, record)| record).collect();
+        let (mut chains, mut sets) = (HashMap::default(), HashMap::default());
+        for content in &static_rules.chains {
+            chains.insert(&*content.chain.name, content);
+        }
+        for set in &static_rules.sets {
+            sets.insert(&*set.name, &**set);
+        }
+        for record in &records {
+            for content in record.chains() {
+                chains.insert(&*content.chain.name, content);
+            }
+            for set in record.own_sets() {
+                sets.insert(&*set.name, &**set);
+            }
+        }
+        Self { static_rules, records, chains, sets }
+    }
+
+    /// Every chain, in a fixed order.
+    pub(super) fn chains(&self) -> impl Iterator<Item = &'a ChainContent> {
+        self.static_rules.chains.iter().chain(self.records.iter().flat_map(|record| record.chains()))
+    }
+
+    fn is_unwanted(&self, chain: &Chain) -> bool {
+        let name = &*chain.name;
+        chain.base.is_none() && !self.chains.contains_key(name) && (self.static_rules.on_demand)(name).is_none()
+    }
+
+    /// The chains of a table that no record and no program has, and that no element leads to on demand.
+    pub(super) fn unwanted_chains<'b>(
+        &'b self,
+        dump: &'b TableDump,
+    ) -> impl Iterator<Item = &'b (Chain, Vec<RuleDump>)> {
+        dump.chains.values().filter(|(chain, _)| self.is_unwanted(chain))
+    }
+
+    /// Whether a set that was read can stay. A set of an owner that is gone can be deleted; another kind of set under a wanted name cannot
+    /// be changed.
+    pub(super) fn fits_set(&self, present: &Set) -> bool {
+        match self.sets.get(&*present.name) {
+            Some(wanted) => set_size::is_same_kind(wanted, present),
+            None => present.flags.dynamic || can_be_verdict_map(present),
+        }
+    }
+
+    /// Whether a chain that was read can stay.
+    pub(super) fn fits_chain(&self, present: &Chain) -> bool {
+        match self.chains.get(&*present.name) {
+            Some(wanted) => wanted.chain == *present,
+            None => present.base.is_none(),
+        }
+    }
+
+    /// Empties chains and deletes sets that no record has. Notes the chains on demand that are there.
+    pub(super) fn remove_surplus(&self, plan: &mut Plan<'_>, dump: &TableDump) {
+        for (chain, rules) in dump.chains.values() {
+            if self.chains.contains_key(&*chain.name) {
+                continue;
+            }
+            if self.is_unwanted(chain) && !rules.is_empty() {
+                plan.empty_chain(&chain.name);
+            }
+            // A chain on demand that no element leads to now is kept, and used again when an element leads to it.
+            plan.target(&chain.name);
+        }
+        for (set, _) in dump.sets.values() {
+            if !self.sets.contains_key(&*set.name) {
+                plan.remove_set(Arc::new(set.clone()));
+            }
+        }
+    }
+
+    /// Adds the sets of owners that are missing, and makes the maps of numbered verdicts what they should be.
+    pub(super) fn own_sets(&self, plan: &mut Plan<'_>, dump: Option<&TableDump>) {
+        for record in &self.records {
+            for set in record.own_sets() {
+                if elements_of(dump, &set.name).is_none() {
+                    plan.add_set(Arc::clone(set));
+                }
+            }
+        }
+        for record in &self.records {
+            for verdict_map in record.verdict_maps() {
+                let elements = elements_of(dump, &verdict_map.set.name).unwrap_or_default();
+                for chain in verdict_map.verdicts.iter().filter_map(Verdict::chain) {
+                    plan.target(chain);
+                }
+                let foreign = SetChanges { delete: not_of_a_verdict_map(elements), ..SetChanges::default() };
+                plan.elements(&verdict_map.set, foreign);
+                plan.verdict_map(verdict_map, &numbered_verdicts(elements));
+            }
+        }
+    }
+}
+
+/// The elements of a set that was read; `None` when there is no such set.
+pub(super) fn elements_of<'a>(dump: Option<&'a TableDump>, set: &str) -> Option<&'a [Element]> {
+    let (_, elements) = dump?.sets.get(set)?;
+    Some(elements)
+}

@@ -1,0 +1,67 @@
+//! What stands in the tables of a node for a state of the cluster, and what to change when that state changes.
+//!
+//! ```text
+//! events ──► model ──► select ──────► ruleset ──────► table ──► diff ──► commands for the kernel
+//!            State     endpoints of   one folder a    records, old and new
+//!                      each frontend     layout
+//! ```
+//!
+//! Takes [`model::Event`]s, and gives commands of nf_tables as values. Pure: no I/O, no clock, no async, no root. Knows neither the
+//! types of Kubernetes nor how anything reaches the kernel.
+//!
+//! ```
+//! # use rules::diff::{Collect, Records};
+//! # use rules::model::{ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service};
+//! # use rules::model::{ServicePort, SlicePort, State, TrafficPolicy::Cluster, TriggerTime};
+//! # use rules::ruleset::{Balancing, Counters, Layout, Localhost, NodePorts, Settings};
+//! # let (name, protocol) = (ObjectName::new("shop", "web"), Protocol::Tcp);
+//! # let cluster_ips = ClusterIps { v4: Some([10, 96, 0, 1].into()), v6: None };
+//! # let endpoint = Endpoint { address: [10, 244, 0, 7].into(), conditions: Conditions::READY, node: None, hints: None };
+//! # let service = Service { name: name.clone(), created: 0, cluster_ips, external_ips: vec![], ignores_external_ips: false,
+//! #     load_balancer_ips: vec![], source_ranges: vec![], external_policy: Cluster, internal_policy: Cluster,
+//! #     affinity_seconds: None, scheduler: None, health_check_node_port: None,
+//! #     ports: vec![ServicePort { name: "http".into(), protocol, port: 80, node_port: None }] };
+//! # let slice = EndpointSlice { name: ObjectName::new("shop", "web-1"), service: name.clone(), family: Family::V4,
+//! #     ports: vec![SlicePort { name: "http".into(), protocol, port: 8080 }], endpoints: vec![endpoint],
+//! #     trigger: TriggerTime::default() };
+//! # let settings = Settings { family: Family::V4, masquerade_mark: 0x4000, masquerade_all: false, local_traffic: None,
+//! #     node_ports: NodePorts::Listed, drop_invalid: false, balancing: Balancing::default(), endpoint_maps: 1,
+//! #     localhost: Localhost::Ignored, counters: Counters::Off, owned: false };
+//! // A Service with cluster IP 10.96.0.1 and one endpoint, 10.244.0.7.
+//! let mut state = State::new("this-node");
+//! state.apply(Event::ServiceApplied(service));
+//! state.apply(Event::SliceApplied(slice));
+//!
+//! // The table is empty, so everything is a change.
+//! let layout = Layout::Maps;
+//! let mut records = Records::new(layout.static_rules(&settings));
+//! let selection = rules::select::select(&state, &name).expect("the Service exists");
+//! records.put(name, layout.service(&settings, &selection));
+//! let commands = records.comparison(None, Collect::Nothing);
+//!
+//! let text: Vec<String> = commands.iter().map(ToString::to_string).collect();
+//! let expected = [
+//!     r#"add element ip kube-proxy services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : goto lb-1 }"#,
+//!     "add element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 : 10.244.0.7 . 8080 }",
+//! ];
+//! for command in expected {
+//!     assert!(text.iter().any(|text| text == command), "{command} is not in {text:#?}");
+//! }
+//!
+//! // Once the kernel has carried the commands out, there is nothing left to do.
+//! records.committed(&commands, Some(None));
+//! assert!(records.changes(Collect::Nothing).is_empty());
+//! ```
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    any(test, feature = "testing"),
+    allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")
+)]
+
+pub mod conntrack;
+pub mod diff;
+pub mod model;
+pub mod ruleset;
+pub mod select;
+pub mod table;

@@ -1,0 +1,103 @@
+//! What is said of claims on frontends that lose.
+//!
+//! Takes nothing: values that [`Claims`](super::claims) gives and others put into words. Invariant: what is given of a frontend is bounded
+//! by the number of Services that was asked for, however many claim it.
+
+use std::fmt;
+
+use super::frontends::FrontendKind;
+use super::names::{Frontend, ObjectName};
+
+/// A claim of a Service on a frontend that it does not get.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Conflict {
+    /// The frontend that is claimed.
+    pub frontend: Frontend,
+    /// Why the loser does not get it.
+    pub winner: Winner,
+    /// The Service that does not get the traffic.
+    pub loser: ObjectName,
+    /// What the frontend is to the loser.
+    pub kind: FrontendKind,
+}
+
+/// What takes precedence over a claim.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Winner {
+    /// The claim of this Service, to which the frontend is this; the loser itself when two of its ports claim the frontend.
+    Service(ObjectName, FrontendKind),
+    /// It is an endpoint of the API server.
+    ApiServer,
+    /// No claim: the address is in a ServiceCIDR, and no Service has it as its cluster IP.
+    None,
+}
+
+/// The conflicts that arose at one frontend and stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contest {
+    /// The first of them, at least one, in the order in which the losers would get the frontend; one for each Service.
+    pub conflicts: Vec<Conflict>,
+    /// The number of claims that lose as well, arose with these, and are not among them.
+    pub more: usize,
+    /// The number of all claims on the frontend, whenever they arose and whether they lose or win.
+    pub claims: usize,
+}
+
+impl fmt::Display for Contest {
+    /// One sentence: who gets the frontend, why, and who does not.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { conflicts, more, claims } = self;
+        let Some(first) = conflicts.first() else { return Ok(()) };
+        if conflicts.len() + more == 1 {
+            return first.fmt(f);
+        }
+        write!(f, "{claims} Services claim {}; ", first.frontend)?;
+        match &first.winner {
+            Winner::Service(owner, theirs) => write!(f, "{owner} gets it, {}", Precedence(*theirs, first.kind))?,
+            Winner::ApiServer => write!(f, "none gets it as {}, because {IS_API_SERVER}", first.kind.one())?,
+            Winner::None => write!(f, "none gets it as {}, because {IS_RESERVED}", first.kind.one())?,
+        }
+        f.write_str("; those that do not get it: ")?;
+        for (index, conflict) in conflicts.iter().enumerate() {
+            write!(f, "{}{}", if index == 0 { "" } else { ", " }, conflict.loser)?;
+        }
+        if *more > 0 { write!(f, " and {more} more") } else { Ok(()) }
+    }
+}
+
+const IS_API_SERVER: &str = "it is an endpoint of the API server";
+const IS_RESERVED: &str = "the address is in a ServiceCIDR and is not its cluster IP";
+
+/// Why the first of two claims of these kinds counts.
+struct Precedence(FrontendKind, FrontendKind);
+
+impl fmt::Display for Precedence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(winner, loser) = self;
+        if winner == loser {
+            f.write_str("by age and then by name")
+        } else {
+            write!(f, "because {} comes before {}", winner.one(), loser.one())
+        }
+    }
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frontend, winner, loser, kind } = self;
+        let does_not_get = |f: &mut fmt::Formatter<'_>, reason: &str| {
+            write!(f, "Service {loser} does not get {frontend} as {}, because {reason}", kind.one())
+        };
+        match winner {
+            Winner::Service(owner, _) if owner == loser => {
+                write!(f, "two ports of Service {owner} claim {frontend}; the first of them gets it")
+            }
+            Winner::Service(owner, theirs) => {
+                let precedence = Precedence(*theirs, *kind);
+                write!(f, "Services {owner} and {loser} both claim {frontend}; {owner} gets it, {precedence}")
+            }
+            Winner::ApiServer => does_not_get(f, IS_API_SERVER),
+            Winner::None => does_not_get(f, IS_RESERVED),
+        }
+    }
+}

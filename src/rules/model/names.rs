@@ -1,0 +1,206 @@
+//! Names of Kubernetes objects and of what they expose.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+
+pub use foldhash::quality::RandomState;
+
+/// Namespace and name of a namespaced object; printed as `namespace/name`. Clones share the text.
+///
+/// The order is by namespace, then by name, in bytes: it decides between two Services of the same age that claim the same frontend.
+///
+/// The hash is computed once, because each change of an object looks its name up in many maps, and in a large cluster the text is
+/// in no cache. It is seeded at random for each process, so that no tenant can choose names with equal hashes.
+#[derive(Clone)]
+pub struct ObjectName {
+    hash: u64,
+    parts: Arc<NameParts>,
+}
+
+/// The parts of an [`ObjectName`], which are read through it.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameParts {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    /// A name from its two parts.
+    #[must_use]
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        let parts = NameParts { namespace: namespace.into(), name: name.into() };
+        Self { hash: SEED.hash_one(&parts), parts: Arc::new(parts) }
+    }
+}
+
+impl Deref for ObjectName {
+    type Target = NameParts;
+
+    fn deref(&self) -> &NameParts {
+        &self.parts
+    }
+}
+
+impl PartialEq for ObjectName {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && (Arc::ptr_eq(&self.parts, &other.parts) || self.parts == other.parts)
+    }
+}
+
+impl Eq for ObjectName {}
+
+impl Hash for ObjectName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl PartialOrd for ObjectName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.parts, &other.parts) { Ordering::Equal } else { self.parts.cmp(&other.parts) }
+    }
+}
+
+impl fmt::Debug for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// An IP family. The two never mix (D24): each has its own table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both families, IPv4 first.
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    #[must_use]
+    pub const fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    /// As in metrics labels and health bodies: `IPv4`, `IPv6`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// A transport protocol that Services may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP; handled like the others (D23).
+    Sctp,
+}
+
+impl Protocol {
+    /// All protocols.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// The IANA protocol number.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    /// As the API writes it: `TCP`, `UDP`, `SCTP`.
+    #[must_use]
+    pub const fn api_name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        })
+    }
+}
+
+/// Where traffic to a Service arrives: an address, or any node-port address of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Destination {
+    /// A cluster IP, external IP or load balancer IP.
+    Address(IpAddr),
+    /// The node-port addresses of a family.
+    NodePort(Family),
+}
+
+/// A frontend of a Service: what a client connects to. At most one service port owns a frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frontend {
+    /// Address or node port.
+    pub destination: Destination,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Destination port.
+    pub port: u16,
+}
+
+impl Frontend {
+    /// The family of the frontend.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        match self.destination {
+            Destination::Address(ip) => Family::of(ip),
+            Destination::NodePort(family) => family,
+        }
+    }
+}
+
+impl fmt::Display for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.destination {
+            Destination::Address(ip) => write!(f, "{} port {}/{}", ip, self.port, self.protocol),
+            Destination::NodePort(family) => write!(f, "{family} node port {}/{}", self.port, self.protocol),
+        }
+    }
+}

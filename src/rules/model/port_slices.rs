@@ -1,0 +1,57 @@
+//! Which slices serve each port of a Service.
+//!
+//! Takes the slices of a Service, gives for a service port and a family the slices with endpoints for it, and the port number on
+//! these. Both a Service and a slice may have thousands of ports, so the slices are not searched for each port.
+//!
+//! Invariant: what is given for a port is in the order in which the slices were.
+
+use super::endpoint::{EndpointSlice, SlicePort};
+use super::names::{Family, Protocol};
+use super::service::ServicePort;
+
+/// The slices of a Service by port.
+#[derive(Debug)]
+pub(crate) struct PortSlices<'a>(Vec<PortSlice<'a>>);
+
+/// A slice that has endpoints for a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortSlice<'a> {
+    /// The slice.
+    pub slice: &'a EndpointSlice,
+    /// The number of the port on the slice's endpoints.
+    pub port: u16,
+    key: Key<'a>,
+}
+
+/// What ties a port of a slice to one of the Service (B4).
+type Key<'a> = (Family, Protocol, &'a str);
+
+impl<'a> PortSlices<'a> {
+    /// Gathers the ports of these slices.
+    #[must_use]
+    pub(crate) fn of(slices: impl Iterator<Item = &'a EndpointSlice>) -> Self {
+        let mut gathered = Vec::new();
+        for slice in slices {
+            for SlicePort { name, protocol, port } in &slice.ports {
+                gathered.push(PortSlice { slice, port: *port, key: (slice.family, *protocol, name) });
+            }
+        }
+        gathered.sort_by_key(|one| one.key);
+        Self(gathered)
+    }
+
+    /// The slices that serve a port in a family.
+    #[must_use]
+    pub(crate) fn get(&self, port: &ServicePort, family: Family) -> &[PortSlice<'a>] {
+        let key: Key<'_> = (family, port.protocol, &port.name);
+        let start = self.0.partition_point(|one| one.key < key);
+        let end = start + self.0[start..].partition_point(|one| one.key == key);
+        &self.0[start..end]
+    }
+
+    /// Whether any slice has a port of this protocol.
+    #[must_use]
+    pub(crate) fn has(&self, protocol: Protocol) -> bool {
+        self.0.iter().any(|one| one.key.1 == protocol)
+    }
+}

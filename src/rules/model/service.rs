@@ -1,0 +1,98 @@
+//! A Service as the proxy sees it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::names::{Family, ObjectName, Protocol};
+
+/// A Service that this proxy handles.
+///
+/// Only Services that rules A1 to A3 let through exist here: headless ones, `ExternalName` ones and those handed to another
+/// proxy look deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Service {
+    /// Namespace and name.
+    pub name: ObjectName,
+    /// `metadata.creationTimestamp` in seconds since 1970; `i64::MAX` when absent. Of two claims of one kind on a frontend
+    /// the older one wins.
+    pub created: i64,
+    /// The cluster IP of each family that the Service has (A4). No cluster IP: the Service does not exist for that family.
+    pub cluster_ips: ClusterIps,
+    /// `spec.externalIPs`, parsed (A7).
+    pub external_ips: Vec<IpAddr>,
+    /// Whether it has external IPs that do not count, because feature gate AllowServiceExternalIPs is off.
+    pub ignores_external_ips: bool,
+    /// Load balancer IPs with `ipMode` VIP (A8).
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// `spec.loadBalancerSourceRanges`, parsed (A9).
+    pub source_ranges: Vec<IpNet>,
+    /// Effective external traffic policy (A12).
+    pub external_policy: TrafficPolicy,
+    /// Internal traffic policy; `Cluster` when unset (A12).
+    pub internal_policy: TrafficPolicy,
+    /// Session affinity time-out in seconds, when `sessionAffinity` is `ClientIP` (A11).
+    pub affinity_seconds: Option<u32>,
+    /// How endpoints are chosen, if the Service says so.
+    pub scheduler: Option<Scheduler>,
+    /// Effective health-check node port (A13).
+    pub health_check_node_port: Option<u16>,
+    /// The ports, in the object's order.
+    pub ports: Vec<ServicePort>,
+}
+
+/// The cluster IP of each family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ClusterIps {
+    /// IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6.
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl ClusterIps {
+    /// The address of a family.
+    #[must_use]
+    pub fn get(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.v4.map(IpAddr::V4),
+            Family::V6 => self.v6.map(IpAddr::V6),
+        }
+    }
+}
+
+/// Whether traffic may leave the node for its endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TrafficPolicy {
+    /// Any endpoint of the cluster.
+    #[default]
+    Cluster,
+    /// Endpoints on this node only.
+    Local,
+}
+
+/// How one of several endpoints is chosen for a new connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scheduler {
+    /// Each as likely as the others.
+    #[default]
+    Random,
+    /// By a hash of the client's address: the same one as long as the endpoints stay.
+    SourceHash,
+    /// The same, and when endpoints come or go, few clients are sent elsewhere.
+    Maglev,
+}
+
+/// One port of a Service. (namespace, name, port name, protocol) identifies it (A5).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ServicePort {
+    /// The port's name; empty when it has none.
+    pub name: Arc<str>,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Port on the Service's addresses.
+    pub port: u16,
+    /// Port on the node's addresses.
+    pub node_port: Option<u16>,
+}

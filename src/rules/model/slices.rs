@@ -1,0 +1,104 @@
+//! The slices of one Service.
+//!
+//! Takes and gives slices by name. Invariants: they are in order of name, each name once; to find, add or remove one costs at most the
+//! logarithm of their number. Most Services have one or two, which lie in a list without room to spare.
+
+use std::collections::BTreeMap;
+
+use super::endpoint::EndpointSlice;
+use super::names::ObjectName;
+
+/// Beyond so many a tree is faster than a list.
+const FEW: usize = 16;
+
+/// Slices in order of name.
+#[derive(Debug)]
+pub(super) enum Slices {
+    /// At most [`FEW`].
+    Few(Vec<EndpointSlice>),
+    /// Any number.
+    #[expect(clippy::box_collection, reason = "a Service with few takes no more memory than a list does")]
+    Many(Box<BTreeMap<ObjectName, EndpointSlice>>),
+}
+
+impl Default for Slices {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Slices {
+    pub(super) fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// All of them, in order of name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &EndpointSlice> {
+        let (few, many) = match self {
+            Self::Few(few) => (few.as_slice(), None),
+            Self::Many(many) => (&[][..], Some(many)),
+        };
+        few.iter().chain(many.into_iter().flat_map(|many| many.values()))
+    }
+
+    /// The slice of this name.
+    pub(super) fn get(&self, name: &ObjectName) -> Option<&EndpointSlice> {
+        match self {
+            Self::Few(few) => few.iter().find(|slice| slice.name == *name),
+            Self::Many(many) => many.get(name),
+        }
+    }
+
+    /// Adds a slice whose name is not there.
+    pub(super) fn insert(&mut self, slice: EndpointSlice) {
+        match self {
+            Self::Few(few) if few.len() < FEW => {
+                let place = few.partition_point(|other| other.name < slice.name);
+                few.reserve_exact(1);
+                few.insert(place, slice);
+            }
+            Self::Few(few) => {
+                let all = few.drain(..).chain([slice]).map(|slice| (slice.name.clone(), slice));
+                *self = Self::Many(Box::new(all.collect()));
+            }
+            Self::Many(many) => {
+                many.insert(slice.name.clone(), slice);
+            }
+        }
+    }
+
+    /// Takes the slice of this name away, if it is there.
+    pub(super) fn remove(&mut self, name: &ObjectName) -> Option<EndpointSlice> {
+        match self {
+            Self::Few(few) => few.iter().position(|slice| slice.name == *name).map(|place| few.remove(place)),
+            Self::Many(many) => many.remove(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::testing::{name, slice};
+
+    #[test]
+    fn they_are_in_order_of_name_whether_few_or_many() {
+        let names: Vec<String> = (0..3 * FEW).map(|n| format!("ns/slice-{n:02}")).collect();
+        let mut slices = Slices::default();
+        for (place, slice_name) in names.iter().rev().enumerate() {
+            slices.insert(slice(slice_name, "ns/web", &[], &[]));
+            let listed: Vec<String> = slices.iter().map(|slice| slice.name.to_string()).collect();
+            assert_eq!(listed, names[names.len() - 1 - place..]);
+            assert!(slices.get(&name(slice_name)).is_some_and(|slice| slice.name == name(slice_name)));
+        }
+        assert!(matches!(slices, Slices::Many(_)));
+        for (place, slice_name) in names.iter().enumerate() {
+            assert!(!slices.is_empty());
+            slices.remove(&name(slice_name));
+            slices.remove(&name("ns/unknown"));
+            assert!(slices.get(&name(slice_name)).is_none());
+            assert_eq!(slices.iter().count(), names.len() - 1 - place);
+        }
+        assert!(slices.is_empty());
+    }
+}

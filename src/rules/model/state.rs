@@ -1,0 +1,371 @@
+//! The state of the cluster: takes [`Event`]s, keeps the last content of each object, and gives what each event changed and what became dirty.
+//!
+//! Invariants: everything but the dirty set and the pending conflicts is a function of the last content of each object;
+//! an event that leaves its object equal dirties nothing; what `select` gives for a Service changes only if that
+//! Service became dirty.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use foldhash::HashMap;
+use ipnet::IpNet;
+
+use super::change::Change;
+use super::claims::Claims;
+use super::conflicts::Contest;
+use super::endpoint::EndpointSlice;
+use super::event::Event;
+use super::names::{Destination, Frontend, ObjectName, Protocol};
+use super::node::Node;
+use super::service::Service;
+use super::slices::Slices;
+
+/// What changed since the last [`State::take_dirty`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dirty {
+    /// Services to select again, each once, in the order in which they became dirty: a list of all objects is gone through in its own
+    /// order then, which is the one in which they lie in memory. A Service that is gone, or not known yet, may be among them.
+    pub services: Vec<ObjectName>,
+    /// Some fact of this node changed.
+    pub node: bool,
+    /// Some ServiceCIDR changed.
+    pub service_cidrs: bool,
+}
+
+impl Dirty {
+    /// Whether nothing changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// All that is known of the cluster.
+#[derive(Debug)]
+pub struct State {
+    node_name: Arc<str>,
+    /// By name, Services and those that only slices name (B13).
+    known: HashMap<ObjectName, Known>,
+    service_count: usize,
+    /// The Service under which each slice is kept.
+    slice_services: HashMap<ObjectName, ObjectName>,
+    node: Option<Node>,
+    service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
+    /// The Service of the API server itself.
+    kubernetes: ObjectName,
+    /// Where this process reaches the API server.
+    api_server: Vec<SocketAddr>,
+    claims: Claims,
+    /// Frontends of a Service beyond which it claims none at all.
+    frontend_limit: u64,
+    complete: bool,
+    dirty: Dirty,
+    /// The number of calls of [`State::take_dirty`], from 1.
+    round: u32,
+    /// Whether something has become unknown since the last one.
+    has_gone: bool,
+}
+
+/// What is known under the name of a Service. One that became empty is kept until its name is taken as dirty.
+#[derive(Debug, Default)]
+struct Known {
+    /// Apart, so that the map is small and grows soon.
+    service: Option<Box<Service>>,
+    slices: Slices,
+    /// The round in which it became dirty last.
+    dirty_in: u32,
+}
+
+impl Known {
+    fn is_empty(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty()
+    }
+}
+
+impl State {
+    /// The state of an unknown cluster, as seen from the node of this name.
+    #[must_use]
+    pub fn new(node_name: &str) -> Self {
+        Self {
+            node_name: node_name.into(),
+            known: HashMap::default(),
+            service_count: 0,
+            slice_services: HashMap::default(),
+            node: None,
+            service_cidrs: BTreeMap::new(),
+            kubernetes: ObjectName::new("default", "kubernetes"),
+            api_server: Vec::new(),
+            claims: Claims::default(),
+            frontend_limit: u64::MAX,
+            complete: false,
+            dirty: Dirty::default(),
+            round: 1,
+            has_gone: false,
+        }
+    }
+
+    /// Has Services with more frontends than this claim none: an object of some 100 KB can stand for millions of frontends, as each of its
+    /// ports is on each of its addresses.
+    #[must_use]
+    pub fn with_frontend_limit(self, frontend_limit: u64) -> Self {
+        Self { frontend_limit, ..self }
+    }
+
+    /// Takes in one event. Gives what it changed, if it changed anything.
+    pub fn apply(&mut self, event: Event) -> Option<Change> {
+        let is_changed = match event {
+            Event::ServiceApplied(service) => return self.set_service(service.name.clone(), Some(service)),
+            Event::ServiceDeleted(name) => return self.set_service(name, None),
+            Event::SliceApplied(slice) => return self.set_slice(slice.name.clone(), Some(slice)),
+            Event::SliceDeleted(name) => return self.set_slice(name, None),
+            Event::NodeApplied(node) => self.set_node(node),
+            // The node stays as it was last seen (L6).
+            Event::NodeDeleted(_) => false,
+            Event::ServiceCidrApplied(name, ranges) => self.set_service_cidr(name, Some(ranges)),
+            Event::ServiceCidrDeleted(name) => self.set_service_cidr(name, None),
+            Event::ApiServerAt(addresses) => self.set_api_server(addresses),
+            Event::InitialListDone => !std::mem::replace(&mut self.complete, true),
+        };
+        is_changed.then_some(Change::Other)
+    }
+
+    /// What became dirty since the last call.
+    pub fn take_dirty(&mut self) -> Dirty {
+        let dirty = std::mem::take(&mut self.dirty);
+        // A name of an earlier round is dirty again in this one. After 2^32 rounds one might not be; that is 130 years of syncs.
+        self.round = self.round.wrapping_add(1);
+        if std::mem::take(&mut self.has_gone) {
+            for name in &dirty.services {
+                if self.known.get(name).is_some_and(Known::is_empty) {
+                    self.known.remove(name);
+                }
+            }
+        }
+        dirty
+    }
+
+    /// Whether anything became dirty since the last [`State::take_dirty`].
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// The contested frontends at which conflicts arose since the last call that still stand, each once, in order, with at most `most`
+    /// of these conflicts.
+    pub fn take_conflicts(&mut self, most: usize) -> Vec<Contest> {
+        self.claims.take_conflicts(most)
+    }
+
+    /// The number of claims on frontends that their Services do not get.
+    #[must_use]
+    pub const fn lost_claims(&self) -> usize {
+        self.claims.lost()
+    }
+
+    /// Whether everything that existed at the start has been seen (G1, C10).
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// A Service by name.
+    #[must_use]
+    pub fn service(&self, name: &ObjectName) -> Option<&Service> {
+        self.known.get(name)?.service.as_deref()
+    }
+
+    /// All Services, in order of name.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        let mut services: Vec<&Service> = self.services_unordered().collect();
+        services.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        services.into_iter()
+    }
+
+    /// The Services in no order, which spares the sorting of very many.
+    pub fn services_unordered(&self) -> impl Iterator<Item = &Service> {
+        self.known.values().filter_map(|known| known.service.as_deref())
+    }
+
+    /// The number of Services.
+    #[must_use]
+    pub fn service_count(&self) -> usize {
+        self.service_count
+    }
+
+    /// The slices of a Service, known or not (B13), in order of slice name.
+    pub fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
+        self.known.get(service).into_iter().flat_map(|known| known.slices.iter())
+    }
+
+    /// A slice by name.
+    #[must_use]
+    pub fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
+        let service = self.slice_services.get(name)?;
+        self.known.get(service)?.slices.get(name)
+    }
+
+    /// This node as last seen; `None` until it was.
+    #[must_use]
+    pub const fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// The name of this node (M1).
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    /// The ranges of all ServiceCIDRs without host bits, sorted, each once. They may overlap.
+    #[must_use]
+    pub fn service_cidrs(&self) -> Vec<IpNet> {
+        let ranges: BTreeSet<IpNet> = self.service_cidrs.values().flatten().map(IpNet::trunc).collect();
+        ranges.into_iter().collect()
+    }
+
+    /// Whether a Service's port, given by its index in [`Service::ports`], owns a frontend.
+    ///
+    /// Of all that claim the frontend, the one to which it is the first of [`FrontendKind`](super::FrontendKind) owns it, then the oldest
+    /// Service, then the one with the smallest name, then the first port. An external IP owns no endpoint of the API server, and no
+    /// address of a ServiceCIDR.
+    #[must_use]
+    pub(crate) fn owns(&self, service: &ObjectName, port_index: usize, frontend: &Frontend) -> bool {
+        self.claims.owns(service, port_index, frontend)
+    }
+
+    fn set_service(&mut self, name: ObjectName, new: Option<Service>) -> Option<Change> {
+        let old = self.known.get(&name).and_then(|known| known.service.as_deref());
+        if old == new.as_ref() {
+            return None;
+        }
+        self.service_count = self.service_count + usize::from(new.is_some()) - usize::from(old.is_some());
+        let limit = self.frontend_limit;
+        let claims = |service: &&Service| u64::try_from(service.frontend_count()).is_ok_and(|count| count <= limit);
+        let others = self.claims.replace(old.filter(claims), new.as_ref().filter(claims));
+        let before = self.change(name.clone(), |known| std::mem::replace(&mut known.service, new.map(Box::new)));
+        self.set_dirty(others);
+        Some(Change::Service { name, before })
+    }
+
+    /// Changes what is known under the name of a Service, and notes it as dirty.
+    fn change<T>(&mut self, name: ObjectName, change: impl FnOnce(&mut Known) -> T) -> T {
+        let (known, name) = match self.known.entry(name) {
+            Entry::Occupied(known) => {
+                let name = (known.get().dirty_in != self.round).then(|| known.key().clone());
+                (known.into_mut(), name)
+            }
+            Entry::Vacant(place) => {
+                let name = place.key().clone();
+                (place.insert(Known::default()), Some(name))
+            }
+        };
+        let result = change(known);
+        known.dirty_in = self.round;
+        self.has_gone |= known.is_empty();
+        self.dirty.services.extend(name);
+        result
+    }
+
+    /// Notes Services as dirty.
+    fn set_dirty(&mut self, services: impl IntoIterator<Item = ObjectName>) {
+        services.into_iter().for_each(|name| self.change(name, |_| ()));
+    }
+
+    fn set_slice(&mut self, name: ObjectName, new: Option<EndpointSlice>) -> Option<Change> {
+        let old = self.slice(&name);
+        if old == new.as_ref() {
+            return None;
+        }
+        let of_api_server = |slice: Option<&EndpointSlice>| {
+            slice
+                .filter(|slice| slice.service == self.kubernetes)
+                .map_or_else(Vec::new, |slice| slice.addressed().collect())
+        };
+        let (gone, came): (Vec<Frontend>, Vec<Frontend>) = (of_api_server(old), of_api_server(new.as_ref()));
+        let before = if old.is_some() { self.remove_slice(&name) } else { None };
+        if let Some(slice) = new {
+            self.insert_slice(slice);
+        }
+        self.change_api_server(gone, came);
+        Some(Change::Slice { name, before })
+    }
+
+    fn set_api_server(&mut self, addresses: Vec<SocketAddr>) -> bool {
+        if self.api_server == addresses {
+            return false;
+        }
+        let frontend = |address: &SocketAddr| Frontend {
+            destination: Destination::Address(address.ip().to_canonical()),
+            protocol: Protocol::Tcp,
+            port: address.port(),
+        };
+        let came = addresses.iter().map(frontend).collect();
+        let gone = std::mem::replace(&mut self.api_server, addresses).iter().map(frontend).collect();
+        self.change_api_server(gone, came);
+        true
+    }
+
+    /// The frontends that lead to the API server are those of its Service's endpoints, and those by which this process reaches it.
+    fn change_api_server(&mut self, gone: Vec<Frontend>, came: Vec<Frontend>) {
+        if !gone.is_empty() || !came.is_empty() {
+            let others = self.claims.change_api_server(&self.kubernetes, gone.into_iter(), came.into_iter());
+            self.set_dirty(others);
+        }
+    }
+
+    fn remove_slice(&mut self, name: &ObjectName) -> Option<EndpointSlice> {
+        let service = self.slice_services.remove(name)?;
+        self.change(service, |known| known.slices.remove(name))
+    }
+
+    fn insert_slice(&mut self, slice: EndpointSlice) {
+        self.slice_services.insert(slice.name.clone(), slice.service.clone());
+        self.change(slice.service.clone(), |known| known.slices.insert(slice));
+    }
+
+    fn set_node(&mut self, node: Node) -> bool {
+        if node.name != self.node_name || self.node.as_ref() == Some(&node) {
+            return false;
+        }
+        let old = self.node.as_ref();
+        let zone_changed = old.and_then(|old| old.zone.as_ref()) != node.zone.as_ref();
+        let ips_changed = old.is_none_or(|old| old.ips != node.ips);
+        self.node = Some(node);
+        self.dirty.node = true;
+        if zone_changed {
+            // Zone hints mean something else now (C9).
+            self.set_dirty_where(|known| !known.slices.is_empty());
+        }
+        if ips_changed {
+            // A source range may hold the node's address now, or no longer (D18).
+            self.set_dirty_where(|known| {
+                known.service.as_ref().is_some_and(|service| !service.source_ranges.is_empty())
+            });
+        }
+        true
+    }
+
+    /// Notes all Services as dirty of which this is known.
+    fn set_dirty_where(&mut self, is_meant: impl Fn(&Known) -> bool) {
+        let names = self.known.iter().filter(|(_, known)| is_meant(known)).map(|(name, _)| name.clone());
+        let names: Vec<ObjectName> = names.collect();
+        self.set_dirty(names);
+    }
+
+    fn set_service_cidr(&mut self, name: Arc<str>, new: Option<Vec<IpNet>>) -> bool {
+        if self.service_cidrs.get(&name) == new.as_ref() {
+            return false;
+        }
+        let came = new.clone().unwrap_or_default();
+        let gone = match new {
+            Some(new) => self.service_cidrs.insert(name, new),
+            None => self.service_cidrs.remove(&name),
+        };
+        self.dirty.service_cidrs = true;
+        let others = self.claims.change_service_cidrs(&gone.unwrap_or_default(), &came);
+        self.set_dirty(others);
+        true
+    }
+}

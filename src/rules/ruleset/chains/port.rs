@@ -1,0 +1,358 @@
+//! A service port as chains, maps and elements.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::HashSet;
+use ipnet::IpNet;
+use nft::{Data, Element, Field, Operand, Rule, Set, SetFlags, Statement, Types, Value, ValueType, Verdict};
+
+use super::hash;
+use super::static_rules::{FROM_HOST, from_local_pod, masqueraded_in_cluster, rule};
+use crate::model::{Destination, FrontendKind};
+use crate::ruleset::balancing::{self, Balancing};
+use crate::ruleset::endpoints::{self, Affinity, Balancer, Pick, key};
+use crate::ruleset::kinds::ChainKind;
+use crate::ruleset::names::{FrontendType, List, chain, set};
+use crate::ruleset::shared::{Fields, comment, commented, goto, is_protocol, jump, regular};
+use crate::ruleset::{Settings, notes};
+use crate::select::size::PortSize;
+use crate::select::{Action, FrontendSelection, PortSelection};
+use crate::table::{DynamicSet, ServiceObjects, VerdictMap};
+
+/// The weight of the objects of a service port, in elements. Measured: 10,000 chains take at least as long as some 100,000 elements.
+///
+/// The time for sets grows with the square of their number, so that their weight is about right for the largest Service that the usual limit
+/// admits.
+pub(in crate::ruleset) fn weight(balancing: Balancing, size: &PortSize, endpoint_chains: bool) -> u64 {
+    const CHAIN: u64 = 10;
+    const SET: u64 = 50;
+    // KUBE-SVC-H, KUBE-SVL-H, KUBE-EXT-H, KUBE-FW-H, and the maps of verdicts of the first two.
+    let of_port = 4 * CHAIN + if endpoint_chains { 2 * SET } else { 0 };
+    let of_endpoint = match endpoint_chains {
+        true => CHAIN + if size.affinity { SET } else { 0 },
+        false => 0,
+    };
+    endpoints::weight(balancing, size)
+        .saturating_add(of_port)
+        .saturating_add(size.endpoints.saturating_mul(of_endpoint))
+}
+
+/// A chain of a service port that frontends and other chains lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    /// `KUBE-SVC-H`: the cluster list.
+    Cluster,
+    /// `KUBE-SVL-H`: the local list.
+    Local,
+    /// `KUBE-EXT-H`: external traffic; marks and goes to the cluster list (D5), or chooses the list by origin (D6).
+    External { by_origin: bool },
+}
+
+/// Writes what stands for a service port into the objects.
+pub(super) fn write(settings: &Settings, port: &PortSelection, endpoint_chains: bool, objects: &mut ServiceObjects) {
+    let hash = hash::of_port(&port.label, port.protocol);
+    let fields = Fields::of(settings.family);
+    endpoints::of_port(port, objects);
+    let has_table = List::BOTH.iter().any(|list| {
+        matches!(endpoints::balancer(settings, port, FrontendType::Address, *list).pick, Pick::Table { .. })
+    });
+    let endpoint_chains = endpoint_chains && !has_table;
+    let affinity = if endpoint_chains { None } else { Affinity::of(port) };
+    if let Some(affinity) = &affinity {
+        affinity.write_shared(objects);
+    }
+    let (comment, written) = (comment(&port.label), HashSet::default());
+    let mut writer = Writer { settings, fields, port, hash, endpoint_chains, affinity, comment, written, objects };
+    port.frontends.iter().for_each(|frontend| writer.frontend(frontend));
+}
+
+struct Writer<'a> {
+    settings: &'a Settings,
+    fields: Fields,
+    port: &'a PortSelection,
+    hash: String,
+    /// Whether each endpoint has a chain.
+    endpoint_chains: bool,
+    /// Session affinity without chains of endpoints.
+    affinity: Option<Affinity<'a>>,
+    comment: Arc<str>,
+    /// The names of the chains that are in the objects already; no other port has them.
+    written: HashSet<Arc<str>>,
+    objects: &'a mut ServiceObjects,
+}
+
+impl Writer<'_> {
+    fn frontend(&mut self, selection: &FrontendSelection) {
+        let target = match selection.action {
+            Action::Cluster { masquerade: false } => Target::Cluster,
+            Action::Cluster { masquerade: true } => Target::External { by_origin: false },
+            Action::Local => Target::Local,
+            Action::ByOrigin => Target::External { by_origin: true },
+            Action::Drop => return self.dispatch(selection, Verdict::Drop),
+            Action::Reject => return self.reject(selection),
+        };
+        self.target(target);
+        self.endpoints(selection);
+        let verdict = match &selection.sources {
+            Some(sources) => self.firewall(Some(target), sources),
+            None => Verdict::Goto(self.name(target)),
+        };
+        self.dispatch(selection, verdict);
+    }
+
+    /// Adds the endpoints that packets of a frontend may go to, and what session affinity needs to remember its clients.
+    fn endpoints(&mut self, selection: &FrontendSelection) {
+        if self.endpoint_chains {
+            return self.first_endpoint(selection);
+        }
+        for list in List::BOTH.into_iter().filter(|list| list.is_used_by(&selection.action)) {
+            if !list.of(self.port).is_empty() {
+                let balancer = self.balancer(FrontendType::of(&selection.frontend), list);
+                endpoints::fill(self.objects, self.port, &selection.frontend, balancer);
+            }
+        }
+        if let Some(affinity) = &self.affinity {
+            affinity.learn_from(&selection.frontend, &notes::on_frontend(&self.port.label, selection), self.objects);
+        }
+    }
+
+    /// Adds the endpoint for a packet of a frontend that meets a change; of policy Local one on this node, if there is any.
+    fn first_endpoint(&mut self, selection: &FrontendSelection) {
+        let lists = [List::Local, List::Cluster].into_iter().filter(|list| list.is_used_by(&selection.action));
+        let map = match FrontendType::of(&selection.frontend) {
+            FrontendType::Address => set::FALLBACK,
+            FrontendType::NodePort => set::NODEPORT_FALLBACK,
+        };
+        let first = lists.flat_map(|list| list.of(self.port)).next();
+        self.objects.extend(map, first.map(|first| endpoints::only(&selection.frontend, first)));
+    }
+
+    fn balancer(&self, frontend_type: FrontendType, list: List) -> Balancer {
+        endpoints::balancer(self.settings, self.port, frontend_type, list)
+    }
+
+    /// Adds the verdict for packets of a frontend to the map of its kind of frontend.
+    fn dispatch(&mut self, selection: &FrontendSelection, verdict: Verdict) {
+        let map = match selection.frontend.destination {
+            Destination::Address(_) => set::CHAINS_SERVICES,
+            Destination::NodePort(_) => set::CHAINS_NODEPORTS,
+        };
+        self.element(map, selection, verdict);
+    }
+
+    /// Without endpoints: filter chains reject what was not translated (D2, D3). Sources that may not connect are dropped before that.
+    fn reject(&mut self, selection: &FrontendSelection) {
+        if let Some(sources) = &selection.sources {
+            let verdict = self.firewall(None, sources);
+            self.dispatch(selection, verdict);
+        }
+        let map = match selection.kind {
+            FrontendKind::ClusterIp => set::NO_ENDPOINTS,
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancerIp => set::NO_ENDPOINTS_EXTERNAL,
+            FrontendKind::NodePort => set::NO_ENDPOINTS_NODEPORTS,
+        };
+        self.element(map, selection, Verdict::Goto(chain::REJECT.into()));
+    }
+
+    fn element(&mut self, map: &'static str, selection: &FrontendSelection, verdict: Verdict) {
+        let mut element = Element::mapping(key(&selection.frontend), Value::Verdict(verdict));
+        element.comment = Some(notes::on_frontend(&self.port.label, selection));
+        self.objects.extend(map, [element]);
+    }
+
+    fn name(&self, target: Target) -> Arc<str> {
+        let kind = match target {
+            Target::Cluster => ChainKind::ServicePort(List::Cluster),
+            Target::Local => ChainKind::ServicePort(List::Local),
+            Target::External { .. } => ChainKind::External,
+        };
+        format!("{kind}{}", self.hash).into()
+    }
+
+    fn rule(&self, statements: impl Into<Vec<Statement>>) -> Rule {
+        rule(statements, &self.comment)
+    }
+
+    /// Adds a chain unless another frontend brought it already; gives whether it is new.
+    fn chain(&mut self, name: &Arc<str>, text: &str, rules: impl FnOnce(&Self) -> Vec<Rule>) -> bool {
+        let is_new = self.written.insert(Arc::clone(name));
+        if is_new {
+            let rules = rules(self);
+            self.objects.chains.push(regular(name, text, rules));
+        }
+        is_new
+    }
+
+    /// Adds the chain that a frontend needs, and those that it leads to.
+    fn target(&mut self, target: Target) {
+        let name = self.name(target);
+        match target {
+            Target::Cluster => self.choose(&name, List::Cluster),
+            Target::Local => self.choose(&name, List::Local),
+            Target::External { by_origin: false } => {
+                self.target(Target::Cluster);
+                self.chain(&name, &self.port.label, |writer| {
+                    let to_cluster = writer.goto(Target::Cluster);
+                    vec![writer.rule([jump(chain::MARK_MASQ)]), writer.rule([to_cluster])]
+                });
+            }
+            Target::External { by_origin: true } => {
+                self.target(Target::Cluster);
+                if !self.port.local.is_empty() {
+                    self.target(Target::Local);
+                }
+                self.chain(&name, &self.port.label, Self::by_origin);
+            }
+        }
+    }
+
+    fn goto(&self, target: Target) -> Statement {
+        goto(&self.name(target))
+    }
+
+    /// External policy Local: pods and this host use all endpoints, other clients the local ones or none (D3, D6, D7).
+    fn by_origin(&self) -> Vec<Rule> {
+        let to_cluster = || self.goto(Target::Cluster);
+        let mut rules = Vec::new();
+        rules.extend(from_local_pod(self.settings).map(|from_pod| self.rule([from_pod, to_cluster()])));
+        rules.push(self.rule([FROM_HOST, jump(chain::MARK_MASQ)]));
+        rules.push(self.rule([FROM_HOST, to_cluster()]));
+        rules.push(if self.port.local.is_empty() {
+            self.rule([Statement::Counter, Statement::Verdict(Verdict::Drop)])
+        } else {
+            self.rule([self.goto(Target::Local)])
+        });
+        rules
+    }
+
+    /// The chain that lets allowed sources go on (D17), to the rejecting filter chains if there is no target.
+    fn firewall(&mut self, target: Option<Target>, sources: &[IpNet]) -> Verdict {
+        // An address may be both a cluster IP and a load balancer IP; what it is first decides where it leads.
+        let is_internal = matches!(target, Some(Target::Cluster | Target::Local));
+        let name: Arc<str> = format!("{}{}", ChainKind::SourceRanges { is_internal }, self.hash).into();
+        self.chain(&name, &self.port.label, |writer| {
+            let go_on = || match target {
+                Some(target) => writer.goto(target),
+                None => Statement::Verdict(Verdict::Return),
+            };
+            let from = |range: &IpNet| {
+                let operand = Operand::InPrefix(range.network(), range.prefix_len());
+                writer.rule([Statement::Match(vec![writer.fields.source], operand), go_on()])
+            };
+            let others = writer.rule([Statement::Counter, goto(chain::FIREWALL)]);
+            sources.iter().map(from).chain([others]).collect()
+        });
+        Verdict::Goto(name)
+    }
+
+    /// Adds the chain that chooses an endpoint of a list: the one that is remembered for the client, else the one that the scheduler gives.
+    fn choose(&mut self, name: &Arc<str>, list: List) {
+        if self.written.contains(name) {
+            return;
+        }
+        let mut rules = Vec::new();
+        let mark = masqueraded_in_cluster(self.settings);
+        rules.extend(mark.map(|matched| self.rule([matched, vec![jump(chain::MARK_MASQ)]].concat())));
+        rules.extend(if self.endpoint_chains { self.among_chains(name, list) } else { self.among_elements(list) });
+        self.chain(name, &self.port.label, |_| rules);
+    }
+
+    /// The rules that choose among endpoints that are elements.
+    fn among_elements(&self, list: List) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        let remembered = self.affinity.iter().flat_map(|affinity| affinity.remembered(list));
+        rules.extend(remembered.map(|statements| self.rule(statements)));
+        let frontend_of = |frontend_type| {
+            let of_list = self.port.frontends.iter().filter(|selection| list.is_used_by(&selection.action));
+            of_list.map(|selection| &selection.frontend).find(|frontend| FrontendType::of(frontend) == frontend_type)
+        };
+        // Only packets to this node port may be looked up as such: another Service may have the number of a packet to an address.
+        rules.extend(frontend_of(FrontendType::NodePort).map(|frontend| {
+            let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(frontend.port)));
+            self.rule([is_node_port, self.pick(FrontendType::NodePort, list)])
+        }));
+        rules.extend(frontend_of(FrontendType::Address).map(|_| self.rule([self.pick(FrontendType::Address, list)])));
+        rules
+    }
+
+    /// The chain that picks an endpoint, which all service ports with as many endpoints share. A rule of its own for each service port
+    /// that looks the endpoint up would make the kernel compare each element with each of these rules (`nft_add_set_elem`).
+    fn pick(&self, frontend_type: FrontendType, list: List) -> Statement {
+        Statement::Verdict(self.balancer(frontend_type, list).goto())
+    }
+
+    /// The rules that choose among the chains of endpoints; adds these, and the map of verdicts that leads to them. A lone endpoint needs
+    /// no map.
+    fn among_chains(&mut self, map: &Arc<str>, list: List) -> Vec<Rule> {
+        let endpoints = list.of(self.port);
+        let names: Vec<Arc<str>> = endpoints.iter().map(|endpoint| self.endpoint_name(*endpoint)).collect();
+        let mut rules = Vec::new();
+        if self.port.affinity_seconds.is_some() {
+            let remembered = |name: &Arc<str>| {
+                let is_known = Operand::InSet(Arc::clone(name));
+                self.rule([Statement::Match(vec![self.fields.source], is_known), goto(name)])
+            };
+            rules.extend(names.iter().map(remembered));
+        }
+        match (u32::try_from(names.len()), &names[..]) {
+            (Ok(count @ 2..), _) => {
+                let (number, is_fixed) = match self.balancer(FrontendType::Address, list).pick {
+                    Pick::Hash { with_port, .. } => {
+                        (balancing::hash(self.settings.family, with_port, 0, count, 0), true)
+                    }
+                    Pick::Random(_) | Pick::Table { .. } => (Field::NumgenRandom(count), false),
+                };
+                rules.push(self.rule([Statement::Vmap(vec![number], Arc::clone(map))]));
+                let types = Types::Of(vec![endpoints::SLOT_TYPE]);
+                let set = commented(Set::map(map, types, ValueType::Verdict), &self.comment);
+                let verdicts = names.iter().map(|name| Verdict::Goto(Arc::clone(name))).collect();
+                self.objects.verdict_maps.push(VerdictMap { set: Arc::new(set), verdicts, is_fixed });
+            }
+            (_, [only]) => rules.push(self.rule([goto(only)])),
+            _ => {}
+        }
+        let local: HashSet<SocketAddr> = self.port.hairpin.iter().copied().collect();
+        for (endpoint, name) in endpoints.iter().zip(&names) {
+            self.endpoint(*endpoint, name, local.contains(endpoint));
+        }
+        rules
+    }
+
+    fn endpoint_name(&self, endpoint: SocketAddr) -> Arc<str> {
+        let hash = hash::of_endpoint(&self.port.label, self.port.protocol, endpoint);
+        format!("{}{hash}", ChainKind::Endpoint).into()
+    }
+
+    /// Adds the chain of an endpoint, and the set of its clients when these are remembered.
+    fn endpoint(&mut self, endpoint: SocketAddr, name: &Arc<str>, is_local: bool) {
+        let text = format!("{} -> {endpoint}", self.port.label);
+        let is_new = self.chain(name, &text, |writer| writer.endpoint_rules(endpoint, name, is_local));
+        if is_new && self.port.affinity_seconds.is_some() {
+            let mut clients = Set::new(name, Types::Named(vec![self.fields.address]));
+            clients.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
+            clients.size = Some(endpoints::MAX_CLIENTS);
+            let set = Arc::new(commented(clients, &self.comment));
+            self.objects.dynamic_sets.push(DynamicSet { set, allowed: None });
+        }
+    }
+
+    fn endpoint_rules(&self, endpoint: SocketAddr, name: &Arc<str>, is_local: bool) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        if is_local {
+            // A pod that reaches itself has to be masqueraded, or it would answer itself directly (D10).
+            let itself = Statement::Match(vec![self.fields.source], Operand::Is(Data::from(endpoint.ip())));
+            rules.push(self.rule([itself, jump(chain::MARK_MASQ)]));
+        }
+        // A rule of its own: it ends early when the set is full, and the packet has to go on.
+        rules.extend(self.port.affinity_seconds.map(|seconds| {
+            let timeout = Some(Duration::from_secs(u64::from(seconds)));
+            let (set, key) = (Arc::clone(name), vec![self.fields.source]);
+            self.rule([Statement::Update { set, key, value: Vec::new(), timeout }])
+        }));
+        // nft loads a translation of ports only behind a match of the protocol.
+        rules.push(self.rule([is_protocol(self.port.protocol), Statement::Counter, Statement::Dnat(endpoint)]));
+        rules
+    }
+}

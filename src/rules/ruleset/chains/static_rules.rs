@@ -1,0 +1,268 @@
+//! The fixed part of a table: what stays the same whatever Services there are.
+
+use std::sync::Arc;
+
+use nft::expr::FibAddress;
+use nft::statement::CtBit;
+use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Types, ValueType, Verdict};
+
+use crate::model::Family;
+use crate::ruleset::counters::{self, Counters};
+use crate::ruleset::endpoints::{self, Balancer};
+use crate::ruleset::kinds::SetKind;
+use crate::ruleset::names::{self, FrontendType, chain, set};
+use crate::ruleset::shared::{
+    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
+    to_node_port_address,
+};
+use crate::ruleset::{LocalTraffic, Settings, localhost, notes};
+use crate::table::{ChainContent, StaticRules};
+
+/// The fixed part of a table.
+pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
+    let name = TableName::new(settings.family.into(), names::TABLE);
+    StaticRules {
+        table: Table { name, comment: Some("rules for kube-proxy".into()) },
+        owned: settings.owned,
+        sets: sets(settings).into_iter().map(Arc::new).collect(),
+        slotted: endpoints::all_maps(settings.endpoint_maps),
+        shared: endpoints::shared_sets(),
+        chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
+        kinds: &set::VERDICT_MAPS,
+        on_demand: match settings.family {
+            Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
+            Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),
+        },
+    }
+}
+
+fn sets(settings: &Settings) -> Vec<Set> {
+    let fields = Fields::of(settings.family);
+    let verdicts = |name, key: Vec<nft::Field>, comment| {
+        let types = Types::Named(key.iter().map(|field| field.data_type()).collect());
+        commented(Set::map(name, types, ValueType::Verdict), comment)
+    };
+    let mut sets = Vec::from(common_sets(settings.family));
+    sets.push(notes::set(settings.family));
+    sets.extend([
+        verdicts(set::CHAINS_SERVICES, fields.frontend(), "Front : chain of the service port"),
+        verdicts(set::CHAINS_NODEPORTS, fields.node_port(), "Node port : chain of the service port"),
+        verdicts(set::NO_ENDPOINTS, fields.frontend(), "Cluster IP without endpoints"),
+        verdicts(set::NO_ENDPOINTS_EXTERNAL, fields.frontend(), "External or load balancer IP without endpoints"),
+        verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), "Node port without endpoints"),
+    ]);
+    let first = |name, frontend_type: FrontendType| {
+        let endpoint = Types::Of(vec![fields.destination, nft::Field::ThDport]);
+        let map = Set::map(name, Types::Of(fields.of_type(frontend_type)), ValueType::Data(endpoint));
+        commented(map, "Front : endpoint, for a packet that meets a change")
+    };
+    sets.extend([first(set::FALLBACK, FrontendType::Address), first(set::NODEPORT_FALLBACK, FrontendType::NodePort)]);
+    sets.push(endpoints::hairpin_set(&fields));
+    sets.extend(
+        FrontendType::BOTH
+            .into_iter()
+            .flat_map(|frontend_type| endpoints::slot_maps(&fields, frontend_type, settings.endpoint_maps)),
+    );
+    sets.extend(endpoints::affinity_sets(settings.family));
+    sets.extend(localhost::set(settings));
+    counters::add(settings.counters, &mut sets);
+    // Endpoints count in iptables mode, and here.
+    for set in &mut sets {
+        if matches!(SetKind::of(&set.name), Some(SetKind::Endpoints(..))) {
+            set.counter = true;
+        }
+    }
+    sets
+}
+
+/// A rule with a comment.
+pub(super) fn rule(statements: impl Into<Vec<Statement>>, comment: &str) -> Rule {
+    Rule { comment: Some(comment.into()), ..Rule::new(statements) }
+}
+
+/// Writes the rules of one table.
+struct Rules<'a> {
+    settings: &'a Settings,
+    fields: Fields,
+}
+
+impl Rules<'_> {
+    fn chains(&self) -> Vec<ChainContent> {
+        let mark = Statement::SetMarkBits(self.settings.masquerade_mark);
+        let mut chains = self.base_chains();
+        chains.extend([
+            regular(chain::SERVICES, purpose::SERVICES, self.services()),
+            regular(
+                chain::NODEPORTS,
+                purpose::NODEPORTS,
+                vec![rule([self.node_ports(set::CHAINS_NODEPORTS)], "service ports by node port")],
+            ),
+            regular(chain::FALLBACK, "Packets that met a change on their way to an endpoint", self.fallback()),
+            regular(chain::MARK_MASQ, purpose::MARK_MASQ, vec![rule([mark], "masquerade when it leaves")]),
+            regular(
+                chain::POSTROUTING,
+                "Masquerades what is marked, and pods that reach themselves",
+                self.postrouting(),
+            ),
+            regular(chain::INPUT, "Refuses fronts without endpoints", self.input()),
+        ]);
+        chains.extend(endpoints::affinity_chains(self.settings.family));
+        chains.extend(localhost::chain(self.settings));
+        if self.settings.drop_invalid {
+            let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];
+            chains.push(regular(
+                chain::FORWARD,
+                "Packets of no known connection",
+                vec![rule(drop, "no known connection; see conntrack.tcpBeLiberal")],
+            ));
+        }
+        let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];
+        let external = self.frontends(set::NO_ENDPOINTS_EXTERNAL);
+        chains.extend([
+            regular(
+                chain::SERVICES_FILTER,
+                "Refuses unused ports of cluster IPs, drops unused cluster IPs",
+                self.services_filter(),
+            ),
+            regular(
+                chain::EXTERNAL_SERVICES,
+                "Refuses external fronts without endpoints",
+                vec![rule([external], "external fronts without endpoints")],
+            ),
+            regular(
+                chain::FIREWALL,
+                "Sources that may not use a load balancer IP",
+                vec![rule(drop, "source not in the load balancer's source ranges")],
+            ),
+            regular(
+                chain::REJECT,
+                purpose::REJECT,
+                vec![rule([Statement::Counter, Statement::Reject], "nothing serves this port")],
+            ),
+        ]);
+        chains
+    }
+
+    /// Only the first packet of a connection walks the nat chains; the filter chains leave an established one after a rule, the
+    /// forward one after two.
+    fn base_chains(&self) -> Vec<ChainContent> {
+        let nat = |name, hook, priority, purpose, rules| base(name, ChainType::Nat, hook, priority, purpose, rules);
+        let services = || {
+            let fallback = rule([jump(chain::FALLBACK)], "packets that met a change");
+            vec![rule([jump(chain::SERVICES)], "service ports"), fallback]
+        };
+        let filter = |name, hook, purpose, rules| base(name, ChainType::Filter, hook, priority::FILTER, purpose, rules);
+        let state = |bit, target, comment| rule([Statement::CtBit(bit), jump(target)], comment);
+        let new = |target| state(CtBit::StateNew, target, "new connections");
+        let mut forward = Vec::new();
+        if self.settings.drop_invalid {
+            forward.push(state(CtBit::StateInvalid, chain::FORWARD, "packets of no known connection"));
+        }
+        forward.push(new(chain::SERVICES_FILTER));
+        let mut output: Vec<Rule> = localhost::entry(self.settings).into_iter().collect();
+        output.push(new(chain::SERVICES_FILTER));
+        let masquerading = vec![rule([jump(chain::POSTROUTING)], "masquerading")];
+        vec![
+            nat(chain::NAT_PREROUTING, Hook::Prerouting, priority::DSTNAT, purpose::PREROUTING, services()),
+            nat(chain::NAT_OUTPUT, Hook::Output, priority::DSTNAT, purpose::OUTPUT, services()),
+            nat(chain::NAT_POSTROUTING, Hook::Postrouting, priority::SRCNAT, purpose::POSTROUTING, masquerading),
+            filter(chain::FILTER_INPUT, Hook::Input, purpose::FILTER_INPUT, vec![new(chain::INPUT)]),
+            filter(chain::FILTER_FORWARD, Hook::Forward, purpose::FILTER_FORWARD, forward),
+            filter(chain::FILTER_OUTPUT, Hook::Output, purpose::FILTER_OUTPUT, output),
+        ]
+    }
+
+    fn frontends(&self, map: &str) -> Statement {
+        Statement::Vmap(self.fields.frontend(), map.into())
+    }
+
+    fn node_ports(&self, map: &str) -> Statement {
+        Statement::Vmap(self.fields.node_port(), map.into())
+    }
+
+    fn to(&self, set: &str) -> Statement {
+        Statement::Match(vec![self.fields.destination], Operand::InSet(set.into()))
+    }
+
+    /// Frontends with an address by their map (D1, D3, D17), then node ports (D19).
+    fn services(&self) -> Vec<Rule> {
+        let node_ports = [to_node_port_address(self.settings), vec![goto(chain::NODEPORTS)]].concat();
+        vec![
+            rule([self.frontends(set::CHAINS_SERVICES)], "service ports by address"),
+            rule(node_ports, "node ports; this is the last rule"),
+        ]
+    }
+
+    /// The first endpoint of the frontend of a packet that came back from the chains of its service port, because these changed meanwhile.
+    fn fallback(&self) -> Vec<Rule> {
+        let first = |frontend_type: FrontendType, map: &str| {
+            Statement::DnatToMap(self.fields.of_type(frontend_type), map.into())
+        };
+        let mut node_port = to_node_port_address(self.settings);
+        node_port.push(first(FrontendType::NodePort, set::NODEPORT_FALLBACK));
+        vec![
+            rule([first(FrontendType::Address, set::FALLBACK)], "first endpoint, by address"),
+            rule(node_port, "first endpoint, by node port"),
+        ]
+    }
+
+    /// Masquerades what is marked (D9), and pods that reach themselves (D10). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    fn postrouting(&self) -> Vec<Rule> {
+        let mask = self.settings.masquerade_mark;
+        let masquerade = [
+            Statement::MarkBits { mask, set: true },
+            Statement::ClearMarkBits(mask),
+            Statement::Counter,
+            Statement::MasqueradeFullyRandom,
+        ];
+        let end = [Statement::Counter, Statement::MasqueradeFullyRandom];
+        let itself = [&from_itself(&self.fields)[..], &end].concat();
+        vec![rule(masquerade, "masquerade what is marked"), rule(itself, "masquerade a pod that reaches itself")]
+    }
+
+    /// Node ports without endpoints are rejected where packets for this host arrive, and only there (D13).
+    fn input(&self) -> Vec<Rule> {
+        let mut node_ports = to_node_port_address(self.settings);
+        node_ports.push(self.node_ports(set::NO_ENDPOINTS_NODEPORTS));
+        vec![
+            rule(node_ports, "node ports without endpoints"),
+            rule([jump(chain::EXTERNAL_SERVICES)], "external fronts"),
+            rule([self.frontends(set::NO_ENDPOINTS)], "cluster IPs without endpoints"),
+        ]
+    }
+
+    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
+    fn services_filter(&self) -> Vec<Rule> {
+        let mut unused_port = vec![self.to(set::CLUSTER_IPS), goto(chain::REJECT)];
+        if self.settings.counters > Counters::Off {
+            unused_port.insert(1, Statement::Counter);
+        }
+        let unallocated = [self.to(set::SERVICE_CIDRS), Statement::Counter, Statement::Verdict(Verdict::Drop)];
+        vec![
+            rule([jump(chain::EXTERNAL_SERVICES)], "external fronts"),
+            rule([self.frontends(set::NO_ENDPOINTS)], "cluster IPs without endpoints"),
+            rule(unused_port, "a port of a cluster IP that no service has"),
+            rule(unallocated, "an address for cluster IPs that no service has"),
+        ]
+    }
+}
+
+/// Matches traffic to cluster IPs that is masqueraded whatever endpoint it goes to, if there is such (D8).
+pub(super) fn masqueraded_in_cluster(settings: &Settings) -> Option<Vec<Statement>> {
+    let fields = Fields::of(settings.family);
+    let to_cluster_ip = Statement::Match(vec![fields.destination], Operand::InSet(set::CLUSTER_IPS.into()));
+    if settings.masquerade_all {
+        return Some(vec![to_cluster_ip]);
+    }
+    let from_elsewhere = |local: &LocalTraffic| vec![local_pod(&fields, local, false), to_cluster_ip];
+    settings.local_traffic.as_ref().map(from_elsewhere)
+}
+
+/// Matches packets of local pods, when these can be recognised (D6, D7).
+pub(super) fn from_local_pod(settings: &Settings) -> Option<Statement> {
+    let fields = Fields::of(settings.family);
+    settings.local_traffic.as_ref().map(|local| local_pod(&fields, local, true))
+}
+
+/// Matches packets of this host (D6).
+pub(super) const FROM_HOST: Statement = Statement::FibLocal(FibAddress::Source);

@@ -1,0 +1,173 @@
+//! What the rules count when the operator wants counters (`nftables.counters`), and what each counter stands for.
+//!
+//! Counters belong to the sets and maps that a packet is looked up in anyway: the kernel gives each of their elements one, and counts
+//! what finds it. The nat chains see only the first packet of a connection, so a dispatch map counts connections; the filter chains and
+//! the source ranges count packets. Each counter is one 16-byte number pair for each CPU in the kernel, and has no rule of its own.
+//!
+//! Takes the name of a set with an element, or a rule, and gives its [`Meaning`]. Pure.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nft::{Element, Expr, RuleDump, Set, Value, Verdict};
+
+use super::kinds::{ChainKind, SetKind};
+use super::names::{ENDPOINT_MAPS, chain, endpoint_maps, set};
+use super::{notes, reading};
+use crate::model::{Family, Frontend};
+use crate::table::SetName;
+
+/// Which counters the rules have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counters {
+    /// Nothing that has a Service's name.
+    #[default]
+    Off,
+    /// New connections of each frontend, and packets that are refused or dropped.
+    Services,
+    /// New connections of each endpoint as well.
+    Endpoints,
+}
+
+/// The meaning of a counter. The label of a service port is `namespace/name:port`, or `namespace/name`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Meaning {
+    /// New connections to a frontend. In layout `chains` also those that its source ranges or its policy drop later.
+    Connections(Arc<str>),
+    /// New connections that were sent to an endpoint. Connections that session affinity decided count only where endpoints have chains.
+    Endpoint(Arc<str>, SocketAddr),
+    /// Packets to a frontend without endpoints.
+    NoEndpoints(Arc<str>),
+    /// Packets to a frontend with policy Local that has no endpoint on this node.
+    NoLocalEndpoints(Arc<str>),
+    /// Packets from a source that is not in the frontend's source ranges.
+    SourceRanges(Arc<str>),
+    /// Packets to a cluster IP with a port that no service port has.
+    UnusedPort,
+    /// Packets to an address of a ServiceCIDR that no Service has.
+    UnusedAddress,
+}
+
+/// The sets with counters, in all layouts, whose elements name a service port; the maps of endpoints come behind these.
+const NAMED: [&str; 12] = [
+    set::SERVICES,
+    set::NODEPORTS,
+    set::CHAINS_SERVICES,
+    set::CHAINS_NODEPORTS,
+    set::CLUSTER_POLICY,
+    set::NODEPORT_CLUSTER_POLICY,
+    set::LOCAL_POLICY,
+    set::NODEPORT_LOCAL_POLICY,
+    set::NO_ENDPOINTS,
+    set::NO_ENDPOINTS_EXTERNAL,
+    set::NO_ENDPOINTS_NODEPORTS,
+    set::RESTRICTED,
+];
+
+/// The names of the sets with counters, where so many maps share the endpoints of each kind. Sets whose elements name a service port come
+/// first.
+#[must_use]
+pub fn sets(maps: u8) -> Vec<SetName> {
+    let mut names: Vec<SetName> = NAMED.map(SetName::Borrowed).into();
+    for (frontend_type, list) in ENDPOINT_MAPS {
+        names.extend(endpoint_maps(frontend_type, list, maps));
+    }
+    names
+}
+
+/// From which configuration up the sets of a kind have counters.
+const fn least(kind: SetKind) -> Option<Counters> {
+    match kind {
+        SetKind::Dispatch(_)
+        | SetKind::ClusterPolicy(_)
+        | SetKind::LocalPolicy(_)
+        | SetKind::NoEndpoints(_)
+        | SetKind::Restricted => Some(Counters::Services),
+        SetKind::Endpoints(..) => Some(Counters::Endpoints),
+        _ => None,
+    }
+}
+
+/// Gives counters to the sets that have them.
+pub(super) fn add(counters: Counters, sets: &mut [Set]) {
+    for set in sets {
+        if SetKind::of(&set.name).and_then(least).is_some_and(|least| least <= counters) {
+            set.counter = true;
+        }
+    }
+}
+
+/// The label in the comment of a frontend.
+fn service_port(comment: &Arc<str>) -> Arc<str> {
+    match notes::service_port(comment) {
+        label if label.len() == comment.len() => Arc::clone(comment),
+        label => label.into(),
+    }
+}
+
+/// The meaning of the counter of an element. `label_of` gives the comment of a frontend, for elements without one.
+#[must_use]
+pub fn of_element(
+    kind: SetKind,
+    family: Family,
+    element: &Element,
+    label_of: impl Fn(&Frontend) -> Option<Arc<str>>,
+) -> Option<Meaning> {
+    let label = || element.comment.as_ref().map(service_port);
+    let label_of_key = || {
+        let frontend = reading::frontend(kind, family, element.key.as_slice())?;
+        label_of(&frontend).as_ref().map(service_port)
+    };
+    match kind {
+        // The frontends with an external policy Local are counted where the policy is applied.
+        SetKind::Dispatch(_) if leads_to_policy(&element.value) => None,
+        SetKind::Dispatch(_) | SetKind::ClusterPolicy(_) | SetKind::LocalPolicy(_) => {
+            let is_dropped = element.value == Value::Verdict(Verdict::Drop);
+            label().map(if is_dropped { Meaning::NoLocalEndpoints } else { Meaning::Connections })
+        }
+        SetKind::NoEndpoints(_) => label().map(Meaning::NoEndpoints),
+        SetKind::Restricted => label_of_key().map(Meaning::SourceRanges),
+        SetKind::Endpoints(..) => {
+            let Value::Data(endpoint) = &element.value else { return None };
+            let endpoint = reading::slot_endpoint(family, endpoint.as_slice())?;
+            Some(Meaning::Endpoint(label_of_key()?, endpoint))
+        }
+        _ => None,
+    }
+}
+
+fn leads_to_policy(value: &Value) -> bool {
+    let Value::Verdict(verdict) = value else { return false };
+    let chain = verdict.chain().and_then(|chain| ChainKind::of(chain));
+    matches!(chain, Some(ChainKind::ExternalLocal(_)))
+}
+
+/// The meaning of the counter of a rule.
+#[must_use]
+pub fn of_rule(chain: &str, rule: &RuleDump) -> Option<Meaning> {
+    if looks_up(rule, set::CLUSTER_IPS) && leads_to(rule, chain::REJECT) {
+        return Some(Meaning::UnusedPort);
+    }
+    if looks_up(rule, set::SERVICE_CIDRS) {
+        return Some(Meaning::UnusedAddress);
+    }
+    match ChainKind::of(chain)? {
+        ChainKind::SourceRanges { .. } if leads_to(rule, chain::FIREWALL) => {
+            rule.comment.clone().map(Meaning::SourceRanges)
+        }
+        ChainKind::External => rule.comment.clone().map(Meaning::NoLocalEndpoints),
+        ChainKind::Endpoint => Some(Meaning::Endpoint(rule.comment.clone()?, reading::rule_endpoint(rule)?)),
+        _ => None,
+    }
+}
+
+fn looks_up(rule: &RuleDump, set: &str) -> bool {
+    rule.exprs.iter().filter_map(Expr::set).any(|name| &**name == set)
+}
+
+fn leads_to(rule: &RuleDump, chain: &str) -> bool {
+    rule.exprs.iter().any(|expr| match expr {
+        Expr::ImmediateVerdict(verdict) => verdict.chain().is_some_and(|name| &**name == chain),
+        _ => false,
+    })
+}

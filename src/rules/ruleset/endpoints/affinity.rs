@@ -1,0 +1,265 @@
+//! Session affinity: a map from client to endpoint for each service port that has it, however many endpoints there are.
+//!
+//! ```text
+//!  the chain of the service port (layout maps: affinity-X, chains: KUBE-SVC-H):
+//!      dnat to @affinity-X-8080 (client : address), port 8080; else an endpoint is chosen
+//!  after DNAT, on the first packet of each connection:
+//!  @affinity-services-tcp: original frontend ─► learn-affinity-X:   update @affinity-X-8080 { client timeout T : address }
+//! ```
+//!
+//! The map is learnt after the translation, because a rule whose look-up feeds another one cannot be listed by nft 1.0.6. A
+//! connection that the map decided refreshes its entry in the same way (E3). When the map is full, new clients are balanced
+//! without being remembered. The local list of a service port has a map of its own, learnt for endpoints on this node (E5).
+//!
+//! Why a map for each service port, although the kernel finds a map by walking through all of them, so that many ports with affinity
+//! take a time that grows with their square: one map for all needs the service port in its key, and nothing in a packet names it,
+//! because its frontends differ in address and port and share one memory (E4). A number for it would have to come from a look-up that
+//! feeds another one, or from a constant within a concatenation; nft 1.0.6 can list neither. And a map that tenants share could be
+//! filled by one for all, and would have to be read as a whole whenever an endpoint goes. Therefore these objects count into the
+//! Service's budget ([`weight`]).
+//!
+//! A map holds addresses only, and there is one for each port number of the endpoints, nearly always a single one: nft 1.0.6 cannot
+//! load a rule that learns an IPv6 address together with a port.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nft::statement::CtBit;
+use nft::{
+    ChainType, Data, DataType, Element, Field, Hook, Operand, Rule, Set, SetFlags, Statement, Types, Value, ValueType,
+    Verdict,
+};
+
+use super::Balancer;
+use crate::model::{Destination, Family, Frontend, Protocol};
+use crate::ruleset::kinds::{ChainKind, clients_map, sticky_chain};
+use crate::ruleset::names::{FrontendType, List, affinity_map, chain, set};
+use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular};
+use crate::ruleset::stable_hash::fnv1a;
+use crate::select::PortSelection;
+use crate::select::size::PortSize;
+use crate::table::{ChainContent, DynamicSet, ServiceObjects, SetName};
+
+/// The largest number of clients that a map or set remembers.
+pub(in crate::ruleset) const MAX_CLIENTS: u32 = 65_536;
+/// Before masquerading, also that of others: the walk through the nat chains ends where the source is translated.
+const BEFORE_SRCNAT: i32 = 90;
+
+fn original_address(family: Family) -> Field {
+    match family {
+        Family::V4 => Field::CtOriginalIpDaddr,
+        Family::V6 => Field::CtOriginalIp6Daddr,
+    }
+}
+
+/// The weight of the objects of a service port with affinity, in elements. Measured: a first sync of 1,000 such ports with one frontend
+/// takes as long as one of 100,000 elements, with four more frontends twice as long. It grows with the square of the number, so that
+/// this is about right for the largest Service that the usual limit admits, and too much for smaller ones.
+pub(super) fn weight(size: &PortSize) -> u64 {
+    const MAP: u64 = 75;
+    const CHAIN: u64 = 25;
+    if !size.affinity {
+        return 0;
+    }
+    size.targets.saturating_mul(MAP).saturating_add(size.frontends.saturating_mul(CHAIN))
+}
+
+/// The maps of the static rules.
+pub(in crate::ruleset) fn sets(family: Family) -> Vec<Set> {
+    let address = Fields::of(family).address;
+    let map = |frontend_type, protocol| {
+        let key = match frontend_type {
+            FrontendType::Address => vec![address, DataType::InetService],
+            FrontendType::NodePort => vec![DataType::InetService],
+        };
+        let mut map = Set::map(&affinity_map(frontend_type, protocol), Types::Named(key), ValueType::Verdict);
+        map.comment = Some("Original destination : what remembers the client".into());
+        map
+    };
+    FrontendType::BOTH
+        .into_iter()
+        .flat_map(|frontend_type| Protocol::ALL.map(|protocol| map(frontend_type, protocol)))
+        .collect()
+}
+
+/// The chains of the static rules: after DNAT, both for endpoints elsewhere and for those on this host.
+pub(in crate::ruleset) fn chains(family: Family) -> Vec<ChainContent> {
+    let base = |name: &str, hook| {
+        let rule = Rule::new([Statement::CtBit(CtBit::StatusDnat), jump(chain::AFFINITY)]);
+        base(
+            name,
+            ChainType::Nat,
+            hook,
+            BEFORE_SRCNAT,
+            "New connections that were translated: session affinity",
+            vec![rule],
+        )
+    };
+    let rules = FrontendType::BOTH
+        .into_iter()
+        .flat_map(|frontend_type| Protocol::ALL.map(|protocol| learn_rule(family, frontend_type, protocol)));
+    vec![
+        base(chain::AFFINITY_POSTROUTING, Hook::Postrouting),
+        base(chain::AFFINITY_INPUT, Hook::Input),
+        regular(chain::AFFINITY, "Finds what remembers the client, by the original destination", rules.collect()),
+    ]
+}
+
+fn learn_rule(family: Family, frontend_type: FrontendType, protocol: Protocol) -> Rule {
+    let address = original_address(family);
+    let map = affinity_map(frontend_type, protocol).into();
+    match frontend_type {
+        FrontendType::Address => {
+            Rule::new([is_protocol(protocol), Statement::Vmap(vec![address, Field::CtOriginalProtoDst], map)])
+        }
+        // The same port number on another address is no node port.
+        FrontendType::NodePort => Rule::new([
+            is_protocol(protocol),
+            Statement::Match(vec![address], Operand::InSet(set::NODEPORT_ADDRESSES.into())),
+            Statement::Vmap(vec![Field::CtOriginalProtoDst], map),
+        ]),
+    }
+}
+
+/// The affinity of one service port in one family.
+pub(in crate::ruleset) struct Affinity<'a> {
+    port: &'a PortSelection,
+    timeout: Duration,
+    /// The part of its objects' names that no other service port has.
+    id: String,
+}
+
+impl<'a> Affinity<'a> {
+    /// `None` when the port has no affinity.
+    pub(in crate::ruleset) fn of(port: &'a PortSelection) -> Option<Self> {
+        let timeout = Duration::from_secs(u64::from(port.affinity_seconds?));
+        Some(Self { port, timeout, id: identifier(&port.label, port.protocol) })
+    }
+
+    /// The chain that looks for the endpoint of a client, before one is picked as this balancer does.
+    pub(in crate::ruleset) fn chain_name(&self, balancer: Balancer) -> String {
+        sticky_chain(balancer.frontend_type, balancer.list, balancer.masquerade, &self.id)
+    }
+
+    fn map_name(&self, list: List, port: u16) -> String {
+        clients_map(list, &self.id, port)
+    }
+
+    /// The port numbers of the endpoints of a list.
+    fn ports(&self, list: List) -> BTreeSet<u16> {
+        list.of(self.port).iter().map(SocketAddr::port).collect()
+    }
+
+    fn learn_name(&self) -> String {
+        format!("{}{}", ChainKind::Learn, self.id)
+    }
+
+    /// The map and chains that all frontends of the port share.
+    pub(in crate::ruleset) fn write_shared(&self, objects: &mut ServiceObjects) {
+        let lists = [List::Cluster, List::Local];
+        let maps = lists.into_iter().flat_map(|list| self.ports(list).into_iter().map(move |port| (list, port)));
+        let maps: Vec<(List, u16)> = maps.collect();
+        if maps.is_empty() {
+            return;
+        }
+        objects.dynamic_sets.extend(maps.iter().map(|(list, port)| self.map(*list, *port)));
+        let rules = maps.iter().map(|(list, port)| self.update(*list, *port)).collect();
+        let comment = format!("Remembers a client of {}", self.port.label);
+        objects.chains.push(regular(&self.learn_name(), &comment, rules));
+    }
+
+    fn map(&self, list: List, port: u16) -> DynamicSet {
+        let fields = Fields::of(self.port.family);
+        let value = ValueType::Data(Types::Of(vec![fields.destination]));
+        let mut set = Set::map(&self.map_name(list, port), Types::Of(vec![fields.source]), value);
+        set.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
+        set.size = Some(MAX_CLIENTS);
+        set.comment = Some(comment(&self.port.label));
+        let endpoints = list.of(self.port).iter().filter(|endpoint| endpoint.port() == port);
+        let mut allowed: Vec<Data> = endpoints.map(|endpoint| Data::from(endpoint.ip())).collect();
+        allowed.sort();
+        DynamicSet { set: Arc::new(set), allowed: Some(allowed) }
+    }
+
+    /// Remembers the endpoint of a connection, for the local list only when it is on this node.
+    fn update(&self, list: List, port: u16) -> Rule {
+        let fields = Fields::of(self.port.family);
+        let has_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(port)));
+        let update = Statement::Update {
+            set: self.map_name(list, port).into(),
+            key: vec![fields.source],
+            value: vec![fields.destination],
+            timeout: Some(self.timeout),
+        };
+        // The hairpin set holds exactly the endpoints on this node, each as source and destination.
+        let endpoint_twice = vec![fields.destination, fields.destination, Field::L4Proto, Field::ThDport];
+        let is_local = Statement::Match(endpoint_twice, Operand::InSet(set::HAIRPIN.into()));
+        match list {
+            List::Cluster => Rule::new([has_port, update]),
+            List::Local => Rule::new([has_port, is_local, update]),
+        }
+    }
+
+    /// The rules that send a client to the endpoint of a list that is remembered for it.
+    pub(in crate::ruleset) fn remembered(&self, list: List) -> Vec<Vec<Statement>> {
+        let source = Fields::of(self.port.family).source;
+        // nft loads a translation of ports only behind a match of the protocol.
+        let sticky = |port| {
+            let map = self.map_name(list, port).into();
+            vec![is_protocol(self.port.protocol), Statement::DnatToMapAndPort(vec![source], map, port)]
+        };
+        self.ports(list).into_iter().map(sticky).collect()
+    }
+
+    /// Adds the element that makes rules remember connections to a frontend.
+    pub(in crate::ruleset) fn learn_from(&self, frontend: &Frontend, comment: &Arc<str>, objects: &mut ServiceObjects) {
+        let (frontend_type, key) = match frontend.destination {
+            Destination::Address(ip) => (FrontendType::Address, Data::from(ip).then(frontend.port)),
+            Destination::NodePort(_) => (FrontendType::NodePort, Data::from(frontend.port)),
+        };
+        let mut element = Element::mapping(key, Value::Verdict(Verdict::Goto(self.learn_name().into())));
+        element.comment = Some(Arc::clone(comment));
+        objects.elements.push((SetName::Owned(affinity_map(frontend_type, frontend.protocol)), element));
+    }
+}
+
+/// The name of a service port as a part of nft names: `namespace/name/port/protocol`. The kernel's limit is 255 bytes in all;
+/// a longer name is cut, and a hash makes it unique.
+fn identifier(label: &str, protocol: Protocol) -> String {
+    const MAX: usize = 200;
+    let full = format!("{}/{protocol}", label.replace(':', "/"));
+    if full.len() <= MAX {
+        return full;
+    }
+    let mut end = MAX - 17;
+    while !full.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}-{:016x}", &full[..end], fnv1a(full.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_whose_name_begins_with_local_has_names_of_its_own() {
+        // Both would be `affinity-local-x/web/http/tcp` with a hyphen.
+        let [of_x, of_local_x] = ["x/web:http", "local-x/web:http"].map(|label| identifier(label, Protocol::Tcp));
+        let chain = |list, id| sticky_chain(FrontendType::Address, list, false, id);
+        assert_ne!(chain(List::Local, &of_x), chain(List::Cluster, &of_local_x));
+        assert_ne!(clients_map(List::Local, &of_x, 8080), clients_map(List::Cluster, &of_local_x, 8080));
+    }
+
+    #[test]
+    fn identifiers_are_short_and_distinct() {
+        assert_eq!(identifier("shop/web:http", Protocol::Tcp), "shop/web/http/tcp");
+        assert_eq!(identifier("shop/web", Protocol::Udp), "shop/web/udp");
+        let long = format!("shop/{}", "a".repeat(253));
+        let (tcp, udp) = (identifier(&long, Protocol::Tcp), identifier(&long, Protocol::Udp));
+        assert_ne!(tcp, udp);
+        assert!(tcp.len() <= 200 && "nodeport-masq-affinity-local.".len() + tcp.len() <= 255);
+    }
+}

@@ -1,0 +1,145 @@
+//! A Service as elements of maps.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use nft::{Element, Rule, Statement, Value, Verdict};
+
+use crate::model::{Family, Frontend};
+use crate::ruleset::endpoints::{self, Affinity, Balancer, key};
+use crate::ruleset::kinds::ChainKind;
+use crate::ruleset::names::{self, FrontendType, List, chain, set};
+use crate::ruleset::shared::{jump, regular};
+use crate::ruleset::{Settings, localhost, notes};
+use crate::select::{Action, PortSelection, ServiceSelection};
+use crate::table::{ChainContent, ServiceObjects};
+
+/// The objects for a Service.
+pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelection) -> ServiceObjects {
+    let family = settings.family;
+    let mut objects = ServiceObjects::default();
+    let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == family);
+    objects.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
+    for port in selection.ports.iter().filter(|port| port.family == family) {
+        let affinity = Affinity::of(port);
+        if let Some(affinity) = &affinity {
+            affinity.write_shared(&mut objects);
+        }
+        let mut writer = Writer { objects: &mut objects, settings, port, affinity, comment: Arc::clone(&port.label) };
+        for frontend in &port.frontends {
+            writer.comment = notes::on_frontend(&port.label, frontend);
+            writer.frontend(&frontend.frontend, &frontend.action);
+            if let Some(sources) = &frontend.sources {
+                writer.restrict(&frontend.frontend, sources);
+            }
+        }
+        localhost::write(settings, port, &mut objects);
+        endpoints::of_port(port, &mut objects);
+    }
+    objects
+}
+
+/// Writes the frontends of one service port into the objects.
+struct Writer<'a> {
+    settings: &'a Settings,
+    objects: &'a mut ServiceObjects,
+    port: &'a PortSelection,
+    affinity: Option<Affinity<'a>>,
+    /// The comment of the frontend that is being written.
+    comment: Arc<str>,
+}
+
+impl Writer<'_> {
+    fn frontend(&mut self, frontend: &Frontend, action: &Action) {
+        let (frontend_type, key) = (FrontendType::of(frontend), key(frontend));
+        match action {
+            Action::Cluster { masquerade } => {
+                let verdict = self.balance(frontend, List::Cluster, *masquerade);
+                self.verdict(names::dispatch(frontend_type), key, verdict);
+            }
+            Action::Local => {
+                let verdict = self.balance(frontend, List::Local, false);
+                self.verdict(names::dispatch(frontend_type), key, verdict);
+            }
+            Action::ByOrigin => self.by_origin(frontend),
+            // The packet is dropped before it is known to conntrack; established connections never come here (D12).
+            Action::Drop => self.verdict(names::dispatch(frontend_type), key, Verdict::Drop),
+            Action::Reject => {
+                self.verdict(names::no_endpoints(frontend_type), key, Verdict::Goto(chain::REJECT.into()))
+            }
+        }
+        let is_balanced = matches!(action, Action::Cluster { .. } | Action::Local | Action::ByOrigin);
+        if let Some(affinity) = self.affinity.as_ref().filter(|_| is_balanced) {
+            affinity.learn_from(frontend, &self.comment, self.objects);
+        }
+    }
+
+    /// Writes the allowed sources: each is a range of keys from the frontend with its first address to the frontend with its last (D17).
+    fn restrict(&mut self, frontend: &Frontend, sources: &[IpNet]) {
+        let key = key(frontend);
+        self.objects.extend(set::RESTRICTED, [Element::new(key)]);
+        let ranges = sources.iter().map(|range| Element {
+            key_end: Some(Box::new(key.then(range.broadcast()))),
+            ..Element::new(key.then(range.network()))
+        });
+        self.objects.extend(set::SOURCES, ranges);
+    }
+
+    /// External policy Local: pods and this host use all endpoints, other clients the local ones or none (D6).
+    fn by_origin(&mut self, frontend: &Frontend) {
+        let (frontend_type, key) = (FrontendType::of(frontend), key(frontend));
+        self.verdict(
+            names::dispatch(frontend_type),
+            key,
+            Verdict::Goto(ChainKind::ExternalLocal(frontend_type).to_string().into()),
+        );
+        let cluster = self.balance(frontend, List::Cluster, false);
+        self.verdict(names::cluster_policy(frontend_type), key, cluster);
+        let local = self.balance(frontend, List::Local, false);
+        self.verdict(names::local_policy(frontend_type), key, local);
+    }
+
+    /// Fills the slots of a frontend and gives the verdict that picks one; an empty list drops.
+    fn balance(&mut self, frontend: &Frontend, list: List, masquerade: bool) -> Verdict {
+        if list.of(self.port).is_empty() {
+            return Verdict::Drop;
+        }
+        let balancer = endpoints::balancer(self.settings, self.port, FrontendType::of(frontend), list);
+        endpoints::fill(self.objects, self.port, frontend, balancer);
+        let balancer = Balancer { masquerade, ..balancer };
+        match &self.affinity {
+            Some(affinity) => sticky(affinity, &self.port.label, balancer, self.objects),
+            None => balancer.goto(),
+        }
+    }
+
+    fn verdict(&mut self, map: &'static str, key: nft::Data, verdict: Verdict) {
+        let mut element = Element::mapping(key, Value::Verdict(verdict));
+        element.comment = Some(Arc::clone(&self.comment));
+        self.objects.extend(map, [element]);
+    }
+}
+
+/// Puts the endpoint that is remembered for a client before the choice by the scheduler; gives the verdict that does both.
+fn sticky(affinity: &Affinity<'_>, label: &str, balancer: Balancer, objects: &mut ServiceObjects) -> Verdict {
+    let without_mark = Balancer { masquerade: false, ..balancer };
+    let name = affinity.chain_name(without_mark);
+    let plain = Verdict::Goto(Arc::from(&*name));
+    let choice = vec![Statement::Verdict(without_mark.goto())];
+    let rules = affinity.remembered(balancer.list).into_iter().chain([choice]).map(Rule::new).collect();
+    push_once(objects, regular(&name, label, rules));
+    if !balancer.masquerade {
+        return plain;
+    }
+    let marked = affinity.chain_name(balancer);
+    let rules = vec![Rule::new([jump(chain::MARK_MASQ)]), Rule::new([Statement::Verdict(plain)])];
+    push_once(objects, regular(&marked, label, rules));
+    Verdict::Goto(marked.into())
+}
+
+/// A port's frontends share chains; each is written once.
+fn push_once(objects: &mut ServiceObjects, content: ChainContent) {
+    if objects.chains.iter().all(|known| known.chain.name != content.chain.name) {
+        objects.chains.push(content);
+    }
+}

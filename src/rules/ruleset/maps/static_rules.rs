@@ -1,0 +1,247 @@
+//! The fixed part of a table: sets, maps, chains and rules that stay the same whatever Services there are.
+
+use std::sync::Arc;
+
+use nft::expr::FibAddress;
+use nft::statement::CtBit;
+use nft::{
+    ChainType, DataType, Hook, Operand, Rule, Set, SetFlags, Statement, Table, TableName, Types, ValueType, Verdict,
+};
+
+use crate::model::Family;
+use crate::ruleset::counters::{self, Counters};
+use crate::ruleset::endpoints::{self, Balancer};
+use crate::ruleset::kinds::ChainKind;
+use crate::ruleset::names::{self, FrontendType, chain, set};
+use crate::ruleset::shared::{
+    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
+    to_node_port_address,
+};
+use crate::ruleset::{Settings, localhost, notes};
+use crate::table::{ChainContent, StaticRules};
+
+/// The comment of the filter chains for packets to elsewhere.
+const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
+
+/// The fixed part of a table.
+pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
+    let name = TableName::new(settings.family.into(), names::TABLE);
+    let family = settings.family;
+    StaticRules {
+        table: Table { name, comment: Some("rules for kube-proxy".into()) },
+        owned: settings.owned,
+        sets: sets(settings).into_iter().map(Arc::new).collect(),
+        slotted: endpoints::all_maps(settings.endpoint_maps),
+        shared: endpoints::shared_sets(),
+        chains: Rules { settings, fields: Fields::of(family) }.chains(),
+        kinds: &[],
+        on_demand: match family {
+            Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
+            Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),
+        },
+    }
+}
+
+fn sets(settings: &Settings) -> Vec<Set> {
+    let family = settings.family;
+    let fields = Fields::of(family);
+    let mut sets = Vec::from(common_sets(family));
+    sets.push(notes::set(family));
+    sets.push(endpoints::hairpin_set(&fields));
+    sets.extend(source_sets(&fields));
+    for frontend_type in FrontendType::BOTH {
+        sets.extend(verdict_maps(&fields, frontend_type));
+        sets.extend(endpoints::slot_maps(&fields, frontend_type, settings.endpoint_maps));
+    }
+    sets.extend(endpoints::affinity_sets(family));
+    sets.extend(localhost::set(settings));
+    counters::add(settings.counters, &mut sets);
+    sets
+}
+
+/// Frontends that only some sources may use, and these sources (D17).
+fn source_sets(fields: &Fields) -> [Set; 2] {
+    let frontend = [fields.address, DataType::InetProto, DataType::InetService];
+    let source = frontend.into_iter().chain([fields.address]).collect();
+    let mut sources = Set::new(set::SOURCES, Types::Named(source));
+    sources.flags = SetFlags { interval: true, ..SetFlags::default() };
+    [
+        commented(Set::new(set::RESTRICTED, Types::Named(frontend.to_vec())), "Fronts with source ranges"),
+        commented(sources, "Front . source range that may use it"),
+    ]
+}
+
+/// The maps of one kind of frontend from frontend to verdict.
+fn verdict_maps(fields: &Fields, frontend_type: FrontendType) -> [Set; 4] {
+    let verdicts = |name: &str, comment| {
+        let types = Types::Named(fields.of_type(frontend_type).iter().map(|field| field.data_type()).collect());
+        commented(Set::map(name, types, ValueType::Verdict), comment)
+    };
+    [
+        verdicts(names::dispatch(frontend_type), "Front : number of endpoints and how to get there"),
+        verdicts(names::cluster_policy(frontend_type), "External policy Local, for pods and this host"),
+        verdicts(names::local_policy(frontend_type), "External policy Local, for other clients"),
+        verdicts(names::no_endpoints(frontend_type), "Front without endpoints"),
+    ]
+}
+
+/// Writes the rules of one table.
+struct Rules<'a> {
+    settings: &'a Settings,
+    fields: Fields,
+}
+
+impl Rules<'_> {
+    fn chains(&self) -> Vec<ChainContent> {
+        let mut chains = self.base_chains();
+        chains.extend([
+            regular(chain::SERVICES, purpose::SERVICES, self.services()),
+            regular(chain::NODEPORTS, purpose::NODEPORTS, vec![self.vmap(FrontendType::NodePort, set::NODEPORTS)]),
+            regular(
+                chain::MARK_MASQ,
+                purpose::MARK_MASQ,
+                vec![Rule::new([Statement::SetMarkBits(self.settings.masquerade_mark)])],
+            ),
+            regular(
+                chain::POSTROUTING,
+                "Masquerades what is marked, and pods that reach themselves",
+                self.postrouting(),
+            ),
+            regular(chain::INPUT, "Refuses fronts without endpoints", self.input()),
+            regular(chain::FORWARD, NOT_SERVED, self.forward()),
+            regular(chain::OUTPUT, NOT_SERVED, self.forward()),
+            regular(chain::REJECT, purpose::REJECT, vec![Rule::new([Statement::Reject])]),
+        ]);
+        for frontend_type in FrontendType::BOTH {
+            chains.push(regular(
+                &ChainKind::ExternalLocal(frontend_type).to_string(),
+                "External policy Local: by the packet's origin",
+                self.external_local(frontend_type),
+            ));
+            chains.push(regular(
+                &ChainKind::ExternalLocalHost(frontend_type).to_string(),
+                "External policy Local: packets of this host",
+                self.external_local_host(frontend_type),
+            ));
+        }
+        chains.extend(endpoints::affinity_chains(self.settings.family));
+        chains.extend(localhost::chain(self.settings));
+        chains
+    }
+
+    /// Only the first packet of a connection walks the nat chains; the filter chains leave an established one after a rule.
+    fn base_chains(&self) -> Vec<ChainContent> {
+        let call = |target| vec![Rule::new([jump(target)])];
+        let new_only = |target| vec![Rule::new([Statement::CtBit(CtBit::StateNew), jump(target)])];
+        let nat =
+            |name, hook, priority, purpose, target| base(name, ChainType::Nat, hook, priority, purpose, call(target));
+        let filter = |name, hook, purpose, target| {
+            base(name, ChainType::Filter, hook, priority::FILTER, purpose, new_only(target))
+        };
+        let mut output = filter(chain::FILTER_OUTPUT, Hook::Output, purpose::FILTER_OUTPUT, chain::OUTPUT);
+        output.rules.splice(..0, localhost::entry(self.settings));
+        vec![
+            nat(chain::NAT_PREROUTING, Hook::Prerouting, priority::DSTNAT, purpose::PREROUTING, chain::SERVICES),
+            nat(chain::NAT_OUTPUT, Hook::Output, priority::DSTNAT, purpose::OUTPUT, chain::SERVICES),
+            nat(chain::NAT_POSTROUTING, Hook::Postrouting, priority::SRCNAT, purpose::POSTROUTING, chain::POSTROUTING),
+            filter(chain::FILTER_INPUT, Hook::Input, purpose::FILTER_INPUT, chain::INPUT),
+            filter(chain::FILTER_FORWARD, Hook::Forward, purpose::FILTER_FORWARD, chain::FORWARD),
+            output,
+        ]
+    }
+
+    /// Obeys the map's verdict for the packet's frontend.
+    fn vmap(&self, frontend_type: FrontendType, map: &str) -> Rule {
+        Rule::new([Statement::Vmap(self.fields.of_type(frontend_type), map.into())])
+    }
+
+    fn counts(&self) -> bool {
+        self.settings.counters > Counters::Off
+    }
+
+    fn match_destination(&self, operand: Operand) -> Statement {
+        Statement::Match(vec![self.fields.destination], operand)
+    }
+
+    fn to_cluster_ip(&self) -> Statement {
+        self.match_destination(Operand::InSet(set::CLUSTER_IPS.into()))
+    }
+
+    /// Drops sources that may not connect (D17), marks what is to be masqueraded (D8), and looks the frontend up by address (D1, D3), then
+    /// by node port (D19).
+    fn services(&self) -> Vec<Rule> {
+        let frontend_and_source = self.fields.frontend().into_iter().chain([self.fields.source]).collect();
+        let mut restricted = [
+            Statement::Match(self.fields.frontend(), Operand::InSet(set::RESTRICTED.into())),
+            Statement::Match(frontend_and_source, Operand::NotInSet(set::SOURCES.into())),
+        ];
+        if self.counts() {
+            // The look-up that counts comes last, so that it finds only what is dropped.
+            restricted.reverse();
+        }
+        let mut rules = vec![Rule::new([&restricted[..], &[Statement::Verdict(Verdict::Drop)]].concat())];
+        let mark = jump(chain::MARK_MASQ);
+        if self.settings.masquerade_all {
+            rules.push(Rule::new([self.to_cluster_ip(), mark]));
+        } else if let Some(local) = &self.settings.local_traffic {
+            rules.push(Rule::new([self.to_cluster_ip(), local_pod(&self.fields, local, false), mark]));
+        }
+        rules.push(self.vmap(FrontendType::Address, set::SERVICES));
+        rules.push(Rule::new([to_node_port_address(self.settings), vec![goto(chain::NODEPORTS)]].concat()));
+        rules
+    }
+
+    /// External policy Local: the list of endpoints by the packet's origin (D6, D7).
+    fn external_local(&self, frontend_type: FrontendType) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        if let Some(local) = &self.settings.local_traffic {
+            let to_cluster =
+                Statement::Vmap(self.fields.of_type(frontend_type), names::cluster_policy(frontend_type).into());
+            rules.push(Rule::new([local_pod(&self.fields, local, true), to_cluster]));
+        }
+        rules.push(Rule::new([
+            Statement::FibLocal(FibAddress::Source),
+            goto(&ChainKind::ExternalLocalHost(frontend_type).to_string()),
+        ]));
+        rules.push(self.vmap(frontend_type, names::local_policy(frontend_type)));
+        rules
+    }
+
+    fn external_local_host(&self, frontend_type: FrontendType) -> Vec<Rule> {
+        vec![Rule::new([jump(chain::MARK_MASQ)]), self.vmap(frontend_type, names::cluster_policy(frontend_type))]
+    }
+
+    /// Masquerades what is marked (D9), and pods that reach themselves (D10). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    fn postrouting(&self) -> Vec<Rule> {
+        let mask = self.settings.masquerade_mark;
+        vec![
+            Rule::new([
+                Statement::MarkBits { mask, set: true },
+                Statement::ClearMarkBits(mask),
+                Statement::MasqueradeFullyRandom,
+            ]),
+            Rule::new([&from_itself(&self.fields)[..], &[Statement::MasqueradeFullyRandom]].concat()),
+        ]
+    }
+
+    /// Node ports without endpoints are rejected where packets for this host arrive, and only there (D13).
+    fn input(&self) -> Vec<Rule> {
+        let mut node_ports = to_node_port_address(self.settings);
+        node_ports.push(Statement::Vmap(self.fields.node_port(), set::NO_ENDPOINTS_NODEPORTS.into()));
+        vec![Rule::new(node_ports), self.vmap(FrontendType::Address, set::NO_ENDPOINTS)]
+    }
+
+    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
+    fn forward(&self) -> Vec<Rule> {
+        let unallocated = self.match_destination(Operand::InSet(set::SERVICE_CIDRS.into()));
+        let counter = self.counts().then_some(Statement::Counter);
+        let counted = |matched, end| {
+            Rule::new([Some(matched), counter.clone(), Some(end)].into_iter().flatten().collect::<Vec<_>>())
+        };
+        vec![
+            self.vmap(FrontendType::Address, set::NO_ENDPOINTS),
+            counted(self.to_cluster_ip(), goto(chain::REJECT)),
+            counted(unallocated, Statement::Verdict(Verdict::Drop)),
+        ]
+    }
+}

@@ -1,0 +1,311 @@
+//! Elements and rules of our tables as frontends and endpoints: the way back from what the layouts write.
+//!
+//! Takes the keys and values of elements, the rules that were read from the kernel, and the chains of a Service that are not written yet.
+//! Works for every layout, because a name has one meaning in all of them ([`kinds`](super::kinds)). Pure.
+//!
+//! Invariant: what a layout writes for a selection is read as the frontends and endpoints of that selection.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use nft::expr::{CmpOp, PayloadBase};
+use nft::packed::ValueRef;
+use nft::{Data, Element, Expr, RuleDump, Statement, Verdict};
+
+use super::kinds::{Role, SetKind};
+use super::names::FrontendType;
+use crate::model::{Destination, Family, Frontend, Protocol};
+use crate::table::ChainContent;
+
+/// The content of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// An address: a cluster IP, an address of the node, the end of a range, a client.
+    Address(IpAddr),
+    /// An endpoint on this node.
+    Endpoint(SocketAddr, Protocol),
+    /// A frontend.
+    Frontend(Frontend),
+    /// A frontend, and the number of one of its endpoints: a slot, or a place of a table.
+    Numbered(Frontend, u32),
+    /// A frontend, and the first or last address of a range of sources.
+    Source(Frontend, IpAddr),
+    /// A health-check node port, and a frontend of its Service.
+    HealthCheck(u16, Frontend),
+    /// The number of an endpoint of a service port.
+    Number(u32),
+}
+
+impl Key {
+    /// The frontend that it names.
+    #[must_use]
+    pub fn frontend(self) -> Option<Frontend> {
+        match self {
+            Self::Frontend(frontend)
+            | Self::Numbered(frontend, _)
+            | Self::Source(frontend, _)
+            | Self::HealthCheck(_, frontend) => Some(frontend),
+            Self::Address(_) | Self::Endpoint(..) | Self::Number(_) => None,
+        }
+    }
+}
+
+/// Reads a key of a set of this kind; `None` when this program writes no such key. The end of a range is read like a key.
+#[must_use]
+pub fn key(kind: SetKind, family: Family, key: &[u8]) -> Option<Key> {
+    let mut fields = Fields { family, rest: key };
+    Some(match kind {
+        SetKind::ClusterIps | SetKind::NodePortAddresses | SetKind::ServiceCidrs | SetKind::Clients(_) => {
+            Key::Address(fields.address()?)
+        }
+        SetKind::Hairpin => {
+            let (_source, address) = (fields.address()?, fields.address()?);
+            let (protocol, port) = (fields.protocol()?, fields.port()?);
+            Key::Endpoint(SocketAddr::new(address, port), protocol)
+        }
+        SetKind::Dispatch(of)
+        | SetKind::ClusterPolicy(of)
+        | SetKind::LocalPolicy(of)
+        | SetKind::NoEndpoints(of)
+        | SetKind::Fallback(of) => Key::Frontend(fields.frontend(of)?),
+        SetKind::Restricted => Key::Frontend(fields.frontend(FrontendType::Address)?),
+        SetKind::LocalhostNodePorts => Key::Frontend(fields.frontend(FrontendType::NodePort)?),
+        SetKind::Sources => Key::Source(fields.frontend(FrontendType::Address)?, fields.address()?),
+        SetKind::Endpoints(of, _) => Key::Numbered(fields.frontend(of)?, fields.number()?),
+        SetKind::HealthChecks => Key::HealthCheck(fields.port()?, fields.frontend(FrontendType::Address)?),
+        SetKind::Affinity(of, protocol) => Key::Frontend(fields.original_destination(of, protocol)?),
+        SetKind::VerdictMap(_) => Key::Number(fields.number()?),
+    })
+}
+
+/// The frontend in a key of a set of this kind.
+#[must_use]
+pub fn frontend(kind: SetKind, family: Family, key: &[u8]) -> Option<Frontend> {
+    self::key(kind, family, key).and_then(Key::frontend)
+}
+
+/// The first and the last address of a range: of a ServiceCIDR, or of the sources that may use a frontend.
+#[must_use]
+pub fn range(kind: SetKind, family: Family, element: &Element) -> Option<(IpAddr, IpAddr)> {
+    let end_of = |bytes: &[u8]| match key(kind, family, bytes)? {
+        Key::Address(address) | Key::Source(_, address) => Some(address),
+        _ => None,
+    };
+    let first = end_of(element.key.as_slice())?;
+    let last = element.key_end.as_ref().and_then(|end| end_of(end.as_slice()));
+    Some((first, last.unwrap_or(first)))
+}
+
+/// The endpoint in a value of a map of endpoints.
+#[must_use]
+pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
+    let mut fields = Fields { family, rest: value };
+    Some(SocketAddr::new(fields.address()?, fields.port()?))
+}
+
+/// The address that these bytes are.
+#[must_use]
+pub fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+/// The protocol with this number.
+#[must_use]
+pub fn protocol(number: u8) -> Option<Protocol> {
+    Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
+}
+
+/// Reads the fields of a key or value one after the other; each takes a multiple of four bytes.
+struct Fields<'a> {
+    family: Family,
+    rest: &'a [u8],
+}
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let field = *self.rest.first_chunk::<N>()?;
+        self.rest = self.rest.get(N.next_multiple_of(4)..).unwrap_or_default();
+        Some(field)
+    }
+
+    fn address(&mut self) -> Option<IpAddr> {
+        match self.family {
+            Family::V4 => self.take::<4>().map(IpAddr::from),
+            Family::V6 => self.take::<16>().map(IpAddr::from),
+        }
+    }
+
+    fn protocol(&mut self) -> Option<Protocol> {
+        let [number] = self.take()?;
+        protocol(number)
+    }
+
+    fn port(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    fn destination(&mut self, frontend_type: FrontendType) -> Option<Destination> {
+        match frontend_type {
+            FrontendType::Address => self.address().map(Destination::Address),
+            FrontendType::NodePort => Some(Destination::NodePort(self.family)),
+        }
+    }
+
+    /// Address, protocol, port; of a node port the last two.
+    fn frontend(&mut self, frontend_type: FrontendType) -> Option<Frontend> {
+        let destination = self.destination(frontend_type)?;
+        Some(Frontend { destination, protocol: self.protocol()?, port: self.port()? })
+    }
+
+    /// Address, port; of a node port the last one.
+    fn original_destination(&mut self, frontend_type: FrontendType, protocol: Protocol) -> Option<Frontend> {
+        let destination = self.destination(frontend_type)?;
+        Some(Frontend { destination, protocol, port: self.port()? })
+    }
+}
+
+/// A set whose keys are frontends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrontendSet {
+    /// The use of its elements.
+    pub role: Role,
+    kind: SetKind,
+}
+
+/// The set of this name, in every layout; `None` when its keys are no frontends, or say nothing of where packets go.
+#[must_use]
+pub fn frontend_set(name: &str) -> Option<FrontendSet> {
+    let kind = SetKind::of(name)?;
+    Some(FrontendSet { role: kind.role()?, kind })
+}
+
+/// The map of endpoints of this name, by its frontends; `None` for any other set.
+#[must_use]
+pub fn frontends_of_endpoints(set: &str) -> Option<FrontendSet> {
+    match SetKind::of(set)? {
+        kind @ SetKind::Endpoints(..) => Some(FrontendSet { role: Role::Dispatch, kind }),
+        _ => None,
+    }
+}
+
+impl FrontendSet {
+    /// The frontend of a key.
+    #[must_use]
+    pub fn frontend(self, family: Family, key: &[u8]) -> Option<Frontend> {
+        frontend(self.kind, family, key)
+    }
+}
+
+/// Whether the values of a set are endpoints of frontends, by number.
+#[must_use]
+pub fn is_endpoint_map(set: &str) -> bool {
+    matches!(SetKind::of(set), Some(SetKind::Endpoints(..)))
+}
+
+/// Whether a map of so many endpoints takes long to read, so that several maps should share them (`nftables.endpointMaps`). Measured on
+/// kernel 6.18: three seconds for this number, which grow with the square.
+#[must_use]
+pub fn takes_long(set: &str, elements: usize) -> bool {
+    elements > 300_000 && is_endpoint_map(set)
+}
+
+/// Whether an element with this value drops packets; `chains` are those of its Service, by name in order.
+#[must_use]
+pub fn drops(value: ValueRef<'_>, chains: &[ChainContent]) -> bool {
+    match value {
+        ValueRef::Verdict(_, Some(chain)) => chain_drops(chain, chains, 2),
+        ValueRef::Verdict(number, None) => number == 0,
+        ValueRef::None | ValueRef::Data(_) => false,
+    }
+}
+
+/// Whether a chain, or one that it leads to over so many steps, drops what reaches its end.
+fn chain_drops(name: &str, chains: &[ChainContent], steps: usize) -> bool {
+    let Ok(index) = chains.binary_search_by(|content| (*content.chain.name).cmp(name)) else { return false };
+    has_drop(&chains[index])
+        || steps > 0 && chains[index].targets().any(|target| chain_drops(target, chains, steps - 1))
+}
+
+/// Whether a chain has a rule that drops packets.
+#[must_use]
+pub fn has_drop(content: &ChainContent) -> bool {
+    let mut statements = content.rules.iter().flat_map(|rule| &rule.statements);
+    statements.any(|statement| matches!(statement, Statement::Verdict(Verdict::Drop)))
+}
+
+/// The endpoint of a chain, if it is the chain of an endpoint.
+#[must_use]
+pub fn chain_endpoint(content: &ChainContent) -> Option<SocketAddr> {
+    let statements = content.rules.iter().flat_map(|rule| &rule.statements);
+    statements.rev().find_map(|statement| match statement {
+        Statement::Dnat(endpoint) => Some(*endpoint),
+        _ => None,
+    })
+}
+
+/// The endpoint to which a rule translates, if it is a constant.
+#[must_use]
+pub fn rule_endpoint(rule: &RuleDump) -> Option<SocketAddr> {
+    let (address_register, port_register) = rule.exprs.iter().find_map(|expr| match expr {
+        Expr::Nat { address, port, .. } => Some((*address, *port)),
+        _ => None,
+    })?;
+    let constant = |register| {
+        rule.exprs.iter().find_map(|expr| match expr {
+            Expr::Immediate { dreg, data } if *dreg == register => Some(*data),
+            _ => None,
+        })
+    };
+    let port = <[u8; 2]>::try_from(constant(port_register)?.as_slice()).ok()?;
+    Some(SocketAddr::new(address(constant(address_register)?.as_slice())?, u16::from_be_bytes(port)))
+}
+
+/// The network with which a rule compares the source address. The rule loads the address from the IP header, or its first bytes.
+#[must_use]
+pub fn rule_source(rule: &RuleDump) -> Option<IpNet> {
+    const V4: (u32, usize) = (12, 4);
+    const V6: (u32, usize) = (8, 16);
+    let size = rule.exprs.iter().find_map(|expr| match expr {
+        Expr::Payload { base: PayloadBase::Network, offset, .. } => {
+            [V4, V6].into_iter().find(|(start, _)| start == offset).map(|(_, size)| size)
+        }
+        _ => None,
+    })?;
+    let compared = rule.exprs.iter().find_map(|expr| match expr {
+        Expr::Cmp { op: CmpOp::Eq, data, .. } => Some(*data),
+        _ => None,
+    })?;
+    let mask = rule.exprs.iter().find_map(|expr| match expr {
+        Expr::Bitwise { mask, .. } => Some(ones(mask)),
+        _ => None,
+    });
+    let mut bytes = [0; 16];
+    bytes.get_mut(..compared.len())?.copy_from_slice(compared.as_slice());
+    let length = mask.unwrap_or(u32::try_from(compared.len() * 8).ok()?);
+    IpNet::new(address(&bytes[..size])?, u8::try_from(length).ok()?).ok()
+}
+
+fn ones(mask: &Data) -> u32 {
+    mask.as_slice().iter().map(|byte| byte.count_ones()).sum()
+}
+
+/// The protocol with which a rule compares that of the packet.
+#[must_use]
+pub fn rule_protocol(rule: &RuleDump) -> Option<Protocol> {
+    let number = rule.exprs.iter().find_map(|expr| match expr {
+        Expr::Cmp { data, .. } => data.as_slice().first().copied(),
+        _ => None,
+    });
+    number.and_then(protocol)
+}
+
+#[cfg(test)]
+mod tests;

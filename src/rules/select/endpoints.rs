@@ -1,0 +1,110 @@
+//! The endpoint lists of a service port.
+//!
+//! Takes what its slices have for it, gives the cluster list, the local list, the hairpin list, and whether there is any
+//! endpoint at all. Invariant: the lists are sorted and free of duplicates.
+
+use std::net::SocketAddr;
+
+use crate::model::{Endpoint, Family, PortSlice, Service, ServicePort, TrafficPolicy};
+
+use super::topology::{NodeTopology, Topology};
+
+/// An endpoint of a service port, with the port on it.
+pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
+
+/// All endpoints of a service port from all slices of its Service (B4), in order of their names; sorted by address, each once.
+///
+/// Of duplicates the later wins unless it terminates; one that terminates only fills an empty place (B10). A named port
+/// may have another number in each slice.
+pub(super) fn merge<'a>(slices: &[PortSlice<'a>]) -> Vec<Entry<'a>> {
+    let mut merged = Vec::with_capacity(slices.iter().map(|one| one.slice.endpoints.len()).sum());
+    for PortSlice { slice, port, .. } in slices {
+        merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, *port), endpoint)));
+    }
+    // Stable, so duplicates stay in the order in which they came.
+    merged.sort_by_key(|(address, _)| *address);
+    merged.dedup_by(|later, earlier| {
+        let same = later.0 == earlier.0;
+        if same && !later.1.conditions.terminating {
+            *earlier = *later;
+        }
+        same
+    });
+    merged
+}
+
+/// Which lists a service port needs (A15).
+#[derive(Clone, Copy)]
+pub(super) struct Uses {
+    cluster: bool,
+    local: bool,
+}
+
+impl Uses {
+    pub(super) fn of(service: &Service, port: &ServicePort, family: Family) -> Self {
+        let internal_local = service.internal_policy == TrafficPolicy::Local;
+        let external = service.externally_accessible(port, family);
+        let external_local = external && service.external_policy == TrafficPolicy::Local;
+        Self { cluster: !internal_local || external, local: internal_local || external_local }
+    }
+}
+
+/// The endpoints that a service port may use.
+pub(super) struct Lists {
+    /// The cluster list (C3).
+    pub(super) cluster: Vec<SocketAddr>,
+    /// The local list (C4).
+    pub(super) local: Vec<SocketAddr>,
+    /// The endpoints on this node that are in one of the lists (C7, D10).
+    pub(super) hairpin: Vec<SocketAddr>,
+    /// Whether any endpoint, on this node or elsewhere, may be used (C6).
+    pub(super) has_any: bool,
+}
+
+impl Lists {
+    pub(super) fn new(endpoints: &[Entry<'_>], uses: Uses, node: NodeTopology<'_>) -> Self {
+        let cluster = if uses.cluster { cluster_list(endpoints, node) } else { Vec::new() };
+        let local = if uses.local { local_list(endpoints, node) } else { Vec::new() };
+        // A cluster list that is used is empty only if nothing is usable, so which lists are used does not matter here.
+        let has_any = endpoints.iter().any(|(_, endpoint)| usable(endpoint));
+        let reachable =
+            |address: &SocketAddr| [&cluster, &local].iter().any(|list| list.binary_search(address).is_ok());
+        let here = endpoints.iter().filter(|(_, endpoint)| node.is_local(endpoint));
+        let hairpin = here.map(|(address, _)| *address).filter(reachable).collect();
+        Self { cluster, local, hairpin, has_any }
+    }
+}
+
+/// The Ready endpoints that the hints allow; if none, those that still serve while they terminate.
+///
+/// Hints allow at least one Ready endpoint, and everything when there is none: the fall-back ignores them.
+fn cluster_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> Vec<SocketAddr> {
+    let ready = endpoints.iter().map(|(_, endpoint)| *endpoint).filter(|endpoint| endpoint.conditions.ready);
+    let topology = Topology::of(ready, node);
+    ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, node))
+}
+
+/// The Ready endpoints on this node; if none, those on this node that still serve while they terminate. Hints do not
+/// count.
+fn local_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> Vec<SocketAddr> {
+    ready_or_terminating(endpoints, |endpoint| node.is_local(endpoint))
+}
+
+fn ready_or_terminating(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
+    let ready = addresses(endpoints, |endpoint| endpoint.conditions.ready && wanted(endpoint));
+    if !ready.is_empty() {
+        return ready;
+    }
+    addresses(endpoints, |endpoint| endpoint.conditions.serving_terminating() && wanted(endpoint))
+}
+
+/// Whether an endpoint may be used at all: it is ready, or serves while it terminates (C8).
+const fn usable(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.ready || endpoint.conditions.serving_terminating()
+}
+
+fn addresses(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
+    let mut list = Vec::with_capacity(endpoints.len());
+    list.extend(endpoints.iter().filter(|(_, endpoint)| wanted(endpoint)).map(|(address, _)| *address));
+    list
+}

@@ -1,0 +1,235 @@
+//! Which endpoints each frontend of a Service uses, and what becomes of traffic that has none.
+//!
+//! Takes the [`State`] and a Service's name, gives a [`ServiceSelection`]. Pure, and independent of how traffic is steered:
+//! nothing here knows of chains, maps or marks.
+//!
+//! Invariants: the result depends only on the Service, its slices, the node's name and zone, and on which Service
+//! owns each frontend; every list is sorted and free of duplicates; an [`Action`] that uses the cluster list finds it
+//! non-empty; the families never mix (D24).
+
+mod endpoints;
+pub mod health;
+pub mod size;
+mod sources;
+mod topology;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::model::{
+    Destination, Family, Frontend, FrontendKind, ObjectName, PortSlices, Protocol, Scheduler, Service, ServicePort,
+    State, TrafficPolicy,
+};
+
+use endpoints::{Lists, Uses};
+use health::{Counting, HealthCheck};
+use topology::NodeTopology;
+
+pub(crate) use sources::allowed_sources;
+
+/// What to do for one Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSelection {
+    /// Its cluster IPs, IPv4 first.
+    pub cluster_ips: Vec<IpAddr>,
+    /// One entry for each service port and family that exists (A4, A5), in the order of the ports.
+    pub ports: Vec<PortSelection>,
+    /// What its health-check node port answers, in each family that exists, IPv4 first; empty without such a port (A13).
+    pub health_checks: Vec<HealthCheck>,
+}
+
+/// What to do for one service port in one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSelection {
+    /// The family of all addresses below.
+    pub family: Family,
+    /// `namespace/name:port`, or `namespace/name` when the port has no name.
+    pub label: Arc<str>,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// The cluster list (C3), sorted; empty when no frontend uses it (A15).
+    pub cluster: Vec<SocketAddr>,
+    /// The local list (C4), sorted; empty when no frontend uses it (A15).
+    pub local: Vec<SocketAddr>,
+    /// The endpoints on this node among the two lists, sorted: they may be called by themselves (C7, D10).
+    pub hairpin: Vec<SocketAddr>,
+    /// The frontends that the port owns, in the order of [`FrontendKind`].
+    pub frontends: Vec<FrontendSelection>,
+    /// Time-out of the session affinity in seconds, if there is affinity (A11).
+    pub affinity_seconds: Option<u32>,
+    /// How endpoints are chosen, if the Service says so.
+    pub scheduler: Option<Scheduler>,
+    /// What the Service's health-check node port answers (K2); with the Service's first port only.
+    pub health_check: Option<HealthCheck>,
+}
+
+/// What to do with traffic to one frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontendSelection {
+    /// What the client connects to.
+    pub frontend: Frontend,
+    /// What the frontend is to the Service; the first kind, when its address is listed as several.
+    pub kind: FrontendKind,
+    /// The traffic policy that applies to it.
+    pub policy: TrafficPolicy,
+    /// What becomes of the traffic.
+    pub action: Action,
+    /// The sources that may connect, whatever the action is (D17); `None` for every source.
+    pub sources: Option<Vec<IpNet>>,
+}
+
+/// What becomes of a new connection to a frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It goes to a member of the cluster list (D1, D5).
+    Cluster {
+        /// Whether it is masqueraded whatever its source is.
+        masquerade: bool,
+    },
+    /// It goes to a member of the local list, which is not empty (D1).
+    Local,
+    /// External policy Local (D6): from a pod or the host it goes to the cluster list, from elsewhere to the local
+    /// list; where that is empty it is dropped (D3).
+    ByOrigin,
+    /// It is rejected: there is no endpoint at all (D2, D3).
+    Reject,
+    /// It is dropped: there are endpoints, but not on this node (D2).
+    Drop,
+}
+
+/// A Service with the slices of each of its ports, gathered once for all that is computed from them.
+pub struct Gathered<'a> {
+    state: &'a State,
+    /// `None` when the Service is unknown.
+    service: Option<&'a Service>,
+    slices: PortSlices<'a>,
+}
+
+impl<'a> Gathered<'a> {
+    /// Gathers what the state has for a Service.
+    #[must_use]
+    pub fn of(state: &'a State, name: &ObjectName) -> Self {
+        Self { state, service: state.service(name), slices: PortSlices::of(state.slices_of(name)) }
+    }
+
+    /// Whether the slices have UDP endpoints (B15), also those of a Service that is unknown.
+    #[must_use]
+    pub fn has_udp_endpoints(&self) -> bool {
+        self.slices.has(Protocol::Udp)
+    }
+
+    /// Selects the endpoints of each frontend; `None` when the Service is unknown.
+    #[must_use]
+    pub fn select(&self) -> Option<ServiceSelection> {
+        let (state, service) = (self.state, self.service?);
+        let families: Vec<(Family, IpAddr)> =
+            Family::BOTH.into_iter().filter_map(|family| Some((family, service.cluster_ips.get(family)?))).collect();
+        let restricted = Family::BOTH.map(|family| sources::allowed_sources(service, family, state.node()));
+        let [v4, v6] = &restricted;
+        let node = NodeTopology::of(state);
+        let mut health = Counting::new(service, node);
+        let mut ports = Vec::with_capacity(service.ports.len() * families.len());
+        for (index, port) in service.ports.iter().enumerate() {
+            for (family, _) in &families {
+                let endpoints = endpoints::merge(self.slices.get(port, *family));
+                health.add(*family, &endpoints);
+                let sources = if *family == Family::V4 { v4 } else { v6 };
+                let lists = Lists::new(&endpoints, Uses::of(service, port, *family), node);
+                ports.push(select_port(state, service, (index, port), *family, lists, sources.as_ref()));
+            }
+        }
+        let health_checks = health.checks(families.iter().map(|(family, _)| *family));
+        // The first port stands first, once for each family.
+        for (port, check) in ports.iter_mut().zip(&health_checks) {
+            port.health_check = Some(*check);
+        }
+        let cluster_ips = families.iter().map(|(_, ip)| *ip).collect();
+        Some(ServiceSelection { cluster_ips, ports, health_checks })
+    }
+}
+
+/// The selection for one Service; `None` when the Service is unknown.
+#[must_use]
+pub fn select(state: &State, name: &ObjectName) -> Option<ServiceSelection> {
+    Gathered::of(state, name).select()
+}
+
+/// What to do for one service port, given with its index, in one family.
+fn select_port(
+    state: &State,
+    service: &Service,
+    (index, port): (usize, &ServicePort),
+    family: Family,
+    lists: Lists,
+    sources: Option<&Vec<IpNet>>,
+) -> PortSelection {
+    let frontends = service.frontends(port, family).into_iter();
+    let owned = frontends.filter(|(_, frontend)| state.owns(&service.name, index, frontend));
+    let frontends = owned.map(|(kind, frontend)| {
+        let sources = sources.filter(|_| counts_as_load_balancer(service, kind, &frontend)).cloned();
+        let policy = policy(kind, service);
+        FrontendSelection { frontend, kind, policy, action: action(kind, policy, &lists), sources }
+    });
+    PortSelection {
+        family,
+        label: label(&service.name, port),
+        protocol: port.protocol,
+        frontends: frontends.collect(),
+        cluster: lists.cluster,
+        local: lists.local,
+        hairpin: lists.hairpin,
+        affinity_seconds: service.affinity_seconds,
+        scheduler: service.scheduler,
+        health_check: None,
+    }
+}
+
+/// Whether a frontend has a load balancer IP, also when the same address is the cluster IP. One that is listed as an external IP as well
+/// counts as a load balancer's.
+fn counts_as_load_balancer(service: &Service, kind: FrontendKind, frontend: &Frontend) -> bool {
+    match (kind, frontend.destination) {
+        (FrontendKind::LoadBalancerIp, _) => true,
+        (FrontendKind::ClusterIp, Destination::Address(ip)) => service.load_balancer_ips.contains(&ip),
+        _ => false,
+    }
+}
+
+/// Whether a frontend has a load balancer IP, also when the same address is listed as an external IP.
+pub(crate) fn is_load_balancer(service: &Service, frontend: &Frontend) -> bool {
+    match frontend.destination {
+        Destination::Address(ip) => service.load_balancer_ips.contains(&ip),
+        Destination::NodePort(_) => false,
+    }
+}
+
+fn policy(kind: FrontendKind, service: &Service) -> TrafficPolicy {
+    match kind {
+        FrontendKind::ClusterIp => service.internal_policy,
+        FrontendKind::ExternalIp | FrontendKind::LoadBalancerIp | FrontendKind::NodePort => service.external_policy,
+    }
+}
+
+fn action(kind: FrontendKind, policy: TrafficPolicy, lists: &Lists) -> Action {
+    match (kind, policy) {
+        _ if !lists.has_any => Action::Reject,
+        (FrontendKind::ClusterIp, TrafficPolicy::Cluster) => Action::Cluster { masquerade: false },
+        (FrontendKind::ClusterIp, TrafficPolicy::Local) if lists.local.is_empty() => Action::Drop,
+        (FrontendKind::ClusterIp, TrafficPolicy::Local) => Action::Local,
+        (_, TrafficPolicy::Cluster) => Action::Cluster { masquerade: true },
+        (_, TrafficPolicy::Local) => Action::ByOrigin,
+    }
+}
+
+fn label(service: &ObjectName, port: &ServicePort) -> Arc<str> {
+    let (namespace, name) = (&service.namespace, &service.name);
+    let parts: &[&str] =
+        if port.name.is_empty() { &[namespace, "/", name] } else { &[namespace, "/", name, ":", &port.name] };
+    parts.concat().into()
+}

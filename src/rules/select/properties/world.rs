@@ -1,0 +1,118 @@
+//! Random events of a cluster that has so few addresses, ports, ages and names that its objects often claim the same.
+
+use std::net::IpAddr;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+
+use crate::model::testing::{endpoint, name, node, port, ranges, service, slice_port};
+use crate::model::{Endpoint, EndpointSlice, Event, Family, Node, Service, ServicePort, TrafficPolicy, TriggerTime};
+
+const SERVICES: [&str; 3] = ["default/a", "default/b", "prod/a"];
+const SLICES: [&str; 4] = ["default/s1", "default/s2", "default/s3", "prod/s1"];
+const API_SERVER: &str = "default/kubernetes";
+const ADDRESSES: [&str; 4] = ["192.0.2.1", "192.0.2.2", "10.96.0.1", "2001:db8::1"];
+
+/// Any sequence of events.
+pub(super) fn history() -> impl Strategy<Value = Vec<Event>> {
+    vec(event(), 0..24)
+}
+
+/// Deletions of objects that [`history`] never names.
+pub(super) fn deletion_of_unknown() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        Just(Event::ServiceDeleted(name("default/never"))),
+        Just(Event::SliceDeleted(name("default/never"))),
+        Just(Event::NodeDeleted("never".into())),
+        Just(Event::ServiceCidrDeleted("never".into())),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => a_service().prop_map(Event::ServiceApplied),
+        2 => select(&SERVICES[..]).prop_map(|text| Event::ServiceDeleted(name(text))),
+        6 => a_slice().prop_map(Event::SliceApplied),
+        2 => select(&SLICES[..]).prop_map(|text| Event::SliceDeleted(name(text))),
+        2 => a_node().prop_map(Event::NodeApplied),
+        1 => select(&["here", "there"][..]).prop_map(|text| Event::NodeDeleted(text.into())),
+        1 => (select(&["x", "y"][..]), subsequence(vec!["10.96.0.0/16", "fd00::/112"], 0..=2))
+            .prop_map(|(name, texts)| Event::ServiceCidrApplied(name.into(), ranges(&texts))),
+        1 => select(&["x", "y"][..]).prop_map(|text| Event::ServiceCidrDeleted(text.into())),
+        2 => an_api_server().prop_map(Event::SliceApplied),
+        1 => Just(Event::SliceDeleted(name(API_SERVER))),
+    ]
+}
+
+fn a_service() -> impl Strategy<Value = Service> {
+    let names = (select(&SERVICES[..]), 0..3_i64, subsequence(vec!["10.96.0.1", "fd00::1"], 0..=2));
+    let addresses = (some_addresses(), some_addresses());
+    let policies = (a_policy(), a_policy());
+    (names, addresses, policies, vec(a_port(), 0..3)).prop_map(|(names, addresses, policies, ports)| Service {
+        created: names.1,
+        external_ips: addresses.0,
+        load_balancer_ips: addresses.1,
+        internal_policy: policies.0,
+        external_policy: policies.1,
+        ports,
+        ..service(names.0, &names.2)
+    })
+}
+
+fn some_addresses() -> impl Strategy<Value = Vec<IpAddr>> {
+    subsequence(ADDRESSES.map(|text| text.parse().unwrap()).to_vec(), 0..=2)
+}
+
+fn a_policy() -> impl Strategy<Value = TrafficPolicy> {
+    select(vec![TrafficPolicy::Cluster, TrafficPolicy::Local])
+}
+
+fn a_port() -> impl Strategy<Value = ServicePort> {
+    (select(&["p", "q", "p/udp"][..]), 80..82_u16, option::of(30080..30082_u16))
+        .prop_map(|(name, number, node_port)| ServicePort { node_port, ..port(name, number) })
+}
+
+fn a_slice() -> impl Strategy<Value = EndpointSlice> {
+    let names = (select(&SLICES[..]), select(&["default/a", "default/b", "prod/a", "default/none"][..]));
+    let ports = vec((select(&["p", "q", "p/udp"][..]), 8080..8082_u16), 0..3);
+    let endpoints = prop_oneof![
+        3 => vec(an_endpoint(&["10.244.0.1", "10.244.0.2", "10.244.0.3"]), 0..4).prop_map(|list| (Family::V4, list)),
+        1 => vec(an_endpoint(&["fd01::1", "fd01::2"]), 0..3).prop_map(|list| (Family::V6, list)),
+    ];
+    (names, ports, endpoints).prop_map(|(names, ports, (family, endpoints))| EndpointSlice {
+        name: name(names.0),
+        service: name(names.1),
+        family,
+        ports: ports.into_iter().map(|(name, number)| slice_port(name, number)).collect(),
+        endpoints,
+        trigger: TriggerTime::default(),
+    })
+}
+
+/// The API server's endpoints, on frontends that Services claim too.
+fn an_api_server() -> impl Strategy<Value = EndpointSlice> {
+    let addresses = subsequence(ADDRESSES[..3].to_vec(), 0..=2);
+    (addresses, 80..82_u16).prop_map(|(addresses, number)| EndpointSlice {
+        name: name(API_SERVER),
+        service: name(API_SERVER),
+        family: Family::V4,
+        ports: vec![slice_port("p", number)],
+        endpoints: addresses.into_iter().map(endpoint).collect(),
+        trigger: TriggerTime::default(),
+    })
+}
+
+fn an_endpoint(addresses: &'static [&'static str]) -> impl Strategy<Value = Endpoint> {
+    let conditions = select(&["", "", " unready", " terminating", " dead"][..]);
+    let places = select(&["", " @here", " @there"][..]);
+    let hints = select(&["", "", " zones=a", " zones=b", " nodes=here", " nodes=there zones=a"][..]);
+    (select(addresses), conditions, places, hints)
+        .prop_map(|(address, conditions, place, hints)| endpoint(&format!("{address}{conditions}{place}{hints}")))
+}
+
+fn a_node() -> impl Strategy<Value = Node> {
+    (select(&["here", "here", "there"][..]), option::of(select(&["a", "b"][..])), any::<bool>())
+        .prop_map(|(name, zone, eligible)| Node { name: name.into(), eligible, ..node(zone) })
+}

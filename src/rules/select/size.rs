@@ -1,0 +1,126 @@
+//! The size of a Service, counted before any record is made for it.
+//!
+//! Takes what was [gathered](super::Gathered) for a Service, gives a [`PortSize`] for each port and family that exists. An object of some 100 KB can
+//! stand for millions of endpoints, because each port of a slice is on each of its endpoints; counting them takes time and memory
+//! for ports and slices only, not for their product.
+//!
+//! Invariant: what `select` gives for a port has no more frontends, sources and cluster endpoints than counted here.
+
+use std::collections::BTreeSet;
+
+use crate::model::{Family, PortSlices, Scheduler, Service, ServicePort};
+
+use super::Gathered;
+
+/// The size of a service port in one family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSize {
+    /// Frontends that it claims, also those that another Service owns.
+    pub frontends: u64,
+    /// Pairs of a load balancer IP and a range of sources that may connect to it.
+    pub sources: u64,
+    /// Endpoints in all slices, also those that are not ready, and each as often as it is listed.
+    pub endpoints: u64,
+    /// Different port numbers on the endpoints: nearly always one. Counted only if clients are remembered.
+    pub targets: u64,
+    /// Whether clients are remembered (A11).
+    pub affinity: bool,
+    /// How endpoints are chosen, if the Service says so.
+    pub scheduler: Option<Scheduler>,
+}
+
+/// The size of each port of a Service, in each family in which it exists (A4); nothing of a Service that is unknown.
+pub fn sizes(gathered: &Gathered<'_>) -> Vec<PortSize> {
+    let Some(service) = gathered.service else { return Vec::new() };
+    let mut sizes = Vec::new();
+    for family in Family::BOTH.into_iter().filter(|family| service.cluster_ips.get(*family).is_some()) {
+        let addresses = Addresses::of(service, family);
+        sizes.extend(service.ports.iter().map(|port| addresses.size(service, port, family, &gathered.slices)));
+    }
+    sizes
+}
+
+/// The numbers that are the same for each port of a Service.
+#[derive(Clone, Copy)]
+struct Addresses {
+    frontends: u64,
+    sources: u64,
+}
+
+impl Addresses {
+    fn of(service: &Service, family: Family) -> Self {
+        let ranges = service.source_ranges.iter().filter(|range| Family::of(range.addr()) == family).count();
+        let balancers = service.load_balancer_ips.iter().filter(|ip| Family::of(**ip) == family).count();
+        // Where a range holds the node's own address, the load balancer IPs are added to the ranges (D18).
+        let allowed = if ranges == 0 { 0 } else { number(ranges + balancers) };
+        Self { frontends: number(service.address_count(family)), sources: number(balancers) * allowed }
+    }
+
+    fn size(self, service: &Service, port: &ServicePort, family: Family, slices: &PortSlices<'_>) -> PortSize {
+        let (slices, affinity) = (slices.get(port, family), service.affinity_seconds.is_some());
+        let targets = slices.iter().filter(|_| affinity).map(|one| one.port).collect::<BTreeSet<u16>>();
+        PortSize {
+            frontends: self.frontends + u64::from(port.node_port.is_some()),
+            sources: self.sources,
+            endpoints: slices.iter().map(|one| number(one.slice.endpoints.len())).sum(),
+            targets: number(targets.len()),
+            affinity,
+            scheduler: service.scheduler,
+        }
+    }
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::testing::{name, port, service, slice, slice_port, state};
+    use crate::model::{Event, State};
+
+    const WEB: &str = "ns/web";
+
+    fn sizes_in(state: &State) -> Vec<PortSize> {
+        sizes(&Gathered::of(state, &name(WEB)))
+    }
+
+    #[test]
+    fn each_family_counts_its_own_frontends_sources_and_endpoints() {
+        let mut web = service(WEB, &["172.30.0.1", "fd30::1"]);
+        web.ports = vec![port("http", 80), port("https", 443)];
+        web.ports[1].node_port = Some(30443);
+        web.external_ips = vec!["192.0.2.1".parse().unwrap()];
+        web.load_balancer_ips = vec!["198.51.100.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        web.source_ranges = vec!["203.0.113.0/24".parse().unwrap(), "203.0.114.0/24".parse().unwrap()];
+        let ports = [slice_port("http", 8080), slice_port("https", 8443)];
+        let endpoints = ["10.0.0.1", "10.0.0.2 unready"];
+        let events = [
+            Event::SliceApplied(slice("ns/a", WEB, &ports, &endpoints)),
+            Event::SliceApplied(slice("ns/b", WEB, &ports[..1], &["10.0.0.1"])),
+            Event::SliceApplied(slice("ns/c", WEB, &ports, &["fd00::1"])),
+            Event::ServiceApplied(web),
+        ];
+        let size = |frontends, sources, endpoints| PortSize { frontends, sources, endpoints, ..PortSize::default() };
+        assert_eq!(sizes_in(&state(events)), [size(3, 3, 3), size(4, 3, 2), size(2, 0, 1), size(3, 0, 1)]);
+    }
+
+    #[test]
+    fn port_numbers_are_counted_where_clients_are_remembered() {
+        let mut web = service(WEB, &["172.30.0.1"]);
+        web.ports = vec![port("http", 80)];
+        web.affinity_seconds = Some(10);
+        let slices = [("ns/a", 8080), ("ns/b", 8080), ("ns/c", 9090)];
+        let slices = slices.map(|(name, port)| slice(name, WEB, &[slice_port("http", port)], &["10.0.0.1"]));
+        let events = slices.map(Event::SliceApplied).into_iter().chain([Event::ServiceApplied(web)]);
+        let size = PortSize { frontends: 1, endpoints: 3, targets: 2, affinity: true, ..PortSize::default() };
+        assert_eq!(sizes_in(&state(events)), [size]);
+    }
+
+    #[test]
+    fn an_unknown_service_has_no_size_however_many_slices_it_has() {
+        let orphan = Event::SliceApplied(slice("ns/a", WEB, &[slice_port("http", 80)], &["10.0.0.1"]));
+        assert_eq!(sizes_in(&state([orphan])), []);
+    }
+}
