@@ -76,12 +76,13 @@ tests = $(addprefix --test ,$(1))
 
 test: deps lint ## Format, lints, documentation and all tests; the image's size is held by `make image-root`, which .ci/run has too (root)
 	cargo test --workspace --all-targets --no-run
-	@log=$$(mktemp) && export RUST_TEST_THREADS=$(TEST_THREADS) && \
+	@log=$$(mktemp -d) && export RUST_TEST_THREADS=$(TEST_THREADS) && \
 	echo "cargo test $(call tests,$(BUSY)), printed behind the other half" && \
-	{ cargo test --workspace --no-fail-fast --lib --bins --examples --benches $(call tests,$(BUSY)) >$$log 2>&1 & busy=$$!; } && \
+	{ cargo test --workspace --no-fail-fast --lib --bins --examples --benches $(call tests,$(BUSY)) >$$log/busy 2>&1 & busy=$$!; } && \
 	echo "cargo test $(call tests,$(WAITING))" && \
-	{ cargo test --workspace --no-fail-fast $(call tests,$(WAITING)); waiting=$$?; } ; \
-	wait $$busy; busy=$$?; cat $$log; rm -f $$log; [ $$waiting = 0 ] && [ $$busy = 0 ]
+	{ { cargo test --workspace --no-fail-fast $(call tests,$(WAITING)); echo $$? >$$log/status; } 2>&1 | tee $$log/waiting; } ; \
+	wait $$busy; busy=$$?; cat $$log/busy; \
+	[ $$(cat $$log/status) = 0 ] && [ $$busy = 0 ] || tests/again $$log/waiting $$log/busy; end=$$?; rm -rf $$log; exit $$end
 	@if [ -d "$(CASES)" ]; then \
 		echo "CONFORMANCE_CASES=$(CASES) cargo test --test packets conformance:: -- --ignored"; \
 		CONFORMANCE_CASES="$(CASES)" RUST_TEST_THREADS=2 cargo test --test packets conformance:: -- --ignored; \

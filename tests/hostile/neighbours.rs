@@ -180,7 +180,8 @@ fn a_program_that_goes_on_changing_our_tables_is_answered_ten_times_a_second_and
     });
     println!("{transactions} repairs in {SECONDS} s");
     assert!(transactions <= 5 + 10 * SECONDS + 5, "{transactions}");
-    assert!(is_slow() || transactions >= 5 * SECONDS, "{transactions}");
+    // How many a repair's own time allows depends on the machine; without an answer to each change there would be none but the first.
+    assert!(transactions >= SECONDS, "{transactions}");
     let end = Instant::now() + Duration::from_secs(10);
     while rules(&node) != expected {
         assert!(Instant::now() < end, "not repaired: {}", list_ruleset(&node));

@@ -57,6 +57,7 @@ const CASES: &[Case] = &[
     case("deploy/reproduce", "rustc", &["rustup.rs"]),
     case("deploy/sbom", "python3", &["Debian package python3", "make sbom"]),
     case("deploy/sources", "apt-get", &["Debian package apt"]),
+    case("tests/again", "cargo", &["rustup.rs"]),
     case("examples/demo", "make", &["Debian package make"]),
     case("tests/arm64", "cargo", &["rustup.rs"]),
     case("tests/fuzz/run", "c++", &["Debian package g++", "make fuzz"]),
