@@ -6,7 +6,7 @@
 //!                      tables: what the kernel lists -> frontends and endpoints
 //! ```
 //!
-//! A command is a module with `Args` and `run`; the process has the list of them. Its exit code is that of its [`Outcome`], or
+//! A command is a module with `Args` and `run`; the process has the list of them. Its exit code is that of its [`CommandOutcome`], or
 //! [`COULD_NOT_LOOK`] when it gives an error, which the process shows.
 //!
 //! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
@@ -37,14 +37,14 @@ pub const COULD_NOT_LOOK: u8 = 2;
 
 /// What a command found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// What was asked for, and nothing that is wrong.
     Fine,
     /// Something that is wrong, or a difference.
     Found,
 }
 
-impl Outcome {
+impl CommandOutcome {
     /// The exit code of the process.
     pub const fn exit_code(self) -> u8 {
         match self {

@@ -1,6 +1,6 @@
 //! Counts what goes through each frontend, and to each of its endpoints, from one walk over the tracked connections.
 //!
-//! Takes the [`Frontends`], each [`Connection`] of a walk, and the [`Memory`] of the walk before; gives a [`Look`] with numbers and the
+//! Takes the [`Frontends`], each [`Connection`] of a walk, and the [`Memory`] of the walk before; gives a [`TrafficSample`] with numbers and the
 //! memory for the next walk. Pure: no clock, no socket. Who compares two walks divides [`Count::since`] by the time between them.
 //!
 //! What the numbers mean. *New* is a connection that this walk met and the walk before did not. The kernel keeps a connection for some
@@ -20,7 +20,7 @@ use rules::model::{Destination, Family, Frontend};
 
 /// The most connections that a [`Memory`] holds, of 24 bytes each.
 pub(crate) const REMEMBERED: usize = 1 << 20;
-/// The most endpoints that a [`Look`] counts; connections to others are counted at their frontend only.
+/// The most endpoints that a [`TrafficSample`] counts; connections to others are counted at their frontend only.
 pub(crate) const ENDPOINTS: usize = 1 << 18;
 
 /// The frontends to count, each by its position in the list that [`Frontends::new`] took.
@@ -90,7 +90,7 @@ pub(crate) struct Since {
 
 /// The numbers of one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct TrafficSample {
     /// Those of each frontend, in the order of [`Frontends::new`].
     pub frontends: Vec<Count>,
     /// Those of each endpoint of a frontend that has connections.
@@ -142,7 +142,7 @@ pub(crate) struct Walk<'a> {
     frontends: &'a Frontends,
     before: Option<&'a Memory>,
     memory: Memory,
-    look: Look,
+    look: TrafficSample,
 }
 
 impl<'a> Walk<'a> {
@@ -151,7 +151,7 @@ impl<'a> Walk<'a> {
     pub(crate) fn new(frontends: &'a Frontends, before: Option<&'a Memory>) -> Self {
         let one_in = before.map_or(1, |memory| memory.mask + 1);
         let zero = Count { since: before.map(|_| Since::default()), ..Count::default() };
-        let look = Look { frontends: vec![zero; frontends.len], endpoints: HashMap::new(), one_in };
+        let look = TrafficSample { frontends: vec![zero; frontends.len], endpoints: HashMap::new(), one_in };
         Self { frontends, before, memory: Memory::default(), look }
     }
 
@@ -180,7 +180,7 @@ impl<'a> Walk<'a> {
 
     /// The numbers, and the memory for the next walk.
     #[must_use]
-    pub(crate) fn finish(mut self) -> (Look, Memory) {
+    pub(crate) fn finish(mut self) -> (TrafficSample, Memory) {
         self.memory.connections.sort_unstable();
         (self.look, self.memory)
     }
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    fn walk(connections: &[Connection], before: Option<&Memory>) -> (Look, Memory) {
+    fn walk(connections: &[Connection], before: Option<&Memory>) -> (TrafficSample, Memory) {
         let frontends = frontends();
         let mut walk = Walk::new(&frontends, before);
         connections.iter().for_each(|connection| walk.add(connection));

@@ -7,5 +7,5 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
 
 pub mod counters;
-pub mod fastpath;
+pub mod flowtable;
 pub mod kernel;

@@ -6,7 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
 
 pub mod app;
-pub mod changes;
+pub mod history;
 pub mod health;
 mod localhost;
 pub mod metrics;

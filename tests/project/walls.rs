@@ -55,7 +55,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "cluster/settings", modules: &["source"], words: &[] },
     Wall { module: "cluster/events", modules: &[], words: &["Instant::now", "SystemTime::now"] },
     Wall { module: "node/kernel", modules: &[], words: &["std::fs", "std::thread"] },
-    Wall { module: "node/fastpath", modules: &["kernel"], words: &[] },
+    Wall { module: "node/flowtable", modules: &["kernel"], words: &[] },
     Wall { module: "node/counters", modules: &[], words: &[] },
     Wall {
         module: "inspect",
@@ -64,18 +64,18 @@ const WALLS: &[Wall] = &[
     },
     Wall {
         module: "proxy/sync",
-        modules: &["changes", "health", "localhost", "metrics"],
+        modules: &["health", "history", "localhost", "metrics"],
         // A second thread for the records of many Services, which ends before the sync goes on.
         words: &["Instant::now", "SystemTime::now", "std::thread"],
     },
-    Wall { module: "proxy/changes", modules: &[], words: &[] },
-    Wall { module: "proxy/metrics", modules: &["changes"], words: &["std::fs", "Instant::now", "SystemTime::now"] },
+    Wall { module: "proxy/history", modules: &[], words: &[] },
+    Wall { module: "proxy/metrics", modules: &["history"], words: &["std::fs", "Instant::now", "SystemTime::now"] },
     Wall { module: "proxy/health", modules: &[], words: &["Instant::now", "SystemTime::now"] },
     Wall { module: "proxy/localhost", modules: &["metrics"], words: &["Instant::now"] },
     Wall { module: "proxy/verify", modules: &["sync"], words: &["Instant::now"] },
     Wall {
         module: "proxy/app",
-        modules: &["changes", "health", "localhost", "metrics", "sync", "verify"],
+        modules: &["health", "history", "localhost", "metrics", "sync", "verify"],
         words: &["std::fs", "std::env", "std::process", "std::thread", "Instant::now", "SystemTime::now"],
     },
 ];

@@ -101,13 +101,13 @@ pub struct DecodeError {
 
 /// The attributes of one object, with its kind and name for errors.
 #[derive(Clone, Copy)]
-pub(super) struct Object<'a> {
+pub(super) struct ObjectAttrs<'a> {
     pub(super) attrs: Attrs<'a>,
     pub(super) object: &'static str,
     pub(super) name: Option<&'a str>,
 }
 
-impl<'a> Object<'a> {
+impl<'a> ObjectAttrs<'a> {
     /// An object whose name is in the attribute number `name`.
     pub(super) fn new(object: &'static str, attrs: Attrs<'a>, name: u16) -> Self {
         Self { attrs, object, name: attrs.find(name).and_then(|attr| attr.str()) }

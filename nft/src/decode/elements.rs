@@ -1,6 +1,6 @@
 //! Elements of sets, and the joining of the two halves in which the kernel keeps each range.
 
-use super::decoded::{DecodeError, Decoded, Object, RawElement, milliseconds, value};
+use super::decoded::{DecodeError, Decoded, ObjectAttrs, RawElement, milliseconds, value};
 use super::exprs::counted;
 use super::heads::SetHead;
 use crate::data::{Data, Value};
@@ -13,17 +13,17 @@ pub(super) fn elements(family: Family, attrs: Attrs<'_>) -> Result<Decoded, Deco
     const TABLE: u16 = 1;
     const SET: u16 = 2;
     const ELEMENTS: u16 = 3;
-    let object = Object::new("elements", attrs, SET);
+    let object = ObjectAttrs::new("elements", attrs, SET);
     let list = object.find(ELEMENTS).map_or_else(|| Attrs::new(&[]), |list| list.nested());
     // An element takes several times its bytes in the message: a list that has to grow is moved again and again.
     let mut elements = Vec::with_capacity(list.count());
     for item in list {
-        elements.push(element(&Object { attrs: item.nested(), ..object })?);
+        elements.push(element(&ObjectAttrs { attrs: item.nested(), ..object })?);
     }
     Ok(Decoded::Elements { table: object.table(family, TABLE)?, set: object.name()?, elements })
 }
 
-fn element(object: &Object<'_>) -> Result<RawElement, DecodeError> {
+fn element(object: &ObjectAttrs<'_>) -> Result<RawElement, DecodeError> {
     const KEY: u16 = 1;
     const DATA: u16 = 2;
     const FLAGS: u16 = 3;

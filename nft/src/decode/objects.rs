@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::decoded::{DecodeError, Decoded, Object, milliseconds};
+use super::decoded::{DecodeError, Decoded, ObjectAttrs, milliseconds};
 use super::exprs::{counted, expr};
 use crate::datatype::DataType;
 use crate::expr::Expr;
@@ -22,7 +22,7 @@ mod table_flag {
 
 pub(super) fn generation(attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
     const ID: u16 = 1;
-    let object = Object { attrs, object: "generation", name: None };
+    let object = ObjectAttrs { attrs, object: "generation", name: None };
     Ok(Decoded::Generation(object.need(ID, "id", |attr| attr.u32())?))
 }
 
@@ -32,7 +32,7 @@ pub(super) fn table(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeE
     const USE: u16 = 3;
     const USERDATA: u16 = 6;
     const OWNER: u16 = 7;
-    let object = Object::new("table", attrs, NAME);
+    let object = ObjectAttrs::new("table", attrs, NAME);
     let flags = object.number(FLAGS);
     let table = Table {
         name: TableName { family, name: object.name()? },
@@ -57,7 +57,7 @@ pub(super) fn chain(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeE
     const NAME: u16 = 3;
     const HOOK: u16 = 4;
     const USERDATA: u16 = 12;
-    let object = Object::new("chain", attrs, NAME);
+    let object = ObjectAttrs::new("chain", attrs, NAME);
     let chain = Chain {
         name: object.name()?,
         base: object.find(HOOK).map(|hook| base_chain(&object, hook)).transpose()?,
@@ -67,7 +67,7 @@ pub(super) fn chain(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeE
 }
 
 /// The hook of a base chain. The policy `drop` is an error, because this crate only makes base chains that accept.
-fn base_chain(object: &Object<'_>, hook: Attr<'_>) -> Result<BaseChain, DecodeError> {
+fn base_chain(object: &ObjectAttrs<'_>, hook: Attr<'_>) -> Result<BaseChain, DecodeError> {
     const POLICY: u16 = 5;
     const TYPE: u16 = 7;
     const HOOK_NUMBER: u16 = 1;
@@ -76,7 +76,7 @@ fn base_chain(object: &Object<'_>, hook: Attr<'_>) -> Result<BaseChain, DecodeEr
     if object.find(POLICY).is_some_and(|policy| policy.u32() != Some(ACCEPT)) {
         return Err(object.error("policy"));
     }
-    let hook = Object { attrs: hook.nested(), ..*object };
+    let hook = ObjectAttrs { attrs: hook.nested(), ..*object };
     Ok(BaseChain {
         kind: object.need(TYPE, "type", chain_type)?,
         hook: hook.need(HOOK_NUMBER, "hook", |attr| hook_of(attr.u32()?))?,
@@ -106,7 +106,7 @@ pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeEr
     const CHAIN: u16 = 2;
     const EXPRESSIONS: u16 = 4;
     const USERDATA: u16 = 7;
-    let object = Object::new("rule", attrs, CHAIN);
+    let object = ObjectAttrs::new("rule", attrs, CHAIN);
     let exprs = object.find(EXPRESSIONS).into_iter().flat_map(|list| list.nested());
     let mut count = None;
     let rule = RuleDump {
@@ -131,11 +131,11 @@ pub(super) fn flowtable(family: Family, attrs: Attrs<'_>) -> Result<Decoded, Dec
     const HOOK_PRIORITY: u16 = 2;
     const HOOK_DEVICES: u16 = 3;
     const INGRESS: u32 = 0;
-    let object = Object::new("flowtable", attrs, NAME);
+    let object = ObjectAttrs::new("flowtable", attrs, NAME);
     if object.number(FLAGS) != 0 {
         return Err(object.error("flags"));
     }
-    let hook = Object { attrs: object.need(HOOK, "hook", |attr| Some(attr.nested()))?, ..object };
+    let hook = ObjectAttrs { attrs: object.need(HOOK, "hook", |attr| Some(attr.nested()))?, ..object };
     if hook.need(HOOK_NUMBER, "hook number", |attr| attr.u32())? != INGRESS {
         return Err(object.error("hook number"));
     }
@@ -181,7 +181,7 @@ mod set_flag {
 }
 
 pub(super) fn set(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
-    let object = Object::new("set", attrs, set_attr::NAME);
+    let object = ObjectAttrs::new("set", attrs, set_attr::NAME);
     let flags = object.number(set_attr::FLAGS);
     if flags & !set_flag::KNOWN != 0 {
         return Err(object.error("flags"));
@@ -203,7 +203,7 @@ pub(super) fn set(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeErr
 }
 
 /// Whether elements have a counter. Another expression, or several, is an error, because this crate makes no such sets.
-fn counts(object: &Object<'_>) -> Result<bool, DecodeError> {
+fn counts(object: &ObjectAttrs<'_>) -> Result<bool, DecodeError> {
     if object.find(set_attr::EXPRESSIONS).is_some() {
         return Err(object.error("expressions"));
     }
@@ -226,7 +226,7 @@ const fn set_flags(flags: u32) -> SetFlags {
 
 /// The types of key and value. They are those of `typeof` in the user data only if these agree with the type numbers, for the key and
 /// for the value.
-fn types(object: &Object<'_>, is_map: bool, userdata: &[u8]) -> Result<(Types, Option<ValueType>), DecodeError> {
+fn types(object: &ObjectAttrs<'_>, is_map: bool, userdata: &[u8]) -> Result<(Types, Option<ValueType>), DecodeError> {
     const VERDICT: u32 = 0xffff_ff00;
     let named_key = named(object, set_attr::KEY_TYPE, set_attr::KEY_LEN).ok_or_else(|| object.error("key type"))?;
     let key_fields = userdata::read_key(userdata).filter(|fields| agrees(fields, &named_key));
@@ -249,7 +249,7 @@ fn agrees(fields: &[Field], types: &[DataType]) -> bool {
 }
 
 /// The types in a type number, which has six bits for each field, the last field in the lowest bits. They must add up to the length.
-fn named(object: &Object<'_>, kind: u16, len: u16) -> Option<Vec<DataType>> {
+fn named(object: &ObjectAttrs<'_>, kind: u16, len: u16) -> Option<Vec<DataType>> {
     const BITS: u32 = 6;
     let mut number = object.find(kind)?.u32()?;
     let mut types = Vec::new();

@@ -154,14 +154,14 @@ struct Table {
     descriptors: usize,
     listeners: usize,
     /// The open connections, including those that were asked to close.
-    open: BTreeMap<u64, Connection>,
+    open: BTreeMap<u64, OpenConnection>,
     /// The connections of each phase that were not asked to close, by the time of their start or last progress.
     order: [BTreeSet<(Instant, u64)>; 2],
     next: u64,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct OpenConnection {
     phase: Phase,
     since: Instant,
     /// Sends the request to close; used up by that.
@@ -187,7 +187,7 @@ impl Table {
         }
         let (id, (close, evicted)) = (self.next, oneshot::channel());
         self.next += 1;
-        self.open.insert(id, Connection { phase: Phase::Idle, since: now, close: Some(close) });
+        self.open.insert(id, OpenConnection { phase: Phase::Idle, since: now, close: Some(close) });
         self.order[Phase::Idle as usize].insert((now, id));
         Some((id, evicted))
     }

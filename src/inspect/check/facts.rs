@@ -66,7 +66,7 @@ pub(super) enum Source {
     /// A directory: the problems of its manifests, or why it cannot be read.
     Manifests(PathBuf, Result<Vec<String>, String>),
     /// An API server, or why it cannot be asked.
-    Api(Result<api::Look, String>),
+    Api(Result<api::ServerReport, String>),
 }
 
 /// The kernel.

@@ -8,7 +8,7 @@ use nft::{ChainType, Hook, HookedChain};
 
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::{Line, Verdict};
-use cluster::source::api::{Access, Allowed, Look};
+use cluster::source::api::{Access, Allowed, ServerReport};
 use node::kernel::LOCK;
 use node::kernel::leftovers::{FAST_PATH, Left};
 use node::kernel::sysctl::{self, NoValue};
@@ -248,7 +248,7 @@ fn source(config: &OfConfig, now: Timestamp) -> Vec<Line> {
     }
 }
 
-fn api_server(look: &Look, now: Timestamp) -> Vec<Line> {
+fn api_server(look: &ServerReport, now: Timestamp) -> Vec<Line> {
     const AREA: &str = "api-server";
     let url = &look.url;
     let reached = match &look.reached {
@@ -297,7 +297,7 @@ fn certificate(what: &str, end: Timestamp, now: Timestamp) -> Line {
     if left < SOON { warning(AREA, text, "renew it (kubeadm certs renew)") } else { ok(AREA, text) }
 }
 
-fn permissions(look: &Look, node_name: &str) -> Vec<Line> {
+fn permissions(look: &ServerReport, node_name: &str) -> Vec<Line> {
     const AREA: &str = "permissions";
     let mut lines: Vec<Line> = look.access.iter().map(permission).collect();
     if look.has_node == Some(false) {

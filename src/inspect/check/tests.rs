@@ -11,7 +11,7 @@ use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source
 use super::judge::lines_at;
 use super::*;
 use crate::output::Output;
-use cluster::source::api::{Access, Allowed, Look, Reached};
+use cluster::source::api::{Access, Allowed, ServerReport, Reached};
 use node::kernel::leftovers::Left;
 use node::kernel::sysctl::{NoValue, Setting, Writable};
 use rules::model::Family;
@@ -26,8 +26,8 @@ fn access(verb: &'static str, resource: &str, outcome: Allowed) -> Access {
     Access { verb, resource: resource.to_owned(), is_optional: resource == "servicecidrs", outcome }
 }
 
-fn look() -> Look {
-    Look {
+fn look() -> ServerReport {
+    ServerReport {
         url: "https://10.0.0.1:6443".to_owned(),
         proxy: None,
         skipped: Vec::new(),
@@ -106,7 +106,7 @@ fn config(facts: &mut Facts) -> &mut OfConfig {
     facts.config.as_mut().unwrap()
 }
 
-fn api(facts: &mut Facts) -> &mut Look {
+fn api(facts: &mut Facts) -> &mut ServerReport {
     match &mut config(facts).source {
         Source::Api(Ok(look)) => look,
         other => panic!("{other:?}"),

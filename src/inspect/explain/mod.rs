@@ -31,7 +31,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Error, Result, bail};
 use nft::{Connection, Data, Family, TableName, Value};
 
-use crate::Outcome;
+use crate::CommandOutcome;
 use crate::names;
 use crate::output::{Format, FormatArgs, Output};
 use kernel::{Live, ThisHost};
@@ -42,7 +42,7 @@ use packet::{Link, Packet, protocol};
 use path::Known;
 use rules::ruleset::names::{TABLE, set};
 
-pub use verdict::{Endpoint, Explanation, Told, Verdict};
+pub use verdict::{Endpoint, Explanation, EffectiveRule, Verdict};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -138,15 +138,15 @@ impl FromStr for Target {
 ///
 /// # Errors
 /// When the rules, routes or interfaces cannot be read, or the arguments do not fit together or this host.
-pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (packet, explanation) = answer(args)?;
     match args.format.format {
         Format::Json | Format::Yaml => out.value(args.format.format, &explanation)?,
         format => print::print(out, &packet, &explanation, format == Format::Wide)?,
     }
     Ok(match explanation.verdict {
-        Verdict::Translated | Verdict::Passed | Verdict::Proxied => Outcome::Fine,
-        Verdict::Refused | Verdict::Dropped | Verdict::Unknown => Outcome::Found,
+        Verdict::Translated | Verdict::Passed | Verdict::Proxied => CommandOutcome::Fine,
+        Verdict::Refused | Verdict::Dropped | Verdict::Unknown => CommandOutcome::Found,
     })
 }
 

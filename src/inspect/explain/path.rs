@@ -18,7 +18,7 @@ use nft::decode::ChainHead;
 
 use super::machine::{Branch, Fate, Host, Machine, Ruleset, Tracking, status};
 use super::packet::{Link, Packet};
-use rules::ruleset::{fastpath, names};
+use rules::ruleset::{flowtable, names};
 
 /// The hooks of a packet's way (`enum nf_inet_hooks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub(crate) struct Walk {
 
 /// Whether a table is the proxy's own.
 pub(crate) fn is_ours(table: &TableName) -> bool {
-    [names::TABLE, fastpath::TABLE].contains(&&*table.name)
+    [names::TABLE, flowtable::TABLE].contains(&&*table.name)
 }
 
 /// Walks a packet from its start. `is_own` says whether it is this host's own, `known` whether it belongs to a known connection.

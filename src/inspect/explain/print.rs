@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 
 use super::packet::{Link, Packet};
-use super::verdict::{Explanation, Told, Verdict};
+use super::verdict::{Explanation, EffectiveRule, Verdict};
 use super::words;
 use crate::output::{Cell, Column, Output, Table, Tone};
 use component::logging::escaped;
@@ -93,7 +93,7 @@ fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {
 /// More endpoints than this are not listed above the steps that are theirs.
 const MOST_NAMED: usize = 3;
 
-fn steps(out: &mut Output<'_>, steps: &[Told], is_wide: bool) -> Result<()> {
+fn steps(out: &mut Output<'_>, steps: &[EffectiveRule], is_wide: bool) -> Result<()> {
     let mut about: &[SocketAddr] = &[];
     for (number, step) in (1..).zip(steps) {
         if step.endpoints != about {

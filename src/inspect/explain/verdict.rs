@@ -48,7 +48,7 @@ pub struct Endpoint {
 
 /// A rule that had an effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Told {
+pub struct EffectiveRule {
     /// Its table.
     pub table: String,
     /// Its chain.
@@ -79,7 +79,7 @@ pub struct Explanation {
     #[serde(rename = "masqueradeReason")]
     pub(crate) masquerade_reason: Option<String>,
     /// The rules that had an effect on it, in order.
-    pub steps: Vec<Told>,
+    pub steps: Vec<EffectiveRule>,
     /// What, outside these rules, may still change the fate of the packet.
     pub warnings: Vec<String>,
 }
@@ -214,7 +214,7 @@ struct Teller<'a> {
 
 impl Teller<'_> {
     /// The steps that all branches have in common, then those of each class of branches.
-    fn steps(&self, branches: &[&Branch]) -> Vec<(Told, Sentence)> {
+    fn steps(&self, branches: &[&Branch]) -> Vec<(EffectiveRule, Sentence)> {
         let Some((first, others)) = branches.split_first() else { return Vec::new() };
         let is_common = |index: usize| {
             others
@@ -222,7 +222,7 @@ impl Teller<'_> {
                 .all(|other| other.steps.get(index).zip(first.steps.get(index)).is_some_and(|(a, b)| a.is_same(b)))
         };
         let common = (0..first.steps.len()).take_while(|index| is_common(*index)).count();
-        let mut told: Vec<(Told, Sentence)> =
+        let mut told: Vec<(EffectiveRule, Sentence)> =
             first.steps[..common].iter().map(|step| self.tell(step, true, Vec::new())).collect();
         let classes = classes(branches);
         for class in &classes {
@@ -237,7 +237,7 @@ impl Teller<'_> {
         told
     }
 
-    fn tell(&self, step: &Step, is_example: bool, about: Vec<SocketAddr>) -> (Told, Sentence) {
+    fn tell(&self, step: &Step, is_example: bool, about: Vec<SocketAddr>) -> (EffectiveRule, Sentence) {
         let sentence = words::sentence(&Seen {
             table: &step.table,
             chain: &step.chain,
@@ -248,7 +248,7 @@ impl Teller<'_> {
             endpoints: (self.endpoints > 0).then_some(self.endpoints),
             is_example,
         });
-        let told = Told {
+        let told = EffectiveRule {
             table: step.table.to_string(),
             chain: step.chain.to_string(),
             rule: step.rule().map_or_else(String::new, |rule| rule.to_nft(step.table.family)),

@@ -33,13 +33,13 @@ pub struct Entry {
     pub sync: Option<u64>,
     /// What it is.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EntryKind,
 }
 
 /// The kinds of entries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
-pub enum What {
+pub enum EntryKind {
     /// What the tables hold for one Service changed, or should have.
     Service(Box<Change>),
     /// A sync that is more than its Services: the first one, one that failed, one that changed too many Services to list them.
@@ -68,7 +68,7 @@ pub struct Change {
     #[serde(rename = "clusterLatencySeconds", with = "form::seconds")]
     pub cluster_latency: Option<Duration>,
     /// What became of it.
-    pub result: Outcome,
+    pub result: CommitOutcome,
     /// Why it was not committed.
     pub error: Option<String>,
     /// Fields of the Service that are different now.
@@ -100,7 +100,7 @@ pub enum Action {
 /// What became of a transaction, or of a Service in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Outcome {
+pub enum CommitOutcome {
     /// The kernel acknowledged it.
     Committed,
     /// The kernel refused it, or could not be asked; it is tried again.
@@ -208,7 +208,7 @@ pub struct SyncRun {
     #[serde(rename = "latencySeconds", with = "form::seconds")]
     pub latency: Option<Duration>,
     /// What became of it.
-    pub result: Outcome,
+    pub result: CommitOutcome,
     /// Why it was not committed.
     pub error: Option<String>,
 }
@@ -365,15 +365,15 @@ impl Entry {
             None => *name.name == *service,
         };
         match &self.what {
-            What::Service(change) => is(&change.service),
-            What::Sync(run) => run.unlisted > 0 || run.result != Outcome::Committed,
-            What::Repair(repair) => repair.more_services > 0 || repair.services.iter().any(is),
-            What::ApiServer(_) => false,
+            EntryKind::Service(change) => is(&change.service),
+            EntryKind::Sync(run) => run.unlisted > 0 || run.result != CommitOutcome::Committed,
+            EntryKind::Repair(repair) => repair.more_services > 0 || repair.services.iter().any(is),
+            EntryKind::ApiServer(_) => false,
         }
     }
 }
 
-impl What {
+impl EntryKind {
     fn size(&self) -> usize {
         match self {
             Self::Service(change) => size_of::<Change>() + change.heap(),

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::entry::{
-    Action, ApiServer, Change, Connection, Endpoints, Entry, FieldChange, Outcome, Program, Repair, SyncRun, Trigger,
-    TriggerKind, What,
+    Action, ApiServer, Change, Connection, Endpoints, Entry, FieldChange, CommitOutcome, Program, Repair, SyncRun, Trigger,
+    TriggerKind, EntryKind,
 };
 use super::frontend::{Fate, FrontendChange};
 use rules::model::{Destination, Family};
@@ -37,7 +37,7 @@ impl fmt::Display for Trigger {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CommitOutcome {
     /// As in JSON.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -180,7 +180,7 @@ impl fmt::Display for ApiServer {
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for EntryKind {
     /// What is different, without the Service.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -197,21 +197,21 @@ impl Entry {
     #[must_use]
     pub fn trigger(&self) -> Option<Trigger> {
         match &self.what {
-            What::Service(change) => Some(change.trigger.clone()),
-            What::Sync(run) => Some(run.trigger.clone()),
-            What::Repair(_) => Some(Trigger::of(TriggerKind::Repair)),
-            What::ApiServer(_) => None,
+            EntryKind::Service(change) => Some(change.trigger.clone()),
+            EntryKind::Sync(run) => Some(run.trigger.clone()),
+            EntryKind::Repair(_) => Some(Trigger::of(TriggerKind::Repair)),
+            EntryKind::ApiServer(_) => None,
         }
     }
 
     /// What became of it; `None` for what the kernel had no part in.
     #[must_use]
-    pub fn result(&self) -> Option<Outcome> {
+    pub fn result(&self) -> Option<CommitOutcome> {
         match &self.what {
-            What::Service(change) => Some(change.result),
-            What::Sync(run) => Some(run.result),
-            What::Repair(_) => Some(Outcome::Committed),
-            What::ApiServer(_) => None,
+            EntryKind::Service(change) => Some(change.result),
+            EntryKind::Sync(run) => Some(run.result),
+            EntryKind::Repair(_) => Some(CommitOutcome::Committed),
+            EntryKind::ApiServer(_) => None,
         }
     }
 }

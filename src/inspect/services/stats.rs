@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::tables::{EndpointView, FrontendView, View};
-use crate::traffic::{Count, Frontends, Look, Memory, Walk};
+use crate::traffic::{Count, Frontends, TrafficSample, Memory, Walk};
 use node::kernel::each_connection;
 
 /// The last walk, and what the next one is compared with.
 #[derive(Default)]
 pub(super) struct Stats {
-    look: Look,
+    look: TrafficSample,
     memory: Option<(Memory, Instant)>,
     /// The time between the last two walks.
     elapsed: Option<Duration>,

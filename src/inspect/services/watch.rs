@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::stats::Stats;
 use super::{Args, Listing, print};
-use crate::Outcome;
+use crate::CommandOutcome;
 use crate::output::{Output, Tone};
 use crate::screen::{Input, Key, Line, Screen, end_by};
 
@@ -92,7 +92,7 @@ impl Pages {
 ///
 /// # Errors
 /// As [`super::run`], and when the terminal cannot be used.
-pub(super) fn watch(args: &Args) -> Result<Outcome> {
+pub(super) fn watch(args: &Args) -> Result<CommandOutcome> {
     let (mut stats, mut pages) = (Stats::default(), Pages::default());
     let mut listing = Listing::read(args)?;
     stats.count(&listing.view)?;

@@ -1,6 +1,6 @@
 //! What `top` shows: the numbers of each service port and of its endpoints, from two looks at the tracked connections.
 //!
-//! Takes the frontends with their names and endpoints, and the [`Look`]s; gives a [`Sample`]. Pure.
+//! Takes the frontends with their names and endpoints, and the [`TrafficSample`]s; gives a [`Sample`]. Pure.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::traffic::{Count, Look};
+use crate::traffic::{Count, TrafficSample};
 use rules::model::Frontend;
 
 /// A frontend, the service port that it belongs to, and where it leads.
@@ -32,7 +32,7 @@ pub(super) struct Named {
 pub(super) struct Sample {
     /// The frontends, in the order of the look.
     frontends: Arc<[Named]>,
-    look: Look,
+    look: TrafficSample,
     /// The service ports, sorted by name, each with its numbers and the positions of its frontends.
     services: Vec<ServiceCount>,
     /// The time since the look before; `None` at the first one.
@@ -62,7 +62,7 @@ impl Sample {
     /// Puts together what was found. `look` has the numbers of `frontends`, in their order.
     pub(super) fn new(
         frontends: Arc<[Named]>,
-        look: Look,
+        look: TrafficSample,
         since: Option<Duration>,
         accounting: bool,
         took: Duration,
@@ -329,7 +329,7 @@ pub(super) mod testing {
         let mut web_total = busy;
         web_total.add(dead);
         let none = count(0, 0, 0, 0);
-        let look = Look {
+        let look = TrafficSample {
             frontends: vec![web_total, none, gone],
             endpoints: [((0, at(web[0])), busy), ((0, at(web[1])), dead), ((2, at("10.244.0.7:8080")), gone)].into(),
             one_in: 1,

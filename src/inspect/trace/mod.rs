@@ -97,7 +97,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     for number in [SIGINT, SIGTERM] {
         signal_hook::flag::register_usize(number, Arc::clone(&signal), 1)?;
     }
-    let mut shelf = Shelf::open(args.to)?;
+    let mut shelf = ListedRules::open(args.to)?;
     let mut mark = Mark::set(args.from, args.to)?;
     eprintln!("tracing in table {}, for {time:?} or {} packets", mark.table, args.count);
     let (end, mut packets) = (Instant::now() + time, Packets::default());
@@ -220,7 +220,7 @@ impl Packets {
 }
 
 /// What the kernel lists now.
-struct Shelf {
+struct ListedRules {
     connection: Connection,
     host: ThisHost,
     family: Family,
@@ -228,7 +228,7 @@ struct Shelf {
     rules: HashMap<(TableName, String), Vec<RuleHead>>,
 }
 
-impl Shelf {
+impl ListedRules {
     fn open(to: Target) -> Result<Self> {
         let family = if to.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
         let (connection, host) = (Connection::open()?, ThisHost::open()?);
@@ -236,7 +236,7 @@ impl Shelf {
     }
 }
 
-impl Book for Shelf {
+impl Book for ListedRules {
     /// A rule that was replaced since the packet is not found, and its sentence is about its verdict only.
     fn rule(&mut self, table: &TableName, chain: &str, handle: u64) -> Option<RuleDump> {
         let generation = self.connection.generation().ok()?;

@@ -281,9 +281,9 @@ mod tests {
     use node::kernel::connections::{Ends, Phase};
 
     /// Rules by handle: 1 goes to a balancer, 2 translates, 3 masquerades, 4 refuses.
-    struct Shelf;
+    struct ListedRules;
 
-    impl Book for Shelf {
+    impl Book for ListedRules {
         fn rule(&mut self, _: &TableName, _: &str, handle: u64) -> Option<RuleDump> {
             let exprs = match handle {
                 1 => vec![Expr::ImmediateVerdict(RuleVerdict::Goto("lb-1".into()))],
@@ -362,7 +362,7 @@ mod tests {
             report("kube-proxy", 2, Some(RuleVerdict::Accept), None),
             report("kube-proxy", 3, Some(RuleVerdict::Accept), Some(headers([10, 244, 0, 1], 8080))),
         ];
-        let story = tell(&reports, &own(), &mut Shelf).unwrap();
+        let story = tell(&reports, &own(), &mut ListedRules).unwrap();
         assert_eq!((&*story.from, &*story.to), ("203.0.113.7:4660", "10.96.0.10:80"));
         assert_eq!((story.flags.as_deref(), story.interface.as_deref()), (Some("SYN"), Some("eth0")));
         assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
@@ -377,15 +377,15 @@ mod tests {
         let mut arrival = arrival();
         arrival.headers = Some(headers([192, 0, 2, 2], 30080));
         let to_node_ports = report("kube-proxy", 1, Some(RuleVerdict::Jump("KUBE-NODEPORTS".into())), None);
-        let story = tell(&[arrival.clone(), to_node_ports], &own(), &mut Shelf).unwrap();
+        let story = tell(&[arrival.clone(), to_node_ports], &own(), &mut ListedRules).unwrap();
         assert_eq!(story.service.as_deref(), Some("shop/web:http"));
-        assert_eq!(tell(&[arrival], &own(), &mut Shelf).unwrap().service, None);
+        assert_eq!(tell(&[arrival], &own(), &mut ListedRules).unwrap().service, None);
     }
 
     #[test]
     fn a_refused_packet_is_refused_and_not_dropped() {
         let reports = [arrival(), report("kube-proxy", 4, Some(RuleVerdict::Drop), Some(headers([10, 96, 0, 10], 80)))];
-        let story = tell(&reports, &own(), &mut Shelf).unwrap();
+        let story = tell(&reports, &own(), &mut ListedRules).unwrap();
         assert_eq!((story.verdict, story.endpoint), (Verdict::Refused, None));
     }
 
@@ -393,7 +393,7 @@ mod tests {
     fn a_drop_of_any_table_is_a_drop() {
         let drop = |event| Traced { event, ..report("firewall", 77, Some(RuleVerdict::Drop), None) };
         for event in [Event::Rule(77), Event::Policy] {
-            let story = tell(&[arrival(), drop(event)], &own(), &mut Shelf).unwrap();
+            let story = tell(&[arrival(), drop(event)], &own(), &mut ListedRules).unwrap();
             assert_eq!(story.verdict, Verdict::Dropped);
             assert!(story.reason.contains("firewall"), "{}", story.reason);
         }
@@ -403,23 +403,23 @@ mod tests {
     fn packets_of_a_known_connection_and_untouched_ones_are_told_apart() {
         let mut later = arrival();
         later.headers.as_mut().unwrap().transport[..2].copy_from_slice(&[0, 1]);
-        let story = tell(&[later.clone()], &own(), &mut Shelf).unwrap();
+        let story = tell(&[later.clone()], &own(), &mut ListedRules).unwrap();
         assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
         assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
         // Some kernels report the chains behind the translation too.
         let seen = report("kube-proxy", 77, None, Some(headers([10, 244, 0, 1], 8080)));
-        let story = tell(&[later, seen], &own(), &mut Shelf).unwrap();
+        let story = tell(&[later, seen], &own(), &mut ListedRules).unwrap();
         assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
         assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
-        let untouched = tell(&[arrival()], &own(), &mut Shelf).unwrap();
+        let untouched = tell(&[arrival()], &own(), &mut ListedRules).unwrap();
         assert_eq!((untouched.verdict, untouched.steps.len()), (Verdict::Passed, 0));
     }
 
     #[test]
     fn reports_without_a_packet_have_no_story() {
-        assert_eq!(tell(&[report("kube-proxy", 1, None, None)], &own(), &mut Shelf), None);
+        assert_eq!(tell(&[report("kube-proxy", 1, None, None)], &own(), &mut ListedRules), None);
         let short = Headers { network: vec![0x45; 12], ..Headers::default() };
-        assert_eq!(tell(&[report("kube-proxy", 1, None, Some(short))], &own(), &mut Shelf), None);
+        assert_eq!(tell(&[report("kube-proxy", 1, None, Some(short))], &own(), &mut ListedRules), None);
     }
 
     #[test]

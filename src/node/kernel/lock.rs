@@ -28,7 +28,7 @@ const COMMAND: usize = 100;
 
 /// Which process may write rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum WriterLockState {
     /// This process holds the lock.
     Ours,
     /// Another process holds it.
@@ -108,12 +108,12 @@ impl Lock {
     ///
     /// # Errors
     /// See [`LockError`]; then the lock is not held.
-    pub fn take(&mut self) -> Result<Turn, LockError> {
+    pub fn take(&mut self) -> Result<WriterLockState, LockError> {
         let outcome = self.try_take();
         if outcome.is_err() {
             self.close();
         }
-        self.held.0.store(matches!(outcome, Ok(Turn::Ours)), Ordering::Release);
+        self.held.0.store(matches!(outcome, Ok(WriterLockState::Ours)), Ordering::Release);
         outcome
     }
 
@@ -136,28 +136,28 @@ impl Lock {
         Ok(connection)
     }
 
-    fn try_take(&mut self) -> Result<Turn, LockError> {
+    fn try_take(&mut self) -> Result<WriterLockState, LockError> {
         if self.unsupported {
-            return Ok(Turn::Ours);
+            return Ok(WriterLockState::Ours);
         }
         let table = Table { name: table_name(), comment: Some(Arc::clone(&self.comment)) };
         let connection = self.connection()?;
         let commands = match connection.table(&table.name)? {
-            Some((_, Ownership::Ours)) => return Ok(Turn::Ours),
-            Some((table, Ownership::Of { port })) => return Ok(Turn::Of(Holder { comment: table.comment, port })),
+            Some((_, Ownership::Ours)) => return Ok(WriterLockState::Ours),
+            Some((table, Ownership::Of { port })) => return Ok(WriterLockState::Of(Holder { comment: table.comment, port })),
             None => vec![Command::LockTable(table.clone())],
             // A table without an owner, such as one that was loaded from a file, is no lock and cannot become one.
             Some(_) => vec![Command::DeleteTable(table.name.clone()), Command::LockTable(table.clone())],
         };
         match connection.commit(&commands) {
-            Ok(_) => Ok(Turn::Ours),
+            Ok(_) => Ok(WriterLockState::Ours),
             Err(CommitError::Refused(refusals)) if refusals.iter().any(nft::Refusal::is_unsupported) => {
                 info!("This kernel has no tables with an owner: a second kube-proxy could write at the same time");
                 self.unsupported = true;
-                Ok(Turn::Ours)
+                Ok(WriterLockState::Ours)
             }
             // Another process took the lock first.
-            Err(error) => self.holder()?.map(Turn::Of).ok_or_else(|| error.into()),
+            Err(error) => self.holder()?.map(WriterLockState::Of).ok_or_else(|| error.into()),
         }
     }
 

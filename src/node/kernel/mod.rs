@@ -45,7 +45,7 @@ pub(crate) use flowtables::FlowtableKernel;
 pub use flowtables::Flowtables;
 pub use foreign_writes::ForeignWrites;
 pub use lock::Held;
-pub use lock::{Holder, Lock, LockError, TABLE as LOCK, Turn};
+pub use lock::{Holder, Lock, LockError, TABLE as LOCK, WriterLockState};
 pub use own_writes::OwnWrites;
 #[doc(hidden)]
 pub use rtnetlink::address;
@@ -88,8 +88,8 @@ pub trait Kernel {
     ///
     /// # Errors
     /// See [`LockError`]; then this process may not write.
-    fn turn(&mut self) -> Result<Turn, LockError> {
-        Ok(Turn::Ours)
+    fn turn(&mut self) -> Result<WriterLockState, LockError> {
+        Ok(WriterLockState::Ours)
     }
 
     /// The UDP flows of a family that the kernel tracks.
@@ -238,8 +238,8 @@ impl Kernel for Netfilter {
         self.foreign_writes.changed();
     }
 
-    fn turn(&mut self) -> Result<Turn, LockError> {
-        self.lock.as_mut().map_or(Ok(Turn::Ours), Lock::take)
+    fn turn(&mut self) -> Result<WriterLockState, LockError> {
+        self.lock.as_mut().map_or(Ok(WriterLockState::Ours), Lock::take)
     }
 
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {

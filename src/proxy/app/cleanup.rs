@@ -6,7 +6,7 @@ use tracing::warn;
 use component::config::Config;
 use component::logging::list;
 use inspect::other_proxy;
-use node::kernel::{Lock, Turn, leftovers};
+use node::kernel::{Lock, WriterLockState, leftovers};
 
 /// Removes the rules. Beside a kube-proxy that runs nothing is removed: clients would be without a Service until it writes its rules again,
 /// which upstream's in mode iptables does after half a minute. `force` has it done nevertheless.
@@ -17,8 +17,8 @@ pub(super) fn clean_up(config: &Config, lock: &mut Lock, force: bool) -> Result<
     let mut signs = Vec::new();
     // The lock is held until the end, so that no kube-proxy of this program starts to write during the clean-up.
     match lock.take() {
-        Ok(Turn::Of(holder)) => signs.push(holder.to_string()),
-        Ok(Turn::Ours) => {}
+        Ok(WriterLockState::Of(holder)) => signs.push(holder.to_string()),
+        Ok(WriterLockState::Ours) => {}
         Err(error) => warn!(err = %error, "Cannot find out whether a kube-proxy of this program runs on this node"),
     }
     if signs.is_empty() {

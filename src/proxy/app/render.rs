@@ -16,7 +16,7 @@ use cluster::settings::options;
 use cluster::source::manifests;
 use component::config::{Config, Flowtable, RenderArgs};
 use inspect::Outcome;
-use node::fastpath;
+use node::flowtable;
 use rules::diff::differences::as_read;
 use rules::model::{Event, Family, Node};
 
@@ -124,7 +124,7 @@ fn left_out(engine: &mut Engine<NoKernel>, claims: bool) -> usize {
 }
 
 fn print_fast_path(flowtable: &Flowtable) -> Result<()> {
-    let Some(table) = fastpath::table(flowtable) else { return Ok(()) };
+    let Some(table) = flowtable::table(flowtable) else { return Ok(()) };
     if *flowtable == Flowtable::Auto {
         output::print("# devices: every interface of the node but lo\n")?;
     }

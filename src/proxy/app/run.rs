@@ -14,7 +14,7 @@ use super::servers::{self, Servers};
 use super::shutdown;
 use super::source::Source;
 use super::sync_loop::{self, SyncLoop};
-use crate::changes::Changes;
+use crate::history::History;
 use crate::metrics::Metrics;
 use cluster::events::{self, Recorder, ReportedEvent};
 use cluster::settings::client;
@@ -51,7 +51,7 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
     let metrics = servers::metrics(&config);
     let mut localhost = Localhost::new(&config, &metrics, open_files);
     let signal = shutdown::on_signal(&supervisor, localhost.has_connections())?;
-    let changes = Changes::new(SystemTime::now());
+    let changes = History::new(SystemTime::now());
     let (recorder, publisher) = publish_events(&config, metrics.clone(), &supervisor)?;
     recorder.record(ReportedEvent::Starting);
     config.mode_warning.clone().map(ReportedEvent::Mode).into_iter().for_each(|event| recorder.record(event));

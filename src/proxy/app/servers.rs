@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::changes::Changes;
+use crate::history::History;
 use crate::health::{self, ListenFailure, Observer, Page, Reporter};
 use crate::metrics::server::{self, Pages, Versions};
 use crate::metrics::{Build, Metrics};
@@ -82,7 +82,7 @@ pub(super) struct Servers<'a> {
 
 impl Servers<'_> {
     /// Starts all servers, which together use at most `open_files` file descriptors, less those for other purposes.
-    pub(super) fn start(&self, verbosity: Verbosity, changes: Changes, open_files: u64) -> Reporter {
+    pub(super) fn start(&self, verbosity: Verbosity, changes: History, open_files: u64) -> Reporter {
         // The listener takes one more file descriptor.
         let metrics = METRICS_CONNECTIONS + 1;
         let health = usize::try_from(open_files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES + metrics);
@@ -116,7 +116,7 @@ impl Servers<'_> {
 }
 
 /// The contents of the pages of the metrics server.
-fn pages(config: &Config, verbosity: Verbosity, changes: Changes) -> Pages {
+fn pages(config: &Config, verbosity: Verbosity, changes: History) -> Pages {
     let binary = config.version.trim_start_matches('v').to_owned();
     let versions = Versions { binary, emulation: format!("1.{KUBERNETES_MINOR}") };
     Pages {

@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 
-use crate::changes::Changes;
+use crate::history::History;
 use crate::health::Reporter;
 use crate::metrics::Metrics;
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
 use component::config::{Config, DetectLocal};
 use component::supervise::Supervisor;
-use inspect::history::{ApiServer, Connection, What};
+use inspect::history::{ApiServer, Connection, EntryKind};
 use rules::model::Event;
 
 /// A running source. When it is dropped, its thread ends, and so do the events.
@@ -33,7 +33,7 @@ impl Source {
         sink: SyncSender<Event>,
         metrics: Metrics,
         health: Reporter,
-        changes: Changes,
+        changes: History,
         supervisor: &Supervisor,
     ) -> Result<Self> {
         if let Some(dir) = config.manifests.clone() {
@@ -70,7 +70,7 @@ pub(super) fn check(config: &Config) -> Result<()> {
 struct ApiObserver {
     metrics: Metrics,
     health: Reporter,
-    changes: Changes,
+    changes: History,
     /// The kinds that are not served at present.
     lost: Mutex<BTreeSet<&'static str>>,
 }
@@ -87,7 +87,7 @@ impl ApiObserver {
         if is_news {
             let server =
                 ApiServer { state, resource: kind.to_owned(), error: error.map(inspect::history::cut), lasted };
-            self.changes.push(SystemTime::now(), None, What::ApiServer(server));
+            self.changes.push(SystemTime::now(), None, EntryKind::ApiServer(server));
         }
     }
 }

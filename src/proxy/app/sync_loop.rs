@@ -11,17 +11,17 @@ use anyhow::{Context as _, Result};
 use tracing::warn;
 
 use super::node_check;
-use crate::changes::Changes;
+use crate::history::History;
 use crate::health::Reporter;
 use crate::localhost::Feed;
 use crate::metrics::Metrics;
-use crate::sync::{Chore, Engine, LostClaims, RefusedService, Schedule, Sync};
+use crate::sync::{CleanupStep, Engine, LostClaims, RefusedService, Schedule, Sync};
 use cluster::events::{Recorder, ReportedEvent};
 use component::config::{Config, Counters, Flowtable};
 use component::logging::once::Once;
 use component::supervise::Supervisor;
 use node::counters;
-use node::fastpath::{self, Outcome, Reconciler};
+use node::flowtable::{self, Outcome, Reconciler};
 use node::kernel::leftovers::CleanUp;
 use node::kernel::{Flowtables, Held, Lock, Netfilter, OwnWrites, families};
 use rules::model::{Event, Node};
@@ -43,7 +43,7 @@ pub(super) struct SyncLoop {
     pub(super) metrics: Metrics,
     pub(super) reporter: Reporter,
     /// What the loop does, for those who ask later.
-    pub(super) changes: Changes,
+    pub(super) changes: History,
     pub(super) recorder: Recorder,
     /// Starts the fast path, if there is one, when it is sent something.
     pub(super) first_sync: Option<SyncSender<()>>,
@@ -61,7 +61,7 @@ impl SyncLoop {
     pub(super) fn run(self, events: &Receiver<Event>) -> Result<()> {
         let Self { config, lock, clean_up, metrics, reporter, changes, recorder, first_sync, localhost, own_writes } =
             self;
-        let fast_path = first_sync.is_some().then(ruleset::fastpath::table);
+        let fast_path = first_sync.is_some().then(ruleset::flowtable::table);
         let kernel = Netfilter::open().context("netfilter netlink socket")?;
         let kernel = kernel.with_fast_path(fast_path).watching_addresses().with_lock(lock).with_own_writes(own_writes);
         let families = families::supported();
@@ -116,7 +116,7 @@ fn chance() -> f64 {
 
 /// The work after the first sync: starts the fast path, if there is one, and removes the rules of other modes, one table in each call. A
 /// failed removal is tried again after an interval that doubles.
-fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp) -> Chore {
+fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp) -> CleanupStep {
     let mut retry_after = CLEAN_UP_RETRY;
     Box::new(move || {
         if let Some(first_sync) = fast_path.take() {
@@ -180,7 +180,7 @@ pub(super) fn spawn_fast_path(
             Ok(kernel) => {
                 let mut reconciler = Reconciler::new(wanted, kernel);
                 while !lock.get() || reconciler.reconcile() == Outcome::Done {
-                    thread::sleep(fastpath::INTERVAL);
+                    thread::sleep(flowtable::INTERVAL);
                 }
             }
             Err(error) => warn!(err = %error, "No fast path: cannot open a netfilter netlink socket"),

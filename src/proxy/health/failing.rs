@@ -23,7 +23,7 @@ const EMFILE: i32 = 24;
 type Place = (CheckName, SocketAddr);
 
 /// What was told last.
-struct Told {
+struct LastLogged {
     errno: Option<i32>,
     at: Instant,
 }
@@ -31,7 +31,7 @@ struct Told {
 /// The failures that last, and those that are to be told.
 #[derive(Default)]
 pub(super) struct Failing {
-    lasting: BTreeMap<Place, Told>,
+    lasting: BTreeMap<Place, LastLogged>,
     /// By address and reason: the first one of this round, and the number of others.
     due: BTreeMap<(std::net::IpAddr, Option<i32>), (ListenFailure, usize)>,
 }
@@ -40,11 +40,11 @@ impl Failing {
     /// A try failed.
     pub(super) fn failed(&mut self, name: &CheckName, address: SocketAddr, error: io::Error, now: Instant) {
         let (place, errno) = ((name.clone(), address), error.raw_os_error());
-        let is_told = |told: &Told| told.errno == errno && now.saturating_duration_since(told.at) < TOLD_EVERY;
+        let is_told = |told: &LastLogged| told.errno == errno && now.saturating_duration_since(told.at) < TOLD_EVERY;
         if self.lasting.get(&place).is_some_and(is_told) {
             return;
         }
-        self.lasting.insert(place, Told { errno, at: now });
+        self.lasting.insert(place, LastLogged { errno, at: now });
         let failure = ListenFailure { service: name.service.clone(), address, error };
         let same = self.due.entry((address.ip(), errno));
         same.and_modify(|(_, others)| *others += 1).or_insert((failure, 0));

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::addresses::AddressChecks;
-use super::chores::Chores;
-use super::client_checks::ClientChecks;
+use super::cleanup::Cleanup;
 use super::repairs::Repairs;
 use super::schedule::{End, Schedule};
-use super::tables::Owner;
-use super::turns::Turns;
+use super::tables::{ClientChecks, Owner};
+use super::writer_lock::WriterLock;
 use inspect::history::Program;
 use node::kernel::AddressNews;
 
@@ -31,10 +30,10 @@ type Happened = BTreeMap<&'static str, Vec<u32>>;
 struct Loop {
     schedule: Schedule,
     addresses: AddressChecks,
-    chores: Chores,
+    cleanup: Cleanup,
     checks: ClientChecks,
     repairs: Repairs,
-    turns: Turns,
+    writer_lock: WriterLock,
     happened: Happened,
 }
 
@@ -43,8 +42,8 @@ impl Loop {
     fn pass(&mut self, ms: u32, now: Instant) {
         let map: Arc<str> = "clients".into();
         let mut done = Vec::new();
-        if self.turns.is_due(now) {
-            self.turns.answered(None, now);
+        if self.writer_lock.is_due(now) {
+            self.writer_lock.answered(None, now);
             done.push("the lock is checked");
         }
         if self.schedule.due(now) <= now {
@@ -58,7 +57,7 @@ impl Loop {
             // The first one reads everything back.
             let is_first = !self.happened.contains_key("a sync");
             self.schedule.finished(now, if compares || is_first { End::Compared } else { End::Done });
-            self.chores.synced(now);
+            self.cleanup.synced(now);
         }
         if ms % EVENT == EVENT / 2 {
             self.schedule.request();
@@ -78,8 +77,8 @@ impl Loop {
         if self.addresses.is_due(if is_news { AddressNews::Changed } else { AddressNews::None }, now) {
             done.push(if is_news { "changed addresses are listed" } else { "addresses are listed" });
         }
-        if self.chores.wait(now) == Some(Duration::ZERO) {
-            self.chores.run_if_due(now);
+        if self.cleanup.wait(now) == Some(Duration::ZERO) {
+            self.cleanup.run_if_due(now);
             done.push("a chore");
         }
         done.into_iter().for_each(|what| self.happened.entry(what).or_default().push(ms));
@@ -92,10 +91,10 @@ fn in_two_minutes_with_five_changes_a_second_all_that_happens_now_and_then_happe
     let mut all = Loop {
         schedule: Schedule::new(Duration::from_secs(1), Duration::from_secs(30)).comparing_every(COMPARISON),
         addresses: AddressChecks::default(),
-        chores: Chores::new(Box::new(|| Some(Duration::from_secs(60)))),
+        cleanup: Cleanup::new(Box::new(|| Some(Duration::from_secs(60)))),
         checks: ClientChecks::default(),
         repairs: Repairs::new(),
-        turns: Turns::default(),
+        writer_lock: WriterLock::default(),
         happened: Happened::new(),
     };
     (0..LASTS).for_each(|ms| all.pass(ms, start + MILLISECOND * ms));

@@ -1,20 +1,20 @@
-//! The entries of the ring of changes ([`crate::changes`]) from what a sync did.
+//! The entries of the ring of changes ([`crate::history`]) from what a sync did.
 
 use std::time::{Duration, SystemTime};
 
 use super::Sync;
 use super::engine::Report;
 use super::failure::SyncError;
-use super::journal::Told;
+use super::journal::SyncSummary;
 use super::repairs::Unlogged;
-use crate::changes;
-use inspect::history::{Outcome, Repair, SyncRun, Trigger, TriggerKind, What, cut};
+use crate::history;
+use inspect::history::{CommitOutcome, Repair, SyncRun, Trigger, TriggerKind, EntryKind, cut};
 use node::kernel::Kernel;
 
 impl<K: Kernel> Sync<K> {
     /// Tells what a sync did, and what it did not do. `is_first` says that no sync before it was committed.
     pub(super) fn tell(&mut self, outcome: Result<&Report, &SyncError>, took: Duration, is_first: bool) {
-        let Told { changes, unlisted, repair, reason } = self.engine.journal.take();
+        let SyncSummary { changes, unlisted, repair, reason } = self.engine.journal.take();
         let trigger = match (reason, &changes[..]) {
             _ if is_first => Trigger::of(TriggerKind::Start),
             (Some(reason), _) => Trigger::of(reason),
@@ -23,7 +23,7 @@ impl<K: Kernel> Sync<K> {
             (None, []) => Trigger::of(TriggerKind::Retry),
         };
         let has_changes = !changes.is_empty();
-        changes.into_iter().for_each(|change| self.enter(What::Service(Box::new(change)), took));
+        changes.into_iter().for_each(|change| self.enter(EntryKind::Service(Box::new(change)), took));
         let run = SyncRun { unlisted, ..run(outcome, trigger, took) };
         let is_of_node = matches!(
             run.trigger.kind,
@@ -31,7 +31,7 @@ impl<K: Kernel> Sync<K> {
         );
         let changed_more = is_of_node && !has_changes && outcome.is_ok_and(|report| report.committed.is_some());
         if is_first || unlisted > 0 || outcome.is_err() || changed_more {
-            self.enter(What::Sync(run.clone()), took);
+            self.enter(EntryKind::Sync(run.clone()), took);
         }
         if outcome.is_ok() {
             let (elements_added, elements_removed) = (run.elements_added, run.elements_removed);
@@ -41,7 +41,7 @@ impl<K: Kernel> Sync<K> {
             }
             // One that no write of another program was noticed before; others are told together with these.
             let unnoticed = self.repairs.done(repair);
-            unnoticed.into_iter().for_each(|repair| self.enter(What::Repair(repair), took));
+            unnoticed.into_iter().for_each(|repair| self.enter(EntryKind::Repair(repair), took));
         }
     }
 
@@ -50,12 +50,12 @@ impl<K: Kernel> Sync<K> {
         let found = &unlogged.found;
         if let Some(repair) = unlogged.repair.take() {
             let found = found.iter().map(|found| cut(found.clone())).collect();
-            self.enter(What::Repair(Repair { found, ..repair }), Duration::ZERO);
+            self.enter(EntryKind::Repair(Repair { found, ..repair }), Duration::ZERO);
         }
     }
 
     /// Enters what a sync of this duration did.
-    fn enter(&self, what: What, took: Duration) {
+    fn enter(&self, what: EntryKind, took: Duration) {
         let entry = self.changes.push(SystemTime::now(), Some(self.syncs), what);
         changes::log(&entry, took);
     }
@@ -72,7 +72,7 @@ fn run(outcome: Result<&Report, &SyncError>, trigger: Trigger, took: Duration) -
         elements_added: report.map_or(0, |report| report.added),
         elements_removed: report.map_or(0, |report| report.removed),
         latency: Some(took),
-        result: if outcome.is_ok() { Outcome::Committed } else { Outcome::Refused },
+        result: if outcome.is_ok() { CommitOutcome::Committed } else { CommitOutcome::Refused },
         error: outcome.err().map(|error| cut(error.to_string())),
     }
 }

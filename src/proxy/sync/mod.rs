@@ -9,15 +9,14 @@ mod addresses;
 mod budget;
 #[cfg(test)]
 mod busy;
-mod chores;
-mod client_checks;
+mod cleanup;
 mod engine;
 mod entries;
 mod failure;
 mod flows;
 mod health;
 mod journal;
-mod lost;
+mod conflicts;
 mod no_local_endpoints;
 mod observers;
 mod other_proxy;
@@ -29,7 +28,7 @@ mod repairs;
 mod schedule;
 mod settings;
 mod tables;
-mod turns;
+mod writer_lock;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
@@ -38,33 +37,33 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing::{debug, error, info, warn};
 
 pub use budget::Oversized;
-pub(crate) use chores::Chore;
+pub(crate) use cleanup::CleanupStep;
 pub(crate) use engine::{AddressChange, Subject, TableDifference};
 pub use engine::{Engine, NoKernel, Report, Taken};
 pub use failure::SyncError;
 pub use flows::Reconciled;
-pub use lost::LostReport;
-pub(crate) use lost::{LostClaims, LostFrontend};
+pub use conflicts::LostReport;
+pub(crate) use conflicts::{LostClaims, LostFrontend};
 pub use pending::Counted;
 pub use quarantine::RefusedService;
 pub use schedule::{End, Schedule};
 pub use settings::layout;
 
-use crate::changes::Changes;
+use crate::history::History;
 use crate::health::Reporter;
 use crate::metrics::{Metrics, Transactions};
 use addresses::AddressChecks;
-use chores::Chores;
+use cleanup::Cleanup;
 use component::logging::once::Once;
 use component::logging::{duration, list};
-use inspect::history::{Outcome, Program};
-use lost::Told;
+use inspect::history::{CommitOutcome, Program};
+use conflicts::RecentReports;
 use no_local_endpoints::Counts;
-use node::kernel::{Kernel, Turn};
+use node::kernel::{Kernel, WriterLockState};
 use repairs::{Repairs, Unlogged};
 use rules::model::{Event, Node};
 use rules::ruleset::reading;
-use turns::{News, Turns};
+use writer_lock::{LockNews, WriterLock};
 
 /// Events taken over before a sync that is due: a flood must not put the sync off for ever.
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
@@ -96,15 +95,15 @@ pub struct Sync<K> {
     on_refused_service: Option<OnRefusedService>,
     /// Called with each Service that does not get a frontend.
     on_lost_claims: Option<OnLostClaims>,
-    told: Told,
+    recent_reports: RecentReports,
     /// What waits for the first successful sync.
-    chores: Chores,
+    cleanup: Cleanup,
     /// Called when another kube-proxy is found to write to the same tables.
     on_other_proxy: Option<OnOtherProxy>,
     /// Whether another process writes, so that this one must not.
-    turns: Turns,
+    writer_lock: WriterLock,
     /// What was done, for those who ask later.
-    changes: Changes,
+    changes: History,
     /// Syncs so far, the one under way among them.
     syncs: u64,
 }
@@ -150,26 +149,26 @@ impl<K: Kernel> Sync<K> {
             on_node: Some(on_node),
             on_refused_service: None,
             on_lost_claims: None,
-            told: Told::default(),
-            chores: Chores::default(),
+            recent_reports: RecentReports::default(),
+            cleanup: Cleanup::default(),
             on_other_proxy: None,
-            turns: Turns::default(),
-            changes: Changes::new(SystemTime::now()),
+            writer_lock: WriterLock::default(),
+            changes: History::new(SystemTime::now()),
             syncs: 0,
         }
     }
 
     /// Enters what is done into this ring, which others read.
     #[must_use]
-    pub fn telling(mut self, changes: Changes) -> Self {
+    pub fn telling(mut self, changes: History) -> Self {
         self.changes = changes;
         self
     }
 
     /// Has work done after the first successful sync, on the loop's thread.
     #[must_use]
-    pub(crate) fn after_first_sync(mut self, chore: Chore) -> Self {
-        self.chores = Chores::new(chore);
+    pub(crate) fn after_first_sync(mut self, cleanup_step: CleanupStep) -> Self {
+        self.cleanup = Cleanup::new(cleanup_step);
         self
     }
 
@@ -203,7 +202,7 @@ impl<K: Kernel> Sync<K> {
         self.health.working(self.started);
         self.engine.tables.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
         loop {
-            self.ask_for_turn();
+            self.ask_for_writer_lock();
             let now = Instant::now();
             let due = self.may_sync().then(|| self.schedule.due(now));
             if due.is_some_and(|due| due <= now) {
@@ -216,7 +215,7 @@ impl<K: Kernel> Sync<K> {
             self.check_node()?;
             self.report_lost_claims();
             self.check_what_no_event_reports();
-            self.chores.run_if_due(Instant::now());
+            self.cleanup.run_if_due(Instant::now());
             let eligible = self.node_eligible();
             self.health.node(eligible);
         }
@@ -230,7 +229,7 @@ impl<K: Kernel> Sync<K> {
         let known = self.engine.state.node().map(|node| node.eligible);
         if known.is_some()
             || self.engine.state.is_complete()
-            || self.turns.waits()
+            || self.writer_lock.is_standby()
             || self.started.elapsed() < NODE_PATIENCE
         {
             return known;
@@ -252,30 +251,30 @@ impl<K: Kernel> Sync<K> {
 
     /// Whether every object has arrived (G1), and no other process holds the lock.
     fn may_sync(&self) -> bool {
-        self.engine.state.is_complete() && !self.turns.waits()
+        self.engine.state.is_complete() && !self.writer_lock.is_standby()
     }
 
     /// Checks now and then whether this process has the lock, and takes it when it is free. Before every object has arrived there is
     /// nothing to write: then it is left to a process that has something.
-    fn ask_for_turn(&mut self) {
+    fn ask_for_writer_lock(&mut self) {
         let now = Instant::now();
-        if !self.engine.state.is_complete() || !self.turns.is_due(now) {
+        if !self.engine.state.is_complete() || !self.writer_lock.is_due(now) {
             return;
         }
         let refused = match self.engine.kernel.turn() {
-            Ok(Turn::Ours) => None,
-            Ok(Turn::Of(holder)) => Some(format!("another kube-proxy writes the rules of this node ({holder})")),
+            Ok(WriterLockState::Ours) => None,
+            Ok(WriterLockState::Of(holder)) => Some(format!("another kube-proxy writes the rules of this node ({holder})")),
             Err(error) => Some(format!("cannot take the lock of kube-proxies of this node: {error}")),
         };
-        match self.turns.answered(refused, now) {
-            News::None => {}
-            News::Waits(reason) => {
+        match self.writer_lock.answered(refused, now) {
+            LockNews::None => {}
+            LockNews::Waits(reason) => {
                 warn!(reason, "This process changes nothing until it is its turn");
                 self.health.held_back(Some(reason), now);
             }
-            News::Ours(waited) => {
+            LockNews::Ours(waited) => {
                 info!(waited = %duration(waited), "The other kube-proxy has ended; this one writes the rules now");
-                self.engine.begin_turn();
+                self.engine.begin_writing();
                 self.health.held_back(None, now);
                 self.request();
             }
@@ -296,13 +295,13 @@ impl<K: Kernel> Sync<K> {
         // Nothing is checked until this process may sync, however long that is overdue.
         let client_check = self.may_sync().then(|| self.engine.next_client_check()).flatten();
         let client_check = client_check.map_or(MOMENT, |next| next.saturating_duration_since(now));
-        let chore = self.chores.wait(now).unwrap_or(MOMENT);
-        let most = match (self.turns.waits(), self.may_sync() && self.engine.can_be_changed_by_others()) {
-            (true, _) => turns::POLL,
+        let cleanup_step = self.cleanup.wait(now).unwrap_or(MOMENT);
+        let most = match (self.writer_lock.is_standby(), self.may_sync() && self.engine.can_be_changed_by_others()) {
+            (true, _) => writer_lock::POLL,
             (false, true) => LOOK,
             (false, false) => MOMENT,
         };
-        let timeout = due.unwrap_or(most).min(most).min(client_check).min(chore);
+        let timeout = due.unwrap_or(most).min(most).min(client_check).min(cleanup_step);
         // A thread that does anything else for too long is stuck, which `/livez` reports.
         self.health.waiting();
         let received = events.recv_timeout(timeout);
@@ -353,7 +352,7 @@ impl<K: Kernel> Sync<K> {
         self.health.oversized(self.engine.oversized());
         for oversized in self.engine.take_oversized() {
             error!(err = %oversized, service = %oversized.service, "Service is left out until it is smaller");
-            self.engine.journal.left_out(&oversized.service, Outcome::Oversized, &oversized.to_string());
+            self.engine.journal.left_out(&oversized.service, CommitOutcome::Oversized, &oversized.to_string());
             if let Some(report) = &self.on_refused_service {
                 let reason = format!("nothing of it is programmed, because {oversized}");
                 report(RefusedService { service: oversized.service, reason });
@@ -362,7 +361,7 @@ impl<K: Kernel> Sync<K> {
         for refused in self.engine.take_refused_services() {
             let RefusedService { service, reason } = &refused;
             error!(err = reason, %service, "Service is left out until it changes, because the kernel refuses it");
-            self.engine.journal.left_out(service, Outcome::Quarantined, reason);
+            self.engine.journal.left_out(service, CommitOutcome::Quarantined, reason);
             if let Some(report) = &self.on_refused_service {
                 report(refused);
             }
@@ -382,10 +381,10 @@ impl<K: Kernel> Sync<K> {
     fn report_lost_claims(&mut self) {
         self.metrics.lost_claims(self.engine.lost_claims());
         let report = self.engine.take_lost_claims();
-        let LostReport { frontends, left_out } = self.told.limited(report, Instant::now());
+        let LostReport { frontends, left_out } = self.recent_reports.limited(report, Instant::now());
         for LostFrontend { services, reason, .. } in frontends {
             match &services[..] {
-                [lost] => warn!(service = %lost.service, reason, "Service does not get an address or a node port"),
+                [conflicts] => warn!(service = %conflicts.service, reason, "Service does not get an address or a node port"),
                 _ => warn!(reason, "Services do not get an address or a node port"),
             }
             if let Some(report) = &self.on_lost_claims {
@@ -529,7 +528,7 @@ impl<K: Kernel> Sync<K> {
             Ok(report) => {
                 self.families_synced();
                 self.health.ready();
-                self.chores.synced(Instant::now());
+                self.cleanup.synced(Instant::now());
                 self.health.services(self.engine.observers.health_checks.snapshot());
                 self.report(&report, took);
                 if !report.full && !self.engine.tables.known() {

@@ -50,7 +50,7 @@ struct Wanted {
     /// Something changed.
     event: bool,
     /// What an earlier run left for later.
-    chore: bool,
+    cleanup_step: bool,
     /// What cannot wait for the minimum interval: not before this moment.
     urgent: Option<Instant>,
 }
@@ -103,7 +103,7 @@ impl Schedule {
 
     /// Asks for a run that finishes what an earlier one left for later.
     pub(crate) fn request_chore(&mut self) {
-        self.wanted.chore = true;
+        self.wanted.cleanup_step = true;
     }
 
     /// Asks for a run at this moment, because another program changed the tables. After a failed run it
@@ -135,11 +135,11 @@ impl Schedule {
         let spaced = self.last_asked.map_or(end, |asked| asked + self.min_interval);
         let retry = (self.failures > 0).then(|| (end + self.retry_delay()).max(spaced));
         let event = self.wanted.event.then_some(spaced);
-        let chore = self.wanted.chore.then_some(end + self.min_interval);
+        let cleanup_step = self.wanted.cleanup_step.then_some(end + self.min_interval);
         let urgent = self.wanted.urgent.filter(|_| self.failures == 0);
         // A new try compares everything itself, and an event goes first.
         let comparison = self.comparison_due().filter(|_| self.failures == 0 && !self.wanted.event);
-        [retry, event, chore, urgent, comparison].into_iter().flatten().min().unwrap_or(end + self.comparison)
+        [retry, event, cleanup_step, urgent, comparison].into_iter().flatten().min().unwrap_or(end + self.comparison)
     }
 
     /// When everything is to be compared again; `None` before the first run, which does that.

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result};
 use nft::{Connection, TableDump};
 
 use self::objects::Objects;
-use self::report::Told;
+use self::report::DescribedDifference;
 use self::words::Tense;
 use crate::sync::{self, Engine, NoKernel};
 use component::config::{Config, ProxyArgs};
@@ -58,11 +58,11 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     // Which process may write to the tables makes no difference to what they do.
     config.own_tables = false;
     let settle = config.min_sync_period + MOMENT;
-    let mut look = Look::begin(config, Duration::from_secs(args.timeout))?;
+    let mut look = Verification::begin(config, Duration::from_secs(args.timeout))?;
     let mut told = look.look()?;
     if !told.is_empty() {
         look.follow(settle)?;
-        let before: HashSet<Told> = told.into_iter().collect();
+        let before: HashSet<DescribedDifference> = told.into_iter().collect();
         told = look.look()?;
         told.retain(|told| before.contains(told));
     }
@@ -78,13 +78,13 @@ fn things(count: usize) -> String {
 }
 
 /// Everything that one look at the tables needs.
-struct Look {
+struct Verification {
     engine: Engine<NoKernel>,
     connection: Connection,
     objects: Objects,
 }
 
-impl Look {
+impl Verification {
     /// Waits for all objects.
     fn begin(config: Config, patience: Duration) -> Result<Self> {
         let connection = Connection::open().context("cannot open a netfilter netlink socket")?;
@@ -108,7 +108,7 @@ impl Look {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<Vec<Told>> {
+    fn look(&mut self) -> Result<Vec<DescribedDifference>> {
         // A difference that comes from a change under way is gone at the second look.
         let read =
             |table| self.connection.read_changing_table(&table).with_context(|| format!("cannot read table {table}"));

@@ -11,7 +11,7 @@ use inspect::output::{Format, Output, Tone};
 
 /// A difference in words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Told {
+pub(crate) struct DescribedDifference {
     subject: Subject,
     /// The table that it is in.
     table: String,
@@ -22,7 +22,7 @@ pub(crate) struct Told {
 }
 
 #[cfg(test)]
-impl Told {
+impl DescribedDifference {
     pub(super) fn service(&self) -> Option<&str> {
         self.subject.service()
     }
@@ -56,14 +56,14 @@ struct Entry<'a> {
 }
 
 /// The differences in words, in order.
-pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<Told> {
-    let tell = |difference: &TableDifference| Told {
+pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<DescribedDifference> {
+    let tell = |difference: &TableDifference| DescribedDifference {
         subject: difference.subject.clone(),
         table: difference.table.to_string(),
         text: words::text(difference, tense),
         command: words::command(difference),
     };
-    let mut told: Vec<Told> = differences.iter().map(tell).collect();
+    let mut told: Vec<DescribedDifference> = differences.iter().map(tell).collect();
     told.sort();
     told
 }
@@ -75,13 +75,13 @@ pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<Told> {
 pub(crate) fn print(
     out: &mut Output<'_>,
     format: Format,
-    told: &[Told],
+    told: &[DescribedDifference],
     equal: &str,
     differs: &str,
 ) -> anyhow::Result<()> {
     if matches!(format, Format::Json | Format::Yaml) {
-        fn entry(told: &Told) -> Entry<'_> {
-            let Told { subject, table, text, command } = told;
+        fn entry(told: &DescribedDifference) -> Entry<'_> {
+            let DescribedDifference { subject, table, text, command } = told;
             Entry { service: subject.service(), table, text, command }
         }
         return out.value(format, &Report { equal: told.is_empty(), differences: told.iter().map(entry).collect() });
@@ -89,7 +89,7 @@ pub(crate) fn print(
     if told.is_empty() {
         return out.text(format_args!("{equal}\n"));
     }
-    for Told { text, command, .. } in told {
+    for DescribedDifference { text, command, .. } in told {
         out.text(format_args!("{}\n", escaped(text)))?;
         for line in command.lines() {
             let line = out.styled(Tone::Faint, escaped(line));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nft::{Chain, Element, RuleDump, Set, TableDump, TableName, Value, Verdict};
 
-use super::report::{Told, told};
+use super::report::{DescribedDifference, told};
 use super::words::Tense;
 use crate::sync::{Engine, NoKernel, layout};
 use component::config::{self, Config, Invocation};
@@ -86,7 +86,7 @@ fn dumps(engine: &mut Engine<NoKernel>) -> Vec<Option<TableDump>> {
 }
 
 /// What is found when the first table is changed like this.
-fn found(layout: &str, change: impl FnOnce(&mut TableDump)) -> Vec<Told> {
+fn found(layout: &str, change: impl FnOnce(&mut TableDump)) -> Vec<DescribedDifference> {
     let mut engine = engine(layout, &ENDPOINTS);
     let mut dumps = dumps(&mut engine);
     change(dumps[0].as_mut().unwrap());
@@ -94,7 +94,7 @@ fn found(layout: &str, change: impl FnOnce(&mut TableDump)) -> Vec<Told> {
 }
 
 /// The sentences, each behind the Service that it names.
-fn sentences(told: &[Told]) -> Vec<String> {
+fn sentences(told: &[DescribedDifference]) -> Vec<String> {
     told.iter().map(|told| format!("{}| {}", told.service().unwrap_or("-"), told.text())).collect()
 }
 
@@ -326,7 +326,7 @@ fn the_commands_are_those_of_nft() {
         found("maps", |dump| elements(dump, "services").retain(|e| !e.key.as_slice().starts_with(&[10, 96, 0, 2])));
     let expected = "add element ip kube-proxy services { 10.96.0.2 . tcp . 80 comment \"shop/sticky:http\" : goto \
                     affinity-shop/sticky/http/tcp }";
-    assert_eq!(told.iter().map(Told::command).collect::<Vec<_>>(), [expected]);
+    assert_eq!(told.iter().map(DescribedDifference::command).collect::<Vec<_>>(), [expected]);
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn what_a_service_that_is_gone_had_is_told_as_its() {
         let told = told(&after.differences(dumps, Some(&before)), Tense::Change);
         let text = sentences(&told).join("\n");
         assert!(text.contains("shop/sticky:http loses"), "{layout}: {text}");
-        let others: Vec<&Told> =
+        let others: Vec<&DescribedDifference> =
             told.iter().filter(|told| !told.service().is_some_and(|label| label.starts_with("shop/sticky"))).collect();
         assert!(others.is_empty(), "{layout}: {others:?}");
     }

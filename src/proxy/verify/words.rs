@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use nft::{Chain, Command, Data, DataType, Element, Rule, RuleDump, Set, TableName, Types, Value, ValueType};
 
 use crate::sync::{Subject, TableDifference};
-use rules::diff::differences::{LedElement, What};
+use rules::diff::differences::{LedElement, DifferenceKind};
 use rules::model::{Destination, Family, Frontend};
 use rules::ruleset::kinds::SetKind;
 use rules::ruleset::reading::{self, Key};
@@ -42,29 +42,29 @@ struct Words<'a> {
 }
 
 impl Words<'_> {
-    fn sentence(&self, what: &What) -> String {
+    fn sentence(&self, what: &DifferenceKind) -> String {
         let table = self.table;
         match what {
-            What::NoTable => format!("there is no table {table}: no Service is served in this family"),
-            What::Dormant => format!("the table {table} is dormant: no packet passes it"),
-            What::Table(state) if state.unknown_flags != 0 => {
+            DifferenceKind::NoTable => format!("there is no table {table}: no Service is served in this family"),
+            DifferenceKind::Dormant => format!("the table {table} is dormant: no packet passes it"),
+            DifferenceKind::Table(state) if state.unknown_flags != 0 => {
                 format!("the table {table} has flags that this program never sets ({:#x})", state.unknown_flags)
             }
-            What::Table(_) => format!("the table {table} has another comment"),
-            What::Object(object) => format!("the table {table} holds the {object}, which is not this program's"),
-            What::Unreadable(error) => format!("the table {table} holds what this program never writes: {error}"),
-            What::NoChain(content) => self.missing(&format!("the chain {}", content.chain.name)),
-            What::SurplusChain(chain, rules) => self.surplus_chain(chain, *rules),
-            What::OtherChain { wanted, present } => self.other_chain(wanted, present),
-            What::Rules { wanted, present } => self.rules(&wanted.chain.name, &wanted.rules, present),
-            What::NoSet(set) => self.missing(&format!("the {} {}", kind(set), set.name)),
-            What::SurplusSet(set) => self.surplus(&format!("the {} {}", kind(set), set.name)),
-            What::OtherSet { wanted, present } => {
+            DifferenceKind::Table(_) => format!("the table {table} has another comment"),
+            DifferenceKind::Object(object) => format!("the table {table} holds the {object}, which is not this program's"),
+            DifferenceKind::Unreadable(error) => format!("the table {table} holds what this program never writes: {error}"),
+            DifferenceKind::NoChain(content) => self.missing(&format!("the chain {}", content.chain.name)),
+            DifferenceKind::SurplusChain(chain, rules) => self.surplus_chain(chain, *rules),
+            DifferenceKind::OtherChain { wanted, present } => self.other_chain(wanted, present),
+            DifferenceKind::Rules { wanted, present } => self.rules(&wanted.chain.name, &wanted.rules, present),
+            DifferenceKind::NoSet(set) => self.missing(&format!("the {} {}", kind(set), set.name)),
+            DifferenceKind::SurplusSet(set) => self.surplus(&format!("the {} {}", kind(set), set.name)),
+            DifferenceKind::OtherSet { wanted, present } => {
                 let differs = set_differences(wanted, present);
                 self.about(format_args!("the {} {} {} {differs}", kind(wanted), wanted.name, self.verb()))
             }
-            What::Element { set, wanted, present } => self.element(set, wanted.as_ref(), present.as_ref()),
-            What::StaleClient { set, element } => self.about(format_args!(
+            DifferenceKind::Element { set, wanted, present } => self.element(set, wanted.as_ref(), present.as_ref()),
+            DifferenceKind::StaleClient { set, element } => self.about(format_args!(
                 "the map {} sends the client {} to {}, which is no endpoint for it",
                 set.name,
                 plain(&set.key, &element.key),

@@ -32,12 +32,12 @@ pub struct Difference<Owner> {
     /// The owner of the object that differs; `None` when it belongs to the fixed part, or to nobody.
     pub owner: Option<Owner>,
     /// The object, and how it differs.
-    pub what: What,
+    pub what: DifferenceKind,
 }
 
 /// A thing that differs: what is wanted, and what is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum DifferenceKind {
     /// There is no table.
     NoTable,
     /// The table has the flag `dormant`: no packet passes it.
@@ -104,7 +104,7 @@ pub struct LedElement {
     pub leads_to: Option<Arc<str>>,
 }
 
-impl What {
+impl DifferenceKind {
     /// The commands that put it right, in an order that the kernel accepts if nothing else is wrong.
     #[must_use]
     pub fn commands(&self, table: &TableName) -> Vec<Command> {
@@ -175,7 +175,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     /// The differences between a table that was read and these records, committed or new. The records take the numbers of slots that the
     /// table has.
     pub fn differences(&mut self, dump: Option<TableDump>) -> Vec<Difference<Owner>> {
-        let Some(mut dump) = dump else { return vec![Difference { owner: None, what: What::NoTable }] };
+        let Some(mut dump) = dump else { return vec![Difference { owner: None, what: DifferenceKind::NoTable }] };
         let mut found = Finder { found: Vec::new(), hidden: BTreeSet::new() };
         found.of_table(self, &mut dump);
         found.of_chains(self, &mut dump);
@@ -189,8 +189,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     }
 
     /// The owner of each of these, as far as the records have what it is about.
-    pub fn owners_of<'a>(&self, whats: impl IntoIterator<Item = &'a What>) -> Vec<Option<Owner>> {
-        let whats: Vec<&What> = whats.into_iter().collect();
+    pub fn owners_of<'a>(&self, whats: impl IntoIterator<Item = &'a DifferenceKind>) -> Vec<Option<Owner>> {
+        let whats: Vec<&DifferenceKind> = whats.into_iter().collect();
         let mut owners: Vec<Option<&Owner>> = vec![None; whats.len()];
         let mut by_key: HashMap<(u16, &[u8]), Vec<usize>> = HashMap::default();
         let mut by_name: HashMap<&str, Vec<usize>> = HashMap::default();
@@ -240,7 +240,7 @@ impl Record {
     }
 }
 
-impl What {
+impl DifferenceKind {
     /// The set and the key of an element that is not in a set of one owner.
     #[must_use]
     pub fn element(&self) -> Option<(&str, &[u8])> {
@@ -292,7 +292,7 @@ impl What {
 
 /// Collects what differs.
 struct Finder {
-    found: Vec<What>,
+    found: Vec<DifferenceKind>,
     /// The kind and name of what could not be read: it is there, so it is not missing.
     hidden: BTreeSet<(&'static str, Arc<str>)>,
 }
@@ -301,19 +301,19 @@ impl Finder {
     /// The table itself, and what no table of this program has.
     fn of_table<Owner>(&mut self, records: &Records<Owner>, dump: &mut TableDump) {
         if std::mem::take(&mut dump.dormant) {
-            self.found.push(What::Dormant);
+            self.found.push(DifferenceKind::Dormant);
         }
         let unknown_flags = std::mem::take(&mut dump.unknown_flags);
         if unknown_flags != 0 || dump.table != records.static_rules.table {
             dump.table = records.static_rules.table.clone();
-            self.found.push(What::Table(TableState { unknown_flags, ..TableState::default() }));
+            self.found.push(DifferenceKind::Table(TableState { unknown_flags, ..TableState::default() }));
         }
         // Which process may write to the table is no part of what it does.
         dump.ownership = if records.static_rules.owned { Ownership::Ours } else { Ownership::Unowned };
-        self.found.extend(std::mem::take(&mut dump.objects).into_iter().map(What::Object));
+        self.found.extend(std::mem::take(&mut dump.objects).into_iter().map(DifferenceKind::Object));
         for error in std::mem::take(&mut dump.unreadable) {
             self.hidden.extend(error.name.clone().map(|name| (error.object, name)));
-            self.found.push(What::Unreadable(error));
+            self.found.push(DifferenceKind::Unreadable(error));
         }
     }
 
@@ -323,14 +323,14 @@ impl Finder {
         dump.chains.retain(|name, (chain, rules)| {
             let what = match wanted.get(&**name) {
                 Some(content) if content.chain == *chain => return true,
-                Some(content) => What::OtherChain {
+                Some(content) => DifferenceKind::OtherChain {
                     wanted: content.chain.clone(),
                     present: std::mem::replace(chain, content.chain.clone()),
                 },
                 None if chain.base.is_none() => return true,
-                None => What::SurplusChain(chain.clone(), rules.len()),
+                None => DifferenceKind::SurplusChain(chain.clone(), rules.len()),
             };
-            let stays = matches!(what, What::OtherChain { .. });
+            let stays = matches!(what, DifferenceKind::OtherChain { .. });
             self.found.push(what);
             stays
         });
@@ -345,7 +345,7 @@ impl Finder {
         let is_static = |name: &str| records.static_rules.sets.iter().any(|set| *set.name == *name);
         let mut others = Vec::new();
         for (name, (present, _)) in &mut dump.sets {
-            let other = |wanted: &Arc<Set>, present: &Set| What::OtherSet {
+            let other = |wanted: &Arc<Set>, present: &Set| DifferenceKind::OtherSet {
                 wanted: Arc::clone(wanted),
                 present: Arc::new(present.clone()),
             };
@@ -366,7 +366,7 @@ impl Finder {
                 None if present.flags.anonymous => others.push(Arc::clone(name)),
                 None => {
                     others.push(Arc::clone(name));
-                    self.found.push(What::SurplusSet(Arc::new(present.clone())));
+                    self.found.push(DifferenceKind::SurplusSet(Arc::new(present.clone())));
                 }
             }
         }
@@ -392,9 +392,9 @@ impl Finder {
                 Command::AddChain(_, chain) => drop(new.insert(&chain.name)),
                 Command::FlushChain(_, name) | Command::AddRule(_, name, _) => drop(other.insert(name)),
                 Command::AddSet(_, set) if !self.is_hidden("set", &set.name) => {
-                    self.found.push(What::NoSet(Arc::clone(set)));
+                    self.found.push(DifferenceKind::NoSet(Arc::clone(set)));
                 }
-                Command::DeleteSet(_, set) => self.found.push(What::SurplusSet(Arc::clone(set))),
+                Command::DeleteSet(_, set) => self.found.push(DifferenceKind::SurplusSet(Arc::clone(set))),
                 Command::AddElements(_, set, list) => elements.add(set, list, true),
                 Command::DeleteElements(_, set, list) => elements.add(set, list, false),
                 // The table was made one that is kept, and chains that are empty stay.
@@ -405,9 +405,9 @@ impl Finder {
             let present = dump.chains.get(&***name);
             let what = match (content(name), present) {
                 _ if self.is_hidden("chain", name) || self.is_hidden("rule", name) => continue,
-                (Some(wanted), Some((_, present))) => What::Rules { wanted, present: present.clone() },
-                (Some(wanted), None) => What::NoChain(wanted),
-                (None, Some((chain, rules))) => What::SurplusChain(chain.clone(), rules.len()),
+                (Some(wanted), Some((_, present))) => DifferenceKind::Rules { wanted, present: present.clone() },
+                (Some(wanted), None) => DifferenceKind::NoChain(wanted),
+                (None, Some((chain, rules))) => DifferenceKind::SurplusChain(chain.clone(), rules.len()),
                 (None, None) => continue,
             };
             self.found.push(what);
@@ -431,7 +431,7 @@ impl Finder {
             }
         }
         for (set, elements) in found.into_values() {
-            self.found.extend(elements.into_iter().map(|element| What::StaleClient { set: Arc::clone(set), element }));
+            self.found.extend(elements.into_iter().map(|element| DifferenceKind::StaleClient { set: Arc::clone(set), element }));
         }
     }
 }
@@ -474,7 +474,7 @@ impl Changed {
             // A list that could not be read lacks elements that are there.
             let is_partial = finder.is_hidden("elements", &name);
             let known = keys.into_values().filter(|(present, _)| !is_partial || present.is_some());
-            finder.found.extend(known.map(|(present, wanted)| What::Element {
+            finder.found.extend(known.map(|(present, wanted)| DifferenceKind::Element {
                 set: Arc::clone(&set),
                 wanted: wanted.map(held),
                 present: present.map(held),

@@ -82,7 +82,7 @@ impl Claim {
 
 /// The conflicts at a frontend that arose and were not taken yet.
 #[derive(Debug)]
-enum News {
+enum NewConflicts {
     /// All, because the winner changed.
     All,
     /// Those of these claims.
@@ -104,7 +104,7 @@ pub(super) struct Claims {
     api_server: HashMap<Frontend, usize>,
     /// The ranges of cluster IPs.
     service_cidrs: Ranges,
-    arisen: BTreeMap<Frontend, News>,
+    arisen: BTreeMap<Frontend, NewConflicts>,
     lost: usize,
 }
 
@@ -254,7 +254,7 @@ impl Claims {
     /// Notes that all conflicts at a frontend arose.
     fn note_all(&mut self, frontend: Frontend) {
         if self.losing(&frontend) > 0 {
-            self.arisen.insert(frontend, News::All);
+            self.arisen.insert(frontend, NewConflicts::All);
         } else {
             self.arisen.remove(&frontend);
         }
@@ -262,14 +262,14 @@ impl Claims {
 
     /// Notes the conflict of a claim that loses.
     fn note(&mut self, frontend: Frontend, claim: Claim) {
-        if let News::Some(claims) = self.arisen.entry(frontend).or_insert_with(|| News::Some(BTreeSet::new())) {
+        if let NewConflicts::Some(claims) = self.arisen.entry(frontend).or_insert_with(|| NewConflicts::Some(BTreeSet::new())) {
             claims.insert(claim);
         }
     }
 
     /// Forgets the conflict of a claim that does not lose any more.
     fn forget(&mut self, frontend: Frontend, claim: &Claim) {
-        if let Some(News::Some(claims)) = self.arisen.get_mut(&frontend) {
+        if let Some(NewConflicts::Some(claims)) = self.arisen.get_mut(&frontend) {
             claims.remove(claim);
             if claims.is_empty() {
                 self.arisen.remove(&frontend);
@@ -280,8 +280,8 @@ impl Claims {
     /// Whether it is noted that the conflict of this claim arose.
     fn is_noted(&self, frontend: &Frontend, claim: &Claim) -> bool {
         match self.arisen.get(frontend) {
-            Some(News::All) => true,
-            Some(News::Some(claims)) => claims.contains(claim),
+            Some(NewConflicts::All) => true,
+            Some(NewConflicts::Some(claims)) => claims.contains(claim),
             None => false,
         }
     }
@@ -304,12 +304,12 @@ impl Claims {
         arisen.into_iter().filter_map(|(frontend, news)| self.contest(frontend, &news, most)).collect()
     }
 
-    fn contest(&self, frontend: Frontend, news: &News, most: usize) -> Option<Contest> {
+    fn contest(&self, frontend: Frontend, news: &NewConflicts, most: usize) -> Option<Contest> {
         let owner = self.owners.get(&frontend)?;
         let is_barred = self.is_barred(&frontend);
         let (claims, count): (Vec<&Claim>, usize) = match news {
-            News::Some(claims) => (claims.iter().take(most).collect(), claims.len()),
-            News::All => {
+            NewConflicts::Some(claims) => (claims.iter().take(most).collect(), claims.len()),
+            NewConflicts::All => {
                 let losers = self.losers.get(&frontend).into_iter().flatten();
                 let losers = Some(owner).filter(|_| is_barred).into_iter().chain(losers);
                 let losers = losers.filter(|claim| claim.rank != Rank::ApiServer);

@@ -10,7 +10,7 @@ pub mod balancing;
 pub mod chains;
 pub mod counters;
 mod endpoints;
-pub mod fastpath;
+pub mod flowtable;
 pub mod kinds;
 pub mod localhost;
 pub mod maps;

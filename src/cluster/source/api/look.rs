@@ -31,7 +31,7 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct ServerReport {
     /// The server's URL, without secrets.
     pub url: String,
     /// The proxy on the way, without secrets.
@@ -89,7 +89,7 @@ pub enum Allowed {
 ///
 /// # Errors
 /// When the credentials cannot be read.
-pub fn look(options: &ClientOptions, node_name: &str) -> Result<Look> {
+pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
     let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
     let outcome = runtime.block_on(look_at(options, node_name));
     // Does not wait for the resolution of a name, which may take long.
@@ -97,7 +97,7 @@ pub fn look(options: &ClientOptions, node_name: &str) -> Result<Look> {
     outcome
 }
 
-async fn look_at(options: &ClientOptions, node_name: &str) -> Result<Look> {
+async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
     let Configuration { config, route, skipped } = configuration(options).await?;
     // The few answers are read as plain values, which protobuf has none of.
     let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
@@ -111,7 +111,7 @@ async fn look_at(options: &ClientOptions, node_name: &str) -> Result<Look> {
         Err(error) => Err(error.to_string()),
     };
     let client_certificate_end = certificate::of_client(&config.auth_info);
-    let mut look = Look { url, proxy, skipped, reached, client_certificate_end, access: Vec::new(), has_node: None };
+    let mut look = ServerReport { url, proxy, skipped, reached, client_certificate_end, access: Vec::new(), has_node: None };
     if look.reached.is_ok() {
         for kind in Resource::ALL {
             let (list, count) = list(&mut connection, kind, node_name).await;

@@ -59,7 +59,7 @@ pub use client::{ClientOptions, check, client, runs_programs};
 #[doc(hidden)]
 pub use decode::{list_bytes, watch_bytes};
 pub use look::Reached;
-pub use look::{Access, Allowed, Look, look};
+pub use look::{Access, Allowed, ServerReport, look};
 
 /// How long to wait before the next attempt to send while the receiver's queue is full.
 const QUEUE_FULL: Duration = Duration::from_millis(1);

@@ -1,7 +1,7 @@
 //! Reads the objects of a manifest file.
 //!
-//! Takes the bytes of a file, gives an [`Object`] with its event for each object of a kind that the proxy reads, one after the other, and
-//! then [`Outcome`] with the problems of the rest. Pure. A document that does not parse marks the file as broken; the other documents
+//! Takes the bytes of a file, gives an [`ManifestObject`] with its event for each object of a kind that the proxy reads, one after the other, and
+//! then [`FileProblems`] with the problems of the rest. Pure. A document that does not parse marks the file as broken; the other documents
 //! count. Two threads share a long list of JSON, which changes neither what is found nor its order.
 
 use std::borrow::Cow;
@@ -43,13 +43,13 @@ const ALIASED_EVENTS_A_BYTE: usize = 16;
 
 /// What was found in a file besides its objects.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct FileProblems {
     /// A part of it could not be read, so a missing object may be in there.
     pub(super) broken: bool,
     pub(super) problems: Vec<ManifestProblem>,
 }
 
-impl Outcome {
+impl FileProblems {
     /// Adds what was found after it.
     fn add(&mut self, mut next: Self) {
         self.broken |= next.broken;
@@ -59,7 +59,7 @@ impl Outcome {
 
 /// An object of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Object {
+pub(super) struct ManifestObject {
     /// Which object it is.
     pub(super) key: Key,
     /// The document that holds it, from 1.
@@ -88,8 +88,8 @@ pub(super) fn decode(
     file: &Arc<Path>,
     bytes: &[u8],
     [reader, second]: &mut [Reader; 2],
-    take: &mut dyn FnMut(Object),
-) -> Outcome {
+    take: &mut dyn FnMut(ManifestObject),
+) -> FileProblems {
     let mut decoder = Decoder::new(file, reader, take);
     match std::str::from_utf8(bytes) {
         Ok(text) => {
@@ -108,16 +108,16 @@ pub(super) fn decode(
 struct Decoder<'a> {
     file: &'a Arc<Path>,
     reader: &'a mut Reader,
-    take: &'a mut dyn FnMut(Object),
+    take: &'a mut dyn FnMut(ManifestObject),
     document: Option<usize>,
     /// The kind of the object that is being read.
     kind: &'static str,
-    outcome: Outcome,
+    outcome: FileProblems,
 }
 
 impl<'a> Decoder<'a> {
-    fn new(file: &'a Arc<Path>, reader: &'a mut Reader, take: &'a mut dyn FnMut(Object)) -> Self {
-        Self { file, reader, take, document: None, kind: ManifestProblem::NO_KIND, outcome: Outcome::default() }
+    fn new(file: &'a Arc<Path>, reader: &'a mut Reader, take: &'a mut dyn FnMut(ManifestObject)) -> Self {
+        Self { file, reader, take, document: None, kind: ManifestProblem::NO_KIND, outcome: FileProblems::default() }
     }
 
     fn problem(&mut self, severity: Severity, text: String) {
@@ -220,7 +220,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Gives on what was found in some items.
-    fn give(&mut self, (objects, outcome): (Vec<Object>, Outcome)) {
+    fn give(&mut self, (objects, outcome): (Vec<ManifestObject>, FileProblems)) {
         objects.into_iter().for_each(&mut *self.take);
         self.outcome.add(outcome);
     }
@@ -260,7 +260,7 @@ impl<'a> Decoder<'a> {
             }
             self.reader.shapes.note(self.kind, head);
         }
-        match serde_json::from_str::<T::Object<'_>>(text.get()) {
+        match serde_json::from_str::<T::ManifestObject<'_>>(text.get()) {
             Ok(object) if !T::head(&object).1.namespace.is_empty() => {
                 self.convert::<T>(&object);
                 true
@@ -279,7 +279,7 @@ impl<'a> Decoder<'a> {
     /// An object or list of objects at `path` of the document. `list` is the kind of the items of a typed list, which may leave it out.
     fn value(&mut self, value: Value, path: &str, list: Option<Kind>) {
         let object = match value {
-            Value::Object(object) => object,
+            Value::ManifestObject(object) => object,
             Value::Null => return,
             _ => return self.error(format!("{}not an object", prefix(path))),
         };
@@ -320,8 +320,8 @@ impl<'a> Decoder<'a> {
     ///
     /// `Full` is the complete type, which shows a user's mistakes; `T` has the fields that the proxy reads.
     fn typed<Full: DeserializeOwned, T: ObjectKind>(&mut self, object: Map<String, Value>, path: &str) {
-        let object = Value::Object(object);
-        let object: Result<T::Object<'_>, _> =
+        let object = Value::ManifestObject(object);
+        let object: Result<T::ManifestObject<'_>, _> =
             self.check::<Full>(&object, path).and_then(|()| objects::decode(&object));
         let object = match object {
             Ok(object) => object,
@@ -331,14 +331,14 @@ impl<'a> Decoder<'a> {
     }
 
     /// Gives the event of an object.
-    fn convert<T: ObjectKind>(&mut self, object: &T::Object<'_>) {
+    fn convert<T: ObjectKind>(&mut self, object: &T::ManifestObject<'_>) {
         let converted = T::convert(object, &mut self.reader.converter);
         for problem in converted.problems {
             self.problem(Severity::Warning, problem.to_string());
         }
         let Some(event) = converted.event else { return };
         if let (Some(key), Some(document)) = (Key::of(&event), self.document) {
-            (self.take)(Object { key, document, event });
+            (self.take)(ManifestObject { key, document, event });
         }
     }
 
@@ -442,7 +442,7 @@ fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> R
 
 /// The object, in the default namespace if it names none.
 fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
-    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+    if let Some(Value::ManifestObject(metadata)) = object.get_mut("metadata") {
         let namespace = metadata.entry("namespace").or_insert(Value::Null);
         if namespace.is_null() || namespace == "" {
             *namespace = DEFAULT_NAMESPACE.into();

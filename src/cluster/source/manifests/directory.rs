@@ -1,6 +1,6 @@
 //! The state of a manifest directory between two scans.
 //!
-//! Takes the files, gives [`News`] as it reads them: events, and problems that are new. Knows nothing of inotify and threads.
+//! Takes the files, gives [`ScanItem`] as it reads them: events, and problems that are new. Knows nothing of inotify and threads.
 //!
 //! Invariants: only a file that was certainly deleted deletes objects; a rescan reads only files that may have changed.
 
@@ -28,7 +28,7 @@ const UNSETTLED: Duration = Duration::from_secs(2);
 
 /// What a scan finds.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum ScanItem {
     Event(Event),
     /// A problem that the last scan of the same file did not have.
     Problem(ManifestProblem),
@@ -46,7 +46,7 @@ pub(super) enum End {
 }
 
 /// Takes what a scan finds, in order.
-pub(super) type Take<'a> = &'a mut dyn FnMut(News);
+pub(super) type Take<'a> = &'a mut dyn FnMut(ScanItem);
 
 /// A scan that is going on.
 struct Scan<'a> {
@@ -58,12 +58,12 @@ struct Scan<'a> {
 impl Scan<'_> {
     fn changes(&mut self, mut changes: Changes) {
         self.problems(changes.duplicates);
-        changes.events.into_iter().map(News::Event).for_each(&mut *self.take);
+        changes.events.into_iter().map(ScanItem::Event).for_each(&mut *self.take);
         self.again.append(&mut changes.again);
     }
 
     fn problems(&mut self, problems: impl IntoIterator<Item = ManifestProblem>) {
-        problems.into_iter().map(News::Problem).for_each(&mut *self.take);
+        problems.into_iter().map(ScanItem::Problem).for_each(&mut *self.take);
     }
 }
 
@@ -167,7 +167,7 @@ impl Directory {
             Ok((bytes, stamp)) => {
                 let mut load = self.store.begin(file);
                 let outcome = decode(file, &bytes, &mut self.readers, &mut |object| {
-                    self.store.add(&mut load, object).map(News::Event).into_iter().for_each(&mut *scan.take);
+                    self.store.add(&mut load, object).map(ScanItem::Event).into_iter().for_each(&mut *scan.take);
                 });
                 scan.problems(self.logged.new_messages(Arc::clone(file), outcome.problems));
                 scan.changes(self.store.finish(load, outcome.broken));

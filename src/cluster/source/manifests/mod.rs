@@ -31,7 +31,7 @@ use std::sync::Arc;
 use anyhow::bail;
 
 use super::convert::ConvertOptions;
-use directory::{End, News};
+use directory::{End, ScanItem};
 use rules::model::Event;
 
 pub use thread::{Handle, check, spawn};
@@ -100,8 +100,8 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
 pub fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
     let (mut events, mut problems) = (Vec::new(), Vec::new());
     let mut take = |news| match news {
-        News::Event(event) => events.push(event),
-        News::Problem(problem) => problems.push(problem),
+        ScanItem::Event(event) => events.push(event),
+        ScanItem::Problem(problem) => problems.push(problem),
     };
     let end = directory::Directory::new(dir, options).rescan(&mut |_| {}, &|| true, &mut take);
     if end == End::Unreadable {

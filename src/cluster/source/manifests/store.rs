@@ -16,7 +16,7 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::decode::Object;
+use super::decode::ManifestObject;
 use super::{ManifestProblem, Severity};
 use crate::source::Key;
 use rules::model::Event;
@@ -127,8 +127,8 @@ impl Store {
     }
 
     /// Notes the next object of a file. Gives its event if that is certain: the file is new, and no file has defined the object so far.
-    pub(super) fn add(&mut self, load: &mut Load, object: Object) -> Option<Event> {
-        let Object { key, document, event } = object;
+    pub(super) fn add(&mut self, load: &mut Load, object: ManifestObject) -> Option<Event> {
+        let ManifestObject { key, document, event } = object;
         let is_object = event != key.deletion();
         let content = is_object.then(|| Content::MIN.saturating_add(self.hasher.hash_one(&event)));
         let document = u32::try_from(document).unwrap_or(u32::MAX);

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use tracing::{error, warn};
 
 use super::changes::Monitor;
-use super::directory::{self, Directory, News};
+use super::directory::{self, Directory, ScanItem};
 use super::walk::Visit;
 use super::{ManifestProblem, Severity};
 use crate::source::convert::ConvertOptions;
@@ -223,15 +223,15 @@ impl Worker {
 
 impl Outlet {
     /// Sends or logs what a scan finds. After the first event that could not be sent, which sets `ended`, nothing is sent any more.
-    fn publish(&self, news: News, ended: &OnceCell<End>) {
+    fn publish(&self, news: ScanItem, ended: &OnceCell<End>) {
         match news {
-            News::Event(_) if ended.get().is_some() => {}
-            News::Event(event) => {
+            ScanItem::Event(_) if ended.get().is_some() => {}
+            ScanItem::Event(event) => {
                 if let Err(end) = self.send(event) {
                     ended.get_or_init(|| end);
                 }
             }
-            News::Problem(problem) => {
+            ScanItem::Problem(problem) => {
                 log(&problem);
                 problem.kind.into_iter().for_each(&self.on_rejected);
             }

@@ -25,7 +25,7 @@ pub(crate) enum Tracking {
 
 /// The connection that the packet begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Connection {
+pub(crate) struct Conntrack {
     /// How far connection tracking has come.
     pub(crate) tracking: Tracking,
     /// The destination before any translation, once it is tracked.
@@ -66,7 +66,7 @@ pub(crate) struct Branch {
     /// The packet as it is now.
     pub(crate) packet: Packet,
     /// Its connection.
-    pub(crate) connection: Connection,
+    pub(crate) connection: Conntrack,
     /// The part of all packets that take this way, in the worlds of this branch.
     pub(crate) probability: f64,
     /// What was assumed of rules that cannot be evaluated: the number of the assumption, and whether the rule matches.
@@ -153,7 +153,7 @@ impl Branch {
     pub(crate) fn new(packet: Packet) -> Self {
         Self {
             packet,
-            connection: Connection::default(),
+            connection: Conntrack::default(),
             probability: 1.0,
             worlds: Vec::new(),
             fate: None,

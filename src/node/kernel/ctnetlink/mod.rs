@@ -154,7 +154,7 @@ fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Ve
 
 /// The result of deletions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Outcome {
+struct Deletions {
     /// The number of deleted flows.
     deleted: usize,
     /// A flow is in a flowtable, and this kernel does not delete such flows: before 6.4, unless it has commit 9b7c68b3911a.
@@ -178,9 +178,9 @@ pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -
 /// Deletes, and releases if a flow is held. The release takes effect some moments later, so the deletion is repeated until no flow is
 /// held, at most [`RELEASE_TRIES`] times.
 fn until_released(
-    mut delete: impl FnMut() -> io::Result<Outcome>,
+    mut delete: impl FnMut() -> io::Result<Deletions>,
     release: impl FnOnce() -> io::Result<()>,
-) -> io::Result<Outcome> {
+) -> io::Result<Deletions> {
     let mut outcome = delete()?;
     if outcome.held {
         release()?;
@@ -191,13 +191,13 @@ fn until_released(
         }
         std::thread::sleep(RELEASE_INTERVAL);
         let again = delete()?;
-        outcome = Outcome { deleted: outcome.deleted + again.deleted, ..again };
+        outcome = Deletions { deleted: outcome.deleted + again.deleted, ..again };
     }
     Ok(outcome)
 }
 
-fn delete_once(socket: &mut Socket, flows: &[Flow]) -> io::Result<Outcome> {
-    let mut outcome = Outcome::default();
+fn delete_once(socket: &mut Socket, flows: &[Flow]) -> io::Result<Deletions> {
+    let mut outcome = Deletions::default();
     for chunk in flows.chunks(DELETIONS) {
         let requests: Vec<u8> = chunk.iter().flat_map(deletion).collect();
         socket.send(&requests)?;
@@ -321,13 +321,13 @@ mod tests {
     }
 
     /// The numbers of releases and of tries, and the result, when flows are held for this many tries.
-    fn held_for(tries_until_free: usize) -> (usize, usize, Outcome) {
+    fn held_for(tries_until_free: usize) -> (usize, usize, Deletions) {
         let (mut releases, mut tries) = (0, 0);
         let outcome = until_released(
             || {
                 tries += 1;
                 let held = tries <= tries_until_free;
-                Ok(Outcome { deleted: usize::from(!held) + usize::from(tries == 1), held, failure: None })
+                Ok(Deletions { deleted: usize::from(!held) + usize::from(tries == 1), held, failure: None })
             },
             || {
                 releases += 1;
@@ -340,15 +340,15 @@ mod tests {
     // Flows in a flowtable are released once and then deleted (J1).
     #[test]
     fn flows_in_a_flowtable_are_released_once_and_then_deleted() {
-        assert_eq!(held_for(0), (0, 1, Outcome { deleted: 2, ..Outcome::default() }));
+        assert_eq!(held_for(0), (0, 1, Deletions { deleted: 2, ..Deletions::default() }));
         assert_eq!(
             held_for(3),
-            (1, 4, Outcome { deleted: 2, ..Outcome::default() }),
+            (1, 4, Deletions { deleted: 2, ..Deletions::default() }),
             "one at once, one after the release"
         );
         let (releases, tries, end) = held_for(usize::MAX);
         assert_eq!((releases, tries, end.held), (1, 1 + RELEASE_TRIES, true), "no further try");
-        let held = || Ok(Outcome { held: true, ..Outcome::default() });
+        let held = || Ok(Deletions { held: true, ..Deletions::default() });
         assert!(until_released(held, || Err(io::ErrorKind::PermissionDenied.into())).is_err());
     }
 

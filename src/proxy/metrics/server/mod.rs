@@ -25,7 +25,7 @@ use tracing::info;
 
 use super::Metrics;
 use super::text;
-use crate::changes::Changes;
+use crate::history::History;
 use component::http::{self, ConnectionLimit, Ends, JSON, Limits, PLAIN, Request, Response, Server};
 use inspect::history::Query;
 use slis::Slis;
@@ -49,7 +49,7 @@ pub(crate) struct Pages {
     /// For `/statusz`; `None` where gate ComponentStatusz is off.
     pub(crate) statusz: Option<Versions>,
     /// For `/debug/changes`.
-    pub(crate) changes: Changes,
+    pub(crate) changes: History,
     /// For the rest of `/debug`; `None` without `enableProfiling`.
     pub(crate) debug: Option<SetVerbosity>,
 }
@@ -95,7 +95,7 @@ struct Router {
     configz: String,
     flagz: Option<Flagz>,
     statusz: Option<Statusz>,
-    changes: Changes,
+    changes: History,
     debug: Option<SetVerbosity>,
 }
 

@@ -13,7 +13,7 @@ struct Check {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
+struct CheckResult {
     name: &'static str,
     status: &'static str,
     r#type: &'static str,
@@ -24,7 +24,7 @@ struct Outcome {
 pub(super) struct Slis {
     registry: Registry,
     last: Series<Check, Gauge>,
-    all: Series<Outcome, Counter>,
+    all: Series<CheckResult, Counter>,
 }
 
 impl Slis {
@@ -42,7 +42,7 @@ impl Slis {
     pub(super) fn checked(&self) {
         let (name, r#type) = ("ping", "healthz");
         self.last.get_or_create(&Check { name, r#type }).set(1);
-        self.all.get_or_create(&Outcome { name, status: "success", r#type }).inc();
+        self.all.get_or_create(&CheckResult { name, status: "success", r#type }).inc();
     }
 
     /// Forgets everything.

@@ -17,7 +17,7 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
         configz: r#"{"kubeproxy.config.k8s.io":{"mode":"nftables"}}"#.to_owned(),
         flagz: Some(vec![("v".to_owned(), "2".to_owned()), ("config".to_owned(), "/a/b".to_owned())]),
         statusz: Some(Versions { binary: "1.36.2+x".to_owned(), emulation: "1.36".to_owned() }),
-        changes: Changes::new(SystemTime::now()),
+        changes: History::new(SystemTime::now()),
         debug: Some(Arc::new(move |level| notes.lock().unwrap().push(level))),
     };
     let (address, server) = serve(pages);
@@ -26,7 +26,7 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
 
 /// Only the pages that are always there.
 fn none() -> Pages {
-    let changes = Changes::new(SystemTime::now());
+    let changes = History::new(SystemTime::now());
     Pages { configz: "{}".to_owned(), flagz: None, statusz: None, changes, debug: None }
 }
 
@@ -74,8 +74,8 @@ async fn fixed_pages_are_exact() {
 }
 
 /// A ring with a repair, and the page about it.
-fn changes() -> (Changes, Pages) {
-    let changes = Changes::new(SystemTime::now());
+fn changes() -> (History, Pages) {
+    let changes = History::new(SystemTime::now());
     let repair = What::Repair(Repair { times: 1, ..Repair::default() });
     changes.push(SystemTime::now(), Some(1), repair);
     let pages = Pages { changes: changes.clone(), ..none() };

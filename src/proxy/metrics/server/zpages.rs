@@ -22,7 +22,7 @@ const SEPARATORS: [&str; 4] = [":", ": ", "=", " "];
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Object<'a, T> {
+struct PageObject<'a, T> {
     kind: &'a str,
     api_version: &'a str,
     metadata: BTreeMap<&'a str, &'a str>,
@@ -45,7 +45,7 @@ fn page<T: Serialize>(accept: Option<&str>, kind: &str, text: impl FnOnce() -> S
         Version::V1Alpha1 => "config.k8s.io/v1alpha1",
         Version::V1Beta1 => "config.k8s.io/v1beta1",
     };
-    let object = Object { kind, api_version, metadata: BTreeMap::from([("name", COMPONENT)]), content };
+    let object = PageObject { kind, api_version, metadata: BTreeMap::from([("name", COMPONENT)]), content };
     let body = match encoding {
         Encoding::Json => serde_json::to_string(&object).map(|text| (JSON, text + "\n")).ok(),
         Encoding::Yaml => serde_saphyr::to_string(&object).map(|text| (YAML, text)).ok(),

@@ -12,7 +12,7 @@ use super::Engine;
 use super::NoKernel;
 use crate::sync::tables::{Owner, Tables};
 use node::kernel::Kernel;
-use rules::diff::differences::{Difference, What};
+use rules::diff::differences::{Difference, DifferenceKind};
 use rules::model::{ObjectName, State};
 use rules::select::select;
 use rules::table::ServiceObjects;
@@ -25,7 +25,7 @@ pub struct TableDifference {
     /// What it is about.
     pub subject: Subject,
     /// What is wanted, and what is there.
-    pub what: What,
+    pub what: DifferenceKind,
 }
 
 /// What a difference is about.
@@ -123,7 +123,7 @@ fn subjects(state: &State, tables: &Tables, found: &[(usize, Difference<Owner>)]
     }
     for ((table, name), numbers) in by_service {
         let selection = select(state, name);
-        let ports = selection.as_ref().map(|selection| tables.fragments(table, selection)).unwrap_or_default();
+        let ports = selection.as_ref().map(|selection| tables.objects_of_ports(table, selection)).unwrap_or_default();
         for number in numbers {
             let mut labels = ports.iter().filter(|(_, fragment)| has(fragment, &found[number].1.what));
             let label = match (labels.next(), labels.next()) {
@@ -137,7 +137,7 @@ fn subjects(state: &State, tables: &Tables, found: &[(usize, Difference<Owner>)]
 }
 
 /// Whether a fragment has, or has a place for, what a difference is about.
-fn has(fragment: &ServiceObjects, what: &What) -> bool {
+fn has(fragment: &ServiceObjects, what: &DifferenceKind) -> bool {
     if let Some((set, key)) = what.element() {
         let is_it = |(name, element): &(_, nft::Element)| *name == set && element.key.as_slice() == key;
         let in_slots = |slots: &rules::table::Slots| slots.set == set && key.starts_with(slots.prefix.as_slice());
@@ -152,7 +152,7 @@ fn has(fragment: &ServiceObjects, what: &What) -> bool {
 }
 
 /// The service port, or the Service, that a comment names.
-fn by_comment(state: &State, what: &What) -> Option<Arc<str>> {
+fn by_comment(state: &State, what: &DifferenceKind) -> Option<Arc<str>> {
     let words = what.comments().into_iter().flat_map(|comment| comment.split([' ', ',']));
     words.filter_map(|word| service_port(state, word)).next()
 }

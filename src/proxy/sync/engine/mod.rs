@@ -22,7 +22,7 @@ use super::budget::{Budget, Oversized};
 use super::failure::SyncError;
 use super::flows::Reconciled;
 use super::journal::Journal;
-use super::lost::{self, LostReport};
+use super::conflicts::{self, LostReport};
 use super::observers::Observers;
 use super::pending::{Counted, Pending};
 use super::planned;
@@ -288,7 +288,7 @@ impl<K: Kernel> Engine<K> {
     /// the start has arrived: until then another Service may still claim the frontend first.
     pub fn take_lost_claims(&mut self) -> LostReport {
         if self.state.is_complete() {
-            lost::report(&self.state.take_conflicts(lost::NAMED))
+            conflicts::report(&self.state.take_conflicts(conflicts::NAMED))
         } else {
             LostReport::default()
         }
@@ -401,7 +401,7 @@ impl<K: Kernel> Engine<K> {
 
     /// This process may write now, after another one had the lock: the next sync reads back and compares everything, and what that
     /// process wrote meanwhile was no foreign write.
-    pub(crate) fn begin_turn(&mut self) {
+    pub(crate) fn begin_writing(&mut self) {
         // What that process wrote is of no interest; an error is reported by the next check.
         let _ = self.kernel.foreign_writes(&[], Instant::now());
         self.refresh_node();

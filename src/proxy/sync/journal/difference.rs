@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use nft::ElementRef;
 use nft::packed::ValueRef;
 
-use crate::changes;
+use crate::history;
 use crate::sync::tables::ChangedIn;
-use inspect::history::{Change, Fate, FrontendChange, Outcome};
+use inspect::history::{Change, Fate, FrontendChange, CommitOutcome};
 use rules::diff::{Content, Entry, Group};
 use rules::model::Frontend;
 use rules::ruleset::kinds::Role;
@@ -32,7 +32,7 @@ fn add_endpoints(change: &mut Change, table: ChangedIn<'_>) {
     let now = endpoints(table, table.changed.entries(), chains);
     let Change { service, result, endpoints: told, .. } = change;
     let log = |endpoint, is_new| {
-        if *result == Outcome::Committed {
+        if *result == CommitOutcome::Committed {
             changes::log_endpoint(service, endpoint, is_new);
         }
     };

@@ -15,8 +15,8 @@ use nft::Command;
 
 use super::failure::SyncError;
 use super::tables::Tables;
-use crate::changes;
-use inspect::history::{Action, Change, Endpoints, FieldChange, Outcome, Repair, Trigger, TriggerKind, cut};
+use crate::history;
+use inspect::history::{Action, Change, Endpoints, FieldChange, CommitOutcome, Repair, Trigger, TriggerKind, cut};
 use rules::model::{self, ObjectName, State};
 
 /// Services whose changes one sync lists; of the others the number is reported.
@@ -60,7 +60,7 @@ pub(super) struct Journal {
 
 /// What is to be told of a sync.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct SyncSummary {
     pub(super) changes: Vec<Change>,
     pub(super) unlisted: usize,
     pub(super) repair: Option<Repair>,
@@ -116,7 +116,7 @@ impl Journal {
     /// program had changed.
     pub(super) fn committed(&mut self, tables: &Tables, commands: &[Command], repaired: bool) {
         if self.began {
-            self.collect(tables, Outcome::Committed, None);
+            self.collect(tables, CommitOutcome::Committed, None);
             if repaired {
                 self.repaired(tables, commands);
             }
@@ -130,14 +130,14 @@ impl Journal {
             return;
         };
         if self.began {
-            self.collect(tables, Outcome::Refused, Some(&cut(error.to_string())));
+            self.collect(tables, CommitOutcome::Refused, Some(&cut(error.to_string())));
             self.notes.values_mut().for_each(|note| note.is_told = true);
         }
         self.has_failed = true;
     }
 
     /// A Service was left out.
-    pub(super) fn left_out(&mut self, service: &ObjectName, result: Outcome, reason: &str) {
+    pub(super) fn left_out(&mut self, service: &ObjectName, result: CommitOutcome, reason: &str) {
         if self.changes.len() < LISTED {
             let change = self.change(service, Action::Kept, result, Some(&cut(reason.to_owned())));
             self.changes.push(change);
@@ -152,13 +152,13 @@ impl Journal {
     }
 
     /// What is to be told of the sync that ended. What led to a sync that failed is kept for the next one.
-    pub(super) fn take(&mut self) -> Told {
+    pub(super) fn take(&mut self) -> SyncSummary {
         let reason = self.reason.or(self.retries.then_some(TriggerKind::Retry));
         if !self.has_failed {
             self.notes.clear();
             self.reason = None;
         }
-        Told {
+        SyncSummary {
             changes: std::mem::take(&mut self.changes),
             unlisted: std::mem::take(&mut self.unlisted),
             repair: self.repair.take(),
@@ -173,9 +173,9 @@ impl Journal {
     }
 
     /// Adds what differs between the open and the committed records.
-    fn collect(&mut self, tables: &Tables, result: Outcome, error: Option<&str>) {
+    fn collect(&mut self, tables: &Tables, result: CommitOutcome, error: Option<&str>) {
         tables.each_changed(|owner, name, table, is_first| {
-            if result == Outcome::Refused && self.is_told(name) {
+            if result == CommitOutcome::Refused && self.is_told(name) {
                 return;
             }
             let is_it = |change: &Change| change.service == *name && change.result == result;
@@ -186,9 +186,9 @@ impl Journal {
             }
             let index = known.unwrap_or_else(|| {
                 let action = match (result, tables.presence(owner)) {
-                    (Outcome::Committed, (false, _)) => Action::Added,
-                    (Outcome::Committed, (true, false)) => Action::Removed,
-                    (Outcome::Committed, (true, true)) => Action::Changed,
+                    (CommitOutcome::Committed, (false, _)) => Action::Added,
+                    (CommitOutcome::Committed, (true, false)) => Action::Removed,
+                    (CommitOutcome::Committed, (true, true)) => Action::Changed,
                     _ => Action::Kept,
                 };
                 self.changes.push(self.change(name, action, result, error));
@@ -204,7 +204,7 @@ impl Journal {
     }
 
     /// A change of which nothing but its cause is known yet.
-    fn change(&self, service: &ObjectName, action: Action, result: Outcome, error: Option<&str>) -> Change {
+    fn change(&self, service: &ObjectName, action: Action, result: CommitOutcome, error: Option<&str>) -> Change {
         let note = self.notes.get(service);
         Change {
             service: service.clone(),

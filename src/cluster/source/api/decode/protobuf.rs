@@ -20,7 +20,7 @@ impl Decoder {
             "ADDED" | "MODIFIED" => Ok(WatchEvent::Applied(self.read_message::<T>(kind, raw))),
             "DELETED" => self.deleted(kind, &identity(raw)).ok_or_else(|| UNUSABLE_DELETION.to_owned()),
             "BOOKMARK" => {
-                let object: Object<'_> = read(raw).map_err(|error| format!("bookmark: {error}"))?;
+                let object: AnyObject<'_> = read(raw).map_err(|error| format!("bookmark: {error}"))?;
                 bookmark(&object.metadata)
             }
             "ERROR" => Ok(WatchEvent::Error(StatusMessage::read(raw).map(Into::into).unwrap_or_default())),
@@ -38,7 +38,7 @@ impl Decoder {
     }
 
     fn read_message<T: ObjectKind>(&mut self, kind: &str, object: &[u8]) -> ReadObject {
-        match T::Object::read(object) {
+        match T::AnyObject::read(object) {
             Ok(object) => self.read::<T>(kind, &object),
             Err(error) => {
                 let Malformed { field, reason } = *error;
@@ -147,11 +147,11 @@ message!(ListMetadata<'a> { 2 => resource_version, 3 => next });
 
 /// An object of any kind, of which only the metadata are read.
 #[derive(Default)]
-struct Object<'a> {
+struct AnyObject<'a> {
     metadata: Metadata<'a>,
 }
 
-message!(Object<'a> { 1 => metadata });
+message!(AnyObject<'a> { 1 => metadata });
 
 /// An object of any kind, of which only the identity is read.
 #[derive(Default)]

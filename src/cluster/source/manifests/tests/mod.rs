@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::ManifestProblem;
-use super::decode::{Object, decode};
-use super::directory::News;
+use super::decode::{ManifestObject, decode};
+use super::directory::ScanItem;
 use crate::source::convert::ConvertOptions;
 use rules::model::Event;
 
@@ -25,7 +25,7 @@ fn service(name: &str, cluster_ip: &str) -> String {
 
 /// What a file holds.
 struct Content {
-    objects: Vec<Object>,
+    objects: Vec<ManifestObject>,
     broken: bool,
     problems: Vec<ManifestProblem>,
 }
@@ -42,12 +42,12 @@ fn content_of_bytes(file: &str, bytes: &[u8]) -> Content {
 }
 
 /// Events and problems of a scan, in words.
-fn sorted_out(news: Vec<News>) -> (Vec<String>, Vec<String>) {
+fn sorted_out(news: Vec<ScanItem>) -> (Vec<String>, Vec<String>) {
     let (mut events, mut problems) = (Vec::new(), Vec::new());
     for news in news {
         match news {
-            News::Event(event) => events.push(word(&event)),
-            News::Problem(problem) => problems.push(problem.to_string()),
+            ScanItem::Event(event) => events.push(word(&event)),
+            ScanItem::Problem(problem) => problems.push(problem.to_string()),
         }
     }
     (events, problems)

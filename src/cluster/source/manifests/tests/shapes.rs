@@ -67,7 +67,7 @@ fn slice() -> Value {
 /// The places of all values within one, as JSON pointers.
 fn places(value: &Value, at: &str) -> Vec<String> {
     let below: Vec<(String, &Value)> = match value {
-        Value::Object(fields) => fields
+        Value::ManifestObject(fields) => fields
             .iter()
             .map(|(key, value)| (format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), value))
             .collect(),
@@ -78,7 +78,7 @@ fn places(value: &Value, at: &str) -> Vec<String> {
 }
 
 /// Objects as one list, and what is found in it.
-fn found(items: &[&Value], nested: bool) -> (Vec<Object>, Vec<String>) {
+fn found(items: &[&Value], nested: bool) -> (Vec<ManifestObject>, Vec<String>) {
     let mut list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     if nested {
         // The items of a list within a list are read one by one, by way of a tree of values.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::{Level, debug, enabled, info};
 
 use component::logging::{V2, duration};
-use inspect::history::{Change, Entry, Outcome, TriggerKind, What};
+use inspect::history::{Change, Entry, CommitOutcome, TriggerKind, EntryKind};
 use rules::model::ObjectName;
 
 /// Logs an entry, as far as the verbosity has it. `elapsed` is how long the sync took, without what it waited for. The API server's entries are in the
@@ -17,24 +17,24 @@ pub fn log(entry: &Entry, elapsed: Duration) {
     }
     let (sync, elapsed) = (entry.sync.unwrap_or_default(), duration(elapsed));
     match &entry.what {
-        What::Service(change) => {
+        EntryKind::Service(change) => {
             let Change { service, trigger, result, .. } = &**change;
             info!(target: V2, %service, sync, %trigger, %elapsed, %result, details = %change, "Service changed");
         }
-        What::Sync(run) => {
+        EntryKind::Sync(run) => {
             let (trigger, result) = (&run.trigger, &run.result);
             match (run.result, run.trigger.kind) {
-                (Outcome::Committed, TriggerKind::Node | TriggerKind::Addresses | TriggerKind::ServiceCidr) => {
+                (CommitOutcome::Committed, TriggerKind::Node | TriggerKind::Addresses | TriggerKind::ServiceCidr) => {
                     info!(target: V2, sync, %trigger, %elapsed, %result, details = %run, "Synced the node");
                 }
-                (Outcome::Committed, _) => {
+                (CommitOutcome::Committed, _) => {
                     info!(target: V2, sync, %trigger, %elapsed, %result, details = %run, "Synced");
                 }
                 _ => info!(target: V2, sync, %trigger, %elapsed, %result, details = %run, "Sync not committed"),
             }
         }
-        What::Repair(repair) => info!(target: V2, sync, details = %repair, "Repaired the rules"),
-        What::ApiServer(_) => {}
+        EntryKind::Repair(repair) => info!(target: V2, sync, details = %repair, "Repaired the rules"),
+        EntryKind::ApiServer(_) => {}
     }
 }
 

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 /// Does a piece of work, which may hold the sync loop up for as long as a commit does. Gives after how long it wants its next turn;
 /// `None` when it is done.
-pub(crate) type Chore = Box<dyn FnMut() -> Option<Duration> + Send>;
+pub(crate) type CleanupStep = Box<dyn FnMut() -> Option<Duration> + Send>;
 
 /// The work, if there is any left.
 #[derive(Default)]
-pub(super) struct Chores {
-    work: Option<Chore>,
+pub(super) struct Cleanup {
+    work: Option<CleanupStep>,
     due: Option<Instant>,
 }
 
-impl Chores {
+impl Cleanup {
     /// Work that waits.
-    pub(super) fn new(work: Chore) -> Self {
+    pub(super) fn new(work: CleanupStep) -> Self {
         Self { work: Some(work), due: None }
     }
 
@@ -58,26 +58,26 @@ mod tests {
 
     #[test]
     fn work_waits_for_the_first_sync_and_has_its_turns_when_it_asks_for_them() {
-        let turns = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&turns);
-        let mut chores = Chores::new(Box::new(move || match count.fetch_add(1, Ordering::Relaxed) {
+        let writer_lock = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&writer_lock);
+        let mut cleanup = Cleanup::new(Box::new(move || match count.fetch_add(1, Ordering::Relaxed) {
             0 => Some(Duration::ZERO),
             1 => Some(MINUTE),
             _ => None,
         }));
         let start = Instant::now();
-        let look = |chores: &mut Chores, now| {
-            chores.run_if_due(now);
-            (turns.load(Ordering::Relaxed), chores.wait(now))
+        let look = |cleanup: &mut Cleanup, now| {
+            cleanup.run_if_due(now);
+            (writer_lock.load(Ordering::Relaxed), cleanup.wait(now))
         };
-        assert_eq!(look(&mut chores, start), (0, None), "nothing has been synced");
-        chores.synced(start);
-        assert_eq!(look(&mut chores, start), (1, Some(Duration::ZERO)));
-        assert_eq!(look(&mut chores, start), (2, Some(MINUTE)));
-        chores.synced(start);
-        assert_eq!(look(&mut chores, start + MINUTE / 2), (2, Some(MINUTE / 2)), "a later sync changes nothing");
-        assert_eq!(look(&mut chores, start + MINUTE), (3, None));
-        chores.synced(start + MINUTE);
-        assert_eq!(look(&mut chores, start + 10 * MINUTE), (3, None), "it is done");
+        assert_eq!(look(&mut cleanup, start), (0, None), "nothing has been synced");
+        cleanup.synced(start);
+        assert_eq!(look(&mut cleanup, start), (1, Some(Duration::ZERO)));
+        assert_eq!(look(&mut cleanup, start), (2, Some(MINUTE)));
+        cleanup.synced(start);
+        assert_eq!(look(&mut cleanup, start + MINUTE / 2), (2, Some(MINUTE / 2)), "a later sync changes nothing");
+        assert_eq!(look(&mut cleanup, start + MINUTE), (3, None));
+        cleanup.synced(start + MINUTE);
+        assert_eq!(look(&mut cleanup, start + 10 * MINUTE), (3, None), "it is done");
     }
 }

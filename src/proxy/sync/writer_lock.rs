@@ -16,7 +16,7 @@ const REPEAT: Duration = Duration::from_secs(300);
 
 /// What is new about the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum LockNews {
     /// The lock is as it was at the last check.
     None,
     /// The wait is over; it lasted so long.
@@ -27,7 +27,7 @@ pub(super) enum News {
 
 /// The state of the wait.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct WriterLock {
     next_check: Option<Instant>,
     wait: Option<Wait>,
 }
@@ -39,34 +39,34 @@ struct Wait {
     logged: Instant,
 }
 
-impl Turns {
+impl WriterLock {
     /// Whether it is time to try to take the lock.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next_check.is_none_or(|next| next <= now)
     }
 
     /// Whether another process may write now and this one may not.
-    pub(super) fn waits(&self) -> bool {
+    pub(super) fn is_standby(&self) -> bool {
         self.wait.is_some()
     }
 
     /// Takes the result of a try to take the lock: `None` if this process has it, else the reason why not.
-    pub(super) fn answered(&mut self, refused: Option<String>, now: Instant) -> News {
+    pub(super) fn answered(&mut self, refused: Option<String>, now: Instant) -> LockNews {
         self.next_check = Some(now + if refused.is_some() { POLL } else { CHECK });
         match (refused, &mut self.wait) {
-            (None, None) => News::None,
+            (None, None) => LockNews::None,
             (None, wait) => {
-                wait.take().map_or(News::None, |wait| News::Ours(now.saturating_duration_since(wait.since)))
+                wait.take().map_or(LockNews::None, |wait| LockNews::Ours(now.saturating_duration_since(wait.since)))
             }
             (Some(reason), Some(wait))
                 if wait.reason == reason && now.saturating_duration_since(wait.logged) < REPEAT =>
             {
-                News::None
+                LockNews::None
             }
             (Some(reason), wait) => {
                 let since = wait.as_ref().map_or(now, |wait| wait.since);
                 *wait = Some(Wait { since, reason: reason.clone(), logged: now });
-                News::Waits(reason)
+                LockNews::Waits(reason)
             }
         }
     }
@@ -82,13 +82,13 @@ mod tests {
 
     #[test]
     fn a_wait_is_logged_when_it_begins_when_the_holder_changes_and_every_five_minutes() {
-        let (mut turns, start) = (Turns::default(), Instant::now());
-        assert_eq!(turns.answered(reason("pid 1"), start), News::Waits("pid 1".to_owned()));
+        let (mut writer_lock, start) = (WriterLock::default(), Instant::now());
+        assert_eq!(writer_lock.answered(reason("pid 1"), start), LockNews::Waits("pid 1".to_owned()));
         let mut logged = Vec::new();
         for check in 1..=12_000 {
             let now = start + POLL * check;
             let holder = if check < 11_000 { "pid 1" } else { "pid 2" };
-            if turns.answered(reason(holder), now) != News::None {
+            if writer_lock.answered(reason(holder), now) != LockNews::None {
                 logged.push((now - start).as_secs());
             }
         }
@@ -97,12 +97,12 @@ mod tests {
 
     #[test]
     fn the_lock_is_asked_for_often_while_we_wait_and_once_a_second_while_we_hold_it() {
-        let (mut turns, start) = (Turns::default(), Instant::now());
-        assert!(turns.is_due(start) && !turns.waits());
-        assert_eq!(turns.answered(reason("pid 1"), start), News::Waits("pid 1".to_owned()));
-        assert!(turns.waits() && !turns.is_due(start) && turns.is_due(start + POLL));
-        assert_eq!(turns.answered(None, start + POLL), News::Ours(POLL));
-        assert!(!turns.waits() && !turns.is_due(start + CHECK) && turns.is_due(start + POLL + CHECK));
-        assert_eq!(turns.answered(None, start + 2 * CHECK), News::None);
+        let (mut writer_lock, start) = (WriterLock::default(), Instant::now());
+        assert!(writer_lock.is_due(start) && !writer_lock.is_standby());
+        assert_eq!(writer_lock.answered(reason("pid 1"), start), LockNews::Waits("pid 1".to_owned()));
+        assert!(writer_lock.is_standby() && !writer_lock.is_due(start) && writer_lock.is_due(start + POLL));
+        assert_eq!(writer_lock.answered(None, start + POLL), LockNews::Ours(POLL));
+        assert!(!writer_lock.is_standby() && !writer_lock.is_due(start + CHECK) && writer_lock.is_due(start + POLL + CHECK));
+        assert_eq!(writer_lock.answered(None, start + 2 * CHECK), LockNews::None);
     }
 }

@@ -103,20 +103,20 @@ fn chosen(by_frontend: &BTreeMap<Frontend, Vec<(&Conflict, usize)>>) -> BTreeSet
 
 /// What was said lately, so that changes which follow each other at the same frontends are not told one by one.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct RecentReports {
     by_frontend: HashMap<(Frontend, Arc<str>), Budget>,
     summaries: Budget,
     /// The number of frontends of which nothing was said since the last summary.
     left_out: usize,
 }
 
-impl Default for Told {
+impl Default for RecentReports {
     fn default() -> Self {
         Self { by_frontend: HashMap::default(), summaries: Budget::new(SUMMARIES), left_out: 0 }
     }
 }
 
-impl Told {
+impl RecentReports {
     /// What of a report is to be said now.
     pub(super) fn limited(&mut self, report: LostReport, now: Instant) -> LostReport {
         let mut frontends = Vec::new();
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn winners_and_losers_that_follow_each_other_at_a_frontend_are_not_told_one_by_one() {
-        let (mut told, mut now) = (Told::default(), Instant::now());
+        let (mut told, mut now) = (RecentReports::default(), Instant::now());
         let mut state = state([claimant("a/owner", 1, 7..8, 1000), claimant("victim/web", 2, 7..8, 2000)]);
         let (mut lines, mut events, mut summaries) = (0, 0, 0);
         for n in 0..200_u8 {
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let (mut told, now) = (Told::default(), Instant::now());
+        let (mut told, now) = (RecentReports::default(), Instant::now());
         for port in 0..u16::try_from(3 * REMEMBERED).unwrap() {
             let destination = rules::model::Destination::NodePort(rules::model::Family::V4);
             let frontend = Frontend { destination, protocol: rules::model::Protocol::Tcp, port };

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::tables::Owner;
+use super::owner::Owner;
 
 /// Time from a change to the first read, and from a read that found stale clients to the next.
 const SOON: Duration = Duration::from_millis(100);
@@ -22,7 +22,7 @@ const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
 
 /// The maps of a table that are to be read again.
 #[derive(Debug, Default)]
-pub(super) struct ClientChecks(BTreeMap<Arc<str>, Check>);
+pub(in crate::sync) struct ClientChecks(BTreeMap<Arc<str>, Check>);
 
 #[derive(Clone, Debug)]
 struct Check {
@@ -36,7 +36,7 @@ struct Check {
 impl ClientChecks {
     /// The endpoints that a map may remember changed, and the kernel has taken that over. A read that is due sooner stays: changes
     /// that come faster than reads must not put them off.
-    pub(super) fn changed(&mut self, owner: &Owner, map: &Arc<str>, now: Instant) {
+    pub(in crate::sync) fn changed(&mut self, owner: &Owner, map: &Arc<str>, now: Instant) {
         let soon = now + SOON;
         let (next, has_failed) =
             self.0.get(map).map_or((soon, false), |check| (check.next.min(soon), check.has_failed));
@@ -44,29 +44,29 @@ impl ClientChecks {
     }
 
     /// Clients that should be forgotten are still in this map.
-    pub(super) fn hurry(&mut self, owner: &Owner, map: &Arc<str>, now: Instant) {
+    pub(in crate::sync) fn hurry(&mut self, owner: &Owner, map: &Arc<str>, now: Instant) {
         let check = Check { owner: owner.clone(), changed: now, next: now, has_failed: false };
         self.0.entry(Arc::clone(map)).or_insert(check).next = now;
     }
 
     /// The owner of a map.
-    pub(super) fn owner(&self, map: &str) -> Option<&Owner> {
+    pub(in crate::sync) fn owner(&self, map: &str) -> Option<&Owner> {
         self.0.get(map).map(|check| &check.owner)
     }
 
     /// When the next read is due.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(in crate::sync) fn next(&self) -> Option<Instant> {
         self.0.values().map(|check| check.next).min()
     }
 
     /// The map that is to be read next, if it is time.
-    pub(super) fn due(&self, now: Instant) -> Option<&Arc<str>> {
+    pub(in crate::sync) fn due(&self, now: Instant) -> Option<&Arc<str>> {
         let due = self.0.iter().filter(|(_, check)| check.next <= now);
         due.min_by_key(|(_, check)| check.next).map(|(map, _)| map)
     }
 
     /// A map was read, and whether it has stale clients.
-    pub(super) fn checked(&mut self, map: &str, found: bool, now: Instant) {
+    pub(in crate::sync) fn checked(&mut self, map: &str, found: bool, now: Instant) {
         let Some(check) = self.0.get_mut(map) else { return };
         let last = check.changed + LATE;
         check.has_failed = false;
@@ -80,14 +80,14 @@ impl ClientChecks {
     }
 
     /// A map could not be read, or its stale clients could not be forgotten. Gives whether that is news.
-    pub(super) fn failed(&mut self, map: &str, now: Instant) -> bool {
+    pub(in crate::sync) fn failed(&mut self, map: &str, now: Instant) -> bool {
         let Some(check) = self.0.get_mut(map) else { return false };
         check.next = now + AFTER_A_FAILURE;
         !std::mem::replace(&mut check.has_failed, true)
     }
 
     /// A map does not exist any more.
-    pub(super) fn forget(&mut self, map: &str) {
+    pub(in crate::sync) fn forget(&mut self, map: &str) {
         self.0.remove(map);
     }
 }

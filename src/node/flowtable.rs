@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use crate::kernel::FlowtableKernel;
 use component::config::file::Flowtable as Wanted;
 use component::logging::once::Once;
-use rules::ruleset::fastpath;
+use rules::ruleset::flowtable;
 
 /// The time between two reconciliations, as for the addresses of node ports.
 pub const INTERVAL: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub struct Reconciler<K> {
 
 /// The outcome of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Reconciliation {
     /// The table is as it should be, or a failure was logged; reconcile again after [`INTERVAL`].
     Done,
     /// This kernel has no flowtables; there is nothing to reconcile.
@@ -60,10 +60,10 @@ impl<K: FlowtableKernel> Reconciler<K> {
     }
 
     /// Makes the table what it should be. A failure is logged once while it lasts; the next call tries again.
-    pub fn reconcile(&mut self) -> Outcome {
+    pub fn reconcile(&mut self) -> Reconciliation {
         let Err(error) = self.try_reconcile() else {
             self.logged.reset();
-            return Outcome::Done;
+            return Reconciliation::Done;
         };
         if self.is_unsupported(&error) {
             info!(
@@ -71,12 +71,12 @@ impl<K: FlowtableKernel> Reconciler<K> {
                 "This kernel has no flowtables, so established connections go through all rules as without one; load or build \
                  nf_flow_table, nf_flow_table_inet and nft_flow_offload"
             );
-            return Outcome::Unsupported;
+            return Reconciliation::Unsupported;
         }
         if self.logged.is_new(error.to_string()) {
             warn!(err = %error, "The fast path failed; the rules of the Services work without it");
         }
-        Outcome::Done
+        Reconciliation::Done
     }
 
     fn try_reconcile(&mut self) -> Result<(), Error> {
@@ -85,13 +85,13 @@ impl<K: FlowtableKernel> Reconciler<K> {
         if self.reconciled.as_ref().is_some_and(|(then, had)| *then == generation && *had == devices) {
             return Ok(());
         }
-        let present = match self.kernel.read(&fastpath::table()) {
+        let present = match self.kernel.read(&flowtable::table()) {
             Ok(present) => present,
             // Another program put a flowtable with unknown attributes into our table.
             Err(ReadError::Decode(_)) => Some(unreadable()),
             Err(error) => return Err(Error::Read(error)),
         };
-        let commands = changes(present.as_ref(), &fastpath::content(devices.clone()));
+        let commands = changes(present.as_ref(), &flowtable::content(devices.clone()));
         if !commands.is_empty() {
             self.kernel.commit(&commands)?;
             info!(numInterfaces = devices.len(), "Established connections between the interfaces go past the rules");
@@ -113,7 +113,7 @@ impl<K: FlowtableKernel> Reconciler<K> {
         if self.reconciled.is_some() || !lacking {
             return false;
         }
-        let empty = fastpath::content(Vec::new());
+        let empty = flowtable::content(Vec::new());
         // A table of that name is deleted first: a second attempt must not add the rules twice.
         let mut commands = vec![Command::AddTable(empty.table.clone()), Command::DeleteTable(empty.table.name.clone())];
         commands.extend(changes(None, &empty));
@@ -133,7 +133,7 @@ pub fn table(wanted: &Wanted) -> Option<TableContent> {
         Wanted::Auto => BTreeSet::new(),
         Wanted::Interfaces(names) => names.iter().map(|name| name.as_str().into()).collect(),
     };
-    Some(fastpath::content(named.into_iter().collect()))
+    Some(flowtable::content(named.into_iter().collect()))
 }
 
 /// Those of the node's interfaces that belong into the flowtable.
@@ -148,7 +148,7 @@ fn chosen(wanted: &Wanted, mut present: Vec<Arc<str>>) -> Vec<Arc<str>> {
 
 /// Stands for a table that cannot be decoded: it differs from every wanted one.
 fn unreadable() -> (TableDump, Vec<Flowtable>) {
-    let table = fastpath::content(Vec::new()).table;
+    let table = flowtable::content(Vec::new()).table;
     (TableDump::empty(table), Vec::new())
 }
 
@@ -166,7 +166,7 @@ fn changes(present: Option<&(TableDump, Vec<Flowtable>)>, wanted: &TableContent)
         let should: BTreeSet<_> = flowtable.devices.iter().cloned().collect();
         if there.is_subset(&should) {
             let missing: Vec<_> = should.difference(&there).cloned().collect();
-            let add = |devices| Command::AddFlowtable(name.clone(), fastpath::flowtable(devices));
+            let add = |devices| Command::AddFlowtable(name.clone(), flowtable::flowtable(devices));
             return if missing.is_empty() { Vec::new() } else { vec![add(missing)] };
         }
     }
@@ -299,7 +299,7 @@ mod tests {
         let mut kernel = on(&["eth0"]);
         let mut reconciler = Reconciler::new(Wanted::Auto, &mut kernel);
         for _ in 0..5 {
-            assert_eq!(reconciler.reconcile(), Outcome::Done);
+            assert_eq!(reconciler.reconcile(), Reconciliation::Done);
         }
         assert_eq!((kernel.commits.len(), kernel.reads), (1, 1));
         let mut reconciler = Reconciler::new(Wanted::Auto, &mut kernel);
@@ -314,11 +314,11 @@ mod tests {
         kernel.interfaces = names(&["eth0", "veth1"]);
         Reconciler::new(Wanted::Auto, &mut kernel).reconcile();
         assert_eq!(devices(&kernel), names(&["eth0", "veth1"]));
-        let added = Command::AddFlowtable(fastpath::table(), fastpath::flowtable(names(&["veth1"])));
+        let added = Command::AddFlowtable(flowtable::table(), flowtable::flowtable(names(&["veth1"])));
         assert_eq!(kernel.commits[1], [added]);
         Reconciler::new(Wanted::Interfaces(vec!["veth1".into(), "cni0".into()]), &mut kernel).reconcile();
         assert_eq!(devices(&kernel), names(&["veth1"]), "a named interface that is missing is waited for");
-        assert_eq!(kernel.commits[2][0], Command::DeleteTable(fastpath::table()));
+        assert_eq!(kernel.commits[2][0], Command::DeleteTable(flowtable::table()));
     }
 
     #[test]
@@ -354,19 +354,19 @@ mod tests {
     #[test]
     fn a_kernel_without_flowtables_is_reported_as_unsupported() {
         let mut kernel = Kernel { lacks_flowtables: true, ..on(&["eth0"]) };
-        assert_eq!(Reconciler::new(Wanted::Auto, &mut kernel).reconcile(), Outcome::Unsupported);
+        assert_eq!(Reconciler::new(Wanted::Auto, &mut kernel).reconcile(), Reconciliation::Unsupported);
     }
 
     #[test]
     fn an_interface_that_is_deleted_meanwhile_is_not_taken_for_a_kernel_without_flowtables() {
         let mut kernel = Kernel { vanishing: Some("veth1".into()), ..on(&["eth0", "veth1"]) };
         let mut reconciler = Reconciler::new(Wanted::Auto, &mut kernel);
-        assert_eq!(reconciler.reconcile(), Outcome::Done);
-        assert_eq!(reconciler.reconcile(), Outcome::Done, "the list may have it for some time");
+        assert_eq!(reconciler.reconcile(), Reconciliation::Done);
+        assert_eq!(reconciler.reconcile(), Reconciliation::Done, "the list may have it for some time");
         let chains = &reconciler.kernel.table.as_ref().unwrap().0.chains;
         assert!(chains.values().all(|(_, rules)| rules.len() == 2), "no rule is there twice");
         reconciler.kernel.interfaces = names(&["eth0"]);
-        assert_eq!(reconciler.reconcile(), Outcome::Done);
+        assert_eq!(reconciler.reconcile(), Reconciliation::Done);
         assert_eq!(devices(&kernel), names(&["eth0"]));
     }
 

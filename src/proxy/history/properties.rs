@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 use inspect::history::{
-    Action, ApiServer, Change, Connection, Endpoints, Entry, Fate, FieldChange, FrontendChange, Outcome, Page, Program,
-    Query, Repair, SyncRun, Trigger, TriggerKind, What, cut,
+    Action, ApiServer, Change, Connection, Endpoints, Entry, Fate, FieldChange, FrontendChange, CommitOutcome, Page, Program,
+    Query, Repair, SyncRun, Trigger, TriggerKind, EntryKind, cut,
 };
 use rules::model::{Destination, Family, Frontend, ObjectName, Protocol};
 
@@ -44,8 +44,8 @@ fn trigger() -> impl Strategy<Value = Trigger> {
     (prop::sample::select(kinds), option::of(name())).prop_map(|(kind, object)| Trigger { kind, object })
 }
 
-fn outcome() -> impl Strategy<Value = Outcome> {
-    let all = vec![Outcome::Committed, Outcome::Refused, Outcome::Quarantined, Outcome::Oversized];
+fn outcome() -> impl Strategy<Value = CommitOutcome> {
+    let all = vec![CommitOutcome::Committed, CommitOutcome::Refused, CommitOutcome::Quarantined, CommitOutcome::Oversized];
     prop::sample::select(all)
 }
 
@@ -81,7 +81,7 @@ prop_compose! {
         fields in vec(field(), 0..4),
         frontends in vec(frontend(), 0..70),
         (added, removed) in (vec((address(), any::<u16>()), 0..70), vec((address(), any::<u16>()), 0..70)),
-    ) -> What {
+    ) -> EntryKind {
         let mut change = Change {
             service, action, trigger, latency, cluster_latency, result,
             error,
@@ -93,24 +93,24 @@ prop_compose! {
         frontends.into_iter().for_each(|frontend| change.frontend(frontend));
         added.into_iter().for_each(|(ip, port)| change.endpoints.add(SocketAddr::new(ip, port)));
         removed.into_iter().for_each(|(ip, port)| change.endpoints.remove(SocketAddr::new(ip, port)));
-        What::Service(Box::new(change))
+        EntryKind::Service(Box::new(change))
     }
 }
 
-fn repair() -> impl Strategy<Value = What> {
+fn repair() -> impl Strategy<Value = EntryKind> {
     let program = ("[a-z]{1,15}", any::<u32>()).prop_map(|(name, pid)| Program { name, pid });
     (vec(program, 0..5), vec(name(), 0..40), vec(text(), 0..3)).prop_map(|(by, services, found)| {
         let mut repair = Repair { by, found, times: 1, ..Repair::default() };
         services.into_iter().for_each(|name| repair.service(name));
-        What::Repair(repair)
+        EntryKind::Repair(repair)
     })
 }
 
-fn others() -> impl Strategy<Value = What> {
+fn others() -> impl Strategy<Value = EntryKind> {
     let run = (trigger(), outcome(), latency(), 0..100_usize).prop_map(|(trigger, result, latency, unlisted)| {
         let (elements_added, elements_removed, full) = (7, 3, true);
-        let error = (result != Outcome::Committed).then(|| "no".to_owned());
-        What::Sync(SyncRun {
+        let error = (result != CommitOutcome::Committed).then(|| "no".to_owned());
+        EntryKind::Sync(SyncRun {
             trigger,
             services: 9,
             unlisted,
@@ -124,12 +124,12 @@ fn others() -> impl Strategy<Value = What> {
     });
     let server = (latency(), option::of(text())).prop_map(|(lasted, error)| {
         let state = if error.is_some() { Connection::Lost } else { Connection::Found };
-        What::ApiServer(ApiServer { state, resource: "services".to_owned(), error, lasted })
+        EntryKind::ApiServer(ApiServer { state, resource: "services".to_owned(), error, lasted })
     });
     prop_oneof![run, server]
 }
 
-fn what() -> impl Strategy<Value = What> {
+fn what() -> impl Strategy<Value = EntryKind> {
     prop_oneof![4 => change(), 1 => repair(), 1 => others()]
 }
 
@@ -138,13 +138,13 @@ fn second(n: u64) -> SystemTime {
 }
 
 /// A ring with these entries, a second apart from second 0 on.
-fn ring(entries: impl IntoIterator<Item = What>) -> Changes {
-    let changes = Changes::new(second(0));
+fn ring(entries: impl IntoIterator<Item = EntryKind>) -> History {
+    let changes = History::new(second(0));
     (0..).zip(entries).for_each(|(n, what)| drop(changes.push(second(n), Some(n), what)));
     changes
 }
 
-fn page(changes: &Changes, query: &Query, now: u64) -> Page {
+fn page(changes: &History, query: &Query, now: u64) -> Page {
     serde_json::from_str(&changes.snapshot(query.after).page(query, second(now))).unwrap()
 }
 
@@ -162,7 +162,7 @@ proptest! {
 
     #[test]
     fn the_ring_stays_within_its_limits_and_keeps_the_latest(entries in vec(what(), 1..8), times in 1..1000_usize) {
-        let changes = Changes::new(second(0));
+        let changes = History::new(second(0));
         let all = entries.iter().cycle().take(entries.len() * times);
         let mut count = 0;
         for what in all {
@@ -206,26 +206,26 @@ fn an_entry_that_is_larger_than_the_ring_is_not_kept_and_counts_all_the_same() {
     let name = ObjectName::new("a", "b".repeat(MAX_BYTES));
     let mut repair = Repair { times: 1, ..Repair::default() };
     repair.service(name);
-    let changes = ring([What::Repair(Repair::default()), What::Repair(repair)]);
+    let changes = ring([EntryKind::Repair(Repair::default()), EntryKind::Repair(repair)]);
     let snapshot = changes.snapshot(0);
     assert_eq!((snapshot.entries.len(), snapshot.first, snapshot.last), (0, 3, 2));
-    changes.push(second(0), None, What::Repair(Repair::default()));
+    changes.push(second(0), None, EntryKind::Repair(Repair::default()));
     assert_eq!(changes.snapshot(2).entries.len(), 1);
 }
 
 /// A change of a Service whose endpoint was replaced.
-fn replaced(service: &str) -> What {
+fn replaced(service: &str) -> EntryKind {
     let (namespace, name) = service.split_once('/').unwrap();
     let mut endpoints = Endpoints { before: 1, after: 1, ..Endpoints::default() };
     endpoints.add("10.244.1.9:8080".parse().unwrap());
     endpoints.remove("10.244.1.2:8080".parse().unwrap());
-    What::Service(Box::new(Change {
+    EntryKind::Service(Box::new(Change {
         service: ObjectName::new(namespace, name),
         action: Action::Changed,
         trigger: Trigger { kind: TriggerKind::Slice, object: Some(ObjectName::new(namespace, "web-x1")) },
         latency: Some(Duration::from_micros(412)),
         cluster_latency: None,
-        result: Outcome::Committed,
+        result: CommitOutcome::Committed,
         error: None,
         fields: Vec::new(),
         frontends: Vec::new(),
@@ -293,7 +293,7 @@ fn a_service_is_found_in_repairs_and_in_syncs_that_do_not_list_all() {
     let mut repair = Repair { times: 1, ..Repair::default() };
     repair.service(ObjectName::new("shop", "web"));
     let run = |unlisted| {
-        What::Sync(SyncRun {
+        EntryKind::Sync(SyncRun {
             trigger: Trigger::of(TriggerKind::Node),
             services: 200,
             unlisted,
@@ -301,11 +301,11 @@ fn a_service_is_found_in_repairs_and_in_syncs_that_do_not_list_all() {
             elements_added: 0,
             elements_removed: 0,
             latency: None,
-            result: Outcome::Committed,
+            result: CommitOutcome::Committed,
             error: None,
         })
     };
-    let changes = ring([What::Repair(repair), run(0), run(100)]);
+    let changes = ring([EntryKind::Repair(repair), run(0), run(100)]);
     let about = |service| changes.snapshot(0).entries.iter().map(|entry| entry.is_about(service)).collect::<Vec<_>>();
     assert_eq!(about("shop/web"), [true, false, true]);
     assert_eq!(about("shop/api"), [false, false, true]);
@@ -313,7 +313,7 @@ fn a_service_is_found_in_repairs_and_in_syncs_that_do_not_list_all() {
 
 #[test]
 fn words_say_what_came_and_what_went() {
-    let What::Service(mut change) = replaced("shop/web") else { panic!() };
+    let EntryKind::Service(mut change) = replaced("shop/web") else { panic!() };
     assert_eq!(change.to_string(), "endpoints 1 -> 1: +10.244.1.9:8080 -10.244.1.2:8080");
     let frontend = |destination, port| Frontend { destination, protocol: Protocol::Udp, port };
     let (address, node_port) = (Destination::Address("fd00::1".parse().unwrap()), Destination::NodePort(Family::V4));

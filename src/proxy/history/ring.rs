@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use inspect::history::{Entry, Query, What};
+use inspect::history::{Entry, Query, EntryKind};
 
 /// Bytes of entries on a page, after which no further entry is added.
 const PAGE: usize = 128 << 10;
@@ -20,7 +20,7 @@ pub const MAX_BYTES: usize = 2 << 20;
 
 /// The ring, as its writers and readers have it. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Changes(Arc<Shared>);
+pub struct History(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -49,7 +49,7 @@ pub struct Snapshot {
     pub last: u64,
 }
 
-impl Changes {
+impl History {
     /// An empty ring of a process that began then.
     #[must_use]
     pub fn new(started: SystemTime) -> Self {
@@ -58,7 +58,7 @@ impl Changes {
     }
 
     /// Adds an entry; the oldest ones go if there is no room. Gives the entry.
-    pub fn push(&self, time: SystemTime, sync: Option<u64>, what: What) -> Arc<Entry> {
+    pub fn push(&self, time: SystemTime, sync: Option<u64>, what: EntryKind) -> Arc<Entry> {
         let time = Timestamp::try_from(time).unwrap_or_default();
         let entry = Entry { number: 0, time, sync, what };
         let size = entry.size();

@@ -1,0 +1,50 @@
+//! The table of one family: the records of what it should hold and holds, and what was last read of it.
+
+use nft::{Command, TableDump, TableName};
+
+use super::client_checks::ClientChecks;
+use super::owner::Owner;
+use rules::diff::{Collect, Records};
+use rules::ruleset::Settings;
+
+/// The table of one family.
+pub(super) struct FamilyTable {
+    pub(super) settings: Settings,
+    pub(super) records: Records<Owner>,
+    /// The static rules differ from those that were last committed.
+    pub(super) has_new_static_rules: bool,
+    /// What the last read-back found, until the next commit; `Some(None)` when there was no table. `None` means that the kernel holds
+    /// what was last committed.
+    pub(super) read: Option<Option<TableDump>>,
+    /// The session affinity maps that have to be read again, because an endpoint was taken away.
+    pub(super) checks: ClientChecks,
+}
+
+impl FamilyTable {
+    /// A table of which nothing was committed or read.
+    pub(super) fn new(settings: Settings, records: Records<Owner>) -> Self {
+        Self { settings, records, has_new_static_rules: true, read: None, checks: ClientChecks::default() }
+    }
+
+    pub(super) fn name(&self) -> &TableName {
+        &self.records.static_rules().table.name
+    }
+
+    /// The commands that make the kernel hold what it should.
+    pub(super) fn commands(&mut self, collect: Collect) -> Vec<Command> {
+        match &self.read {
+            Some(dump) => self.records.comparison(dump.as_ref(), collect),
+            None => self.records.changes(collect),
+        }
+    }
+
+    /// Whether it was read, and no packet passes it yet.
+    pub(super) fn is_unseen(&self) -> bool {
+        self.read.as_ref().is_some_and(|dump| dump.as_ref().is_none_or(|dump| !packets_pass(dump)))
+    }
+}
+
+/// Whether packets may pass a table: it has base chains, or an object that cannot be read and may be one.
+pub(in crate::sync) fn packets_pass(dump: &TableDump) -> bool {
+    !dump.unreadable.is_empty() || dump.chains.values().any(|(chain, _)| chain.base.is_some())
+}

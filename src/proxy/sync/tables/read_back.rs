@@ -1,0 +1,71 @@
+//! Reading the tables back from the kernel, and naming objects of other programs in them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nft::TableDump;
+use nft::decode::DecodeError;
+
+use super::Tables;
+use node::kernel::Kernel;
+
+/// Objects and errors that a finding names at most.
+const NAMED: usize = 16;
+
+impl Tables {
+    /// Reads what the kernel holds. The next transaction then compares everything.
+    ///
+    /// # Errors
+    /// See [`nft::ReadError`].
+    pub(in crate::sync) fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
+        let (now, mut found) = (Instant::now(), false);
+        for table in &mut self.tables {
+            let static_table = &table.records.static_rules().table;
+            let mut dump = match kernel.read(&static_table.name) {
+                // A program that writes to the table all the time must not keep this one from writing: it is made anew, unread.
+                Err(nft::ReadError::Unstable) => {
+                    let name = &static_table.name;
+                    self.findings
+                        .push(format!("table {name} changed during each attempt to read it, and is made anew"));
+                    Some(unread(static_table.clone()))
+                }
+                other => other?,
+            };
+            if let Some(dump) = &mut dump {
+                found |= self.other_proxy.set_aside(dump, now);
+                self.findings.extend(finding(dump));
+            }
+            table.read = Some(dump);
+        }
+        self.other_proxy.tables_read(found, now);
+        self.known = true;
+        Ok(())
+    }
+
+    /// Foreign sets, chains and stateful objects that read-backs found in the tables since the last call, in words; foreign rules and
+    /// elements are not among them.
+    pub(in crate::sync) fn take_findings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.findings)
+    }
+}
+
+/// A table whose content is unknown.
+fn unread(table: nft::Table) -> TableDump {
+    let error = DecodeError { object: "table", name: Some(Arc::clone(&table.name.name)), attribute: "content" };
+    TableDump { unreadable: vec![error], ..TableDump::empty(table) }
+}
+
+/// The objects, flags and states of a table that this proxy never makes, in words; `None` when there are none.
+fn finding(dump: &TableDump) -> Option<String> {
+    let mut all = Vec::new();
+    if dump.dormant {
+        all.push("is dormant".to_owned());
+    }
+    if dump.unknown_flags != 0 {
+        all.push(format!("has the unknown flags {:#x}", dump.unknown_flags));
+    }
+    all.extend(dump.objects.iter().take(NAMED).map(|object| format!("holds {object}")));
+    all.extend(dump.unreadable.iter().take(NAMED).map(|error| format!("holds what we never make ({error})")));
+    all.truncate(NAMED);
+    (!all.is_empty()).then(|| format!("table {} {}", dump.table.name, all.join(", ")))
+}
