@@ -6,8 +6,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
 
 pub mod app;
-pub mod history;
 pub mod health;
+pub mod history;
 mod localhost;
 pub mod metrics;
 pub mod sync;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use crate::{count, turn};
-use inspect::history::{Action, Change, Endpoints, Outcome, Trigger, TriggerKind, What};
-use kube_proxy::changes::{Changes, MAX_BYTES, MAX_ENTRIES};
+use inspect::history::{Action, Change, CommitOutcome, Endpoints, EntryKind, Trigger, TriggerKind};
+use kube_proxy::history::{History, MAX_BYTES, MAX_ENTRIES};
 use rules::model::ObjectName;
 
 const CHANGES: u32 = 100_000;
@@ -13,7 +13,7 @@ const CHANGES: u32 = 100_000;
 const TABLE: usize = 2 * MAX_ENTRIES * 64;
 
 /// A change of a Service of its own, with so many endpoints added.
-fn change(n: u32, endpoints: u32) -> What {
+fn change(n: u32, endpoints: u32) -> EntryKind {
     let service = ObjectName::new(format!("namespace-{}", n % 100), format!("service-{n}"));
     let mut change = Change {
         trigger: Trigger { kind: TriggerKind::Slice, object: Some(service.clone()) },
@@ -21,7 +21,7 @@ fn change(n: u32, endpoints: u32) -> What {
         action: Action::Changed,
         latency: None,
         cluster_latency: None,
-        result: Outcome::Committed,
+        result: CommitOutcome::Committed,
         error: None,
         fields: Vec::new(),
         frontends: Vec::new(),
@@ -31,7 +31,7 @@ fn change(n: u32, endpoints: u32) -> What {
     for endpoint in 0..endpoints {
         change.endpoints.add(SocketAddr::new(endpoint.to_be_bytes().into(), 8080));
     }
-    What::Service(Box::new(change))
+    EntryKind::Service(Box::new(change))
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_hundred_thousand_changes_take_no_more_memory_than_the_ring_may() {
     let _turn = turn();
     for endpoints in [1, 100] {
         let before = count().live;
-        let ring = Changes::new(SystemTime::now());
+        let ring = History::new(SystemTime::now());
         let mut most = 0;
         for n in 0..CHANGES {
             ring.push(SystemTime::now(), Some(1), change(n, endpoints));

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::cluster::{address, config, endpoint, endpoints, name, node, served, service, slice};
 use crate::support::kernel::Recorder;
-use inspect::history::{Action, Change, Entry, Outcome, SyncRun, TriggerKind, What};
-use kube_proxy::changes::Changes;
+use inspect::history::{Action, Change, CommitOutcome, Entry, EntryKind, SyncRun, TriggerKind};
 use kube_proxy::health;
+use kube_proxy::history::History;
 use kube_proxy::metrics::Metrics;
 use kube_proxy::sync::{Engine, Schedule, Sync};
 use rules::model::{Endpoint, Event, Family, Hints};
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is told of these events, each list of which is one sync.
 fn told(layout: Layout, steps: Vec<Vec<Event>>) -> Vec<Vec<Entry>> {
-    let changes = Changes::new(SystemTime::now());
+    let changes = History::new(SystemTime::now());
     let (sender, events) = channel();
     let ring = changes.clone();
     let steps = thread::spawn(move || {
@@ -62,7 +62,7 @@ fn start(services: u16) -> Vec<Event> {
 
 fn services(entries: &[Entry]) -> Vec<&Change> {
     let change = |entry| match entry {
-        &Entry { what: What::Service(ref change), .. } => Some(&**change),
+        &Entry { what: EntryKind::Service(ref change), .. } => Some(&**change),
         _ => None,
     };
     entries.iter().filter_map(change).collect()
@@ -70,7 +70,7 @@ fn services(entries: &[Entry]) -> Vec<&Change> {
 
 fn runs(entries: &[Entry]) -> Vec<&SyncRun> {
     let run = |entry| match entry {
-        &Entry { what: What::Sync(ref run), .. } => Some(run),
+        &Entry { what: EntryKind::Sync(ref run), .. } => Some(run),
         _ => None,
     };
     entries.iter().filter_map(run).collect()
@@ -103,7 +103,7 @@ fn many_services_are_told_by_their_number() {
             assert_eq!((change.endpoints.before, change.endpoints.after), (3, 4));
             assert_eq!(
                 (change.endpoints.added.len(), change.action, change.result),
-                (1, Action::Changed, Outcome::Committed)
+                (1, Action::Changed, CommitOutcome::Committed)
             );
             assert!(change.latency.is_some_and(|latency| latency < PATIENCE));
         }

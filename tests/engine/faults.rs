@@ -17,9 +17,9 @@ use crate::support::cluster::{address, config, endpoint, name, node, served, ser
 use crate::support::faulty::{EINVAL, Fault, Faulty};
 use crate::support::figures::Figures;
 use crate::support::kernel::Recorder;
-use inspect::history::{Action, Change, Entry, Outcome, TriggerKind, What};
-use kube_proxy::changes::Changes;
+use inspect::history::{Action, Change, CommitOutcome, Entry, EntryKind, TriggerKind};
 use kube_proxy::health;
+use kube_proxy::history::History;
 use kube_proxy::metrics::Metrics;
 use kube_proxy::sync::{Engine, RefusedService, Report, Schedule, Sync, SyncError};
 use nft::{Data, Element, TableDump, TableName, Value};
@@ -482,7 +482,7 @@ fn get(address: SocketAddr, path: &str) -> String {
 /// The change of a Service in an entry.
 fn change(entry: &Entry) -> Option<&Change> {
     match &entry.what {
-        What::Service(change) => Some(change),
+        EntryKind::Service(change) => Some(change),
         _ => None,
     }
 }
@@ -503,7 +503,7 @@ fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_report
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
     let sync = sync.on_refused_service(Box::new(move |refused| report.send(refused).expect("the test listens")));
-    let changes = Changes::new(SystemTime::now());
+    let changes = History::new(SystemTime::now());
     let sync = sync.telling(changes.clone());
     let (sender, source) = channel();
     let end = thread::spawn(move || {
@@ -526,7 +526,8 @@ fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_report
     }
     let entries = changes.snapshot(0).entries;
     let told: Vec<&Change> = entries.iter().filter_map(|entry| change(entry)).collect();
-    let [left_out] = told.iter().filter(|change| change.result == Outcome::Quarantined).collect::<Vec<_>>()[..] else {
+    let [left_out] = told.iter().filter(|change| change.result == CommitOutcome::Quarantined).collect::<Vec<_>>()[..]
+    else {
         panic!("{entries:?}")
     };
     assert_eq!((&left_out.service, left_out.action), (&name(2), Action::Kept));
@@ -543,7 +544,7 @@ fn run_with_faults(cluster: Cluster, steps: Vec<Vec<Event>>, faults: Vec<Fault>)
     kernel.orders.borrow_mut().commits.extend([Fault::Fine].into_iter().chain(faults));
     let (metrics, (reporter, _health)) = (Metrics::new(), health::new(Duration::from_secs(60)));
     let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
-    let changes = Changes::new(SystemTime::now());
+    let changes = History::new(SystemTime::now());
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(()))).telling(changes.clone());
     let (sender, source) = channel();
     let end = thread::spawn(move || {
@@ -570,11 +571,11 @@ fn a_retry_after_a_failed_sync_is_no_repair() {
     let change = vec![Event::SliceApplied(slice(1, Family::V4, many))];
     let (metrics, entries, log) =
         run_with_faults(Cluster::new(3), vec![change], vec![Fault::RefuseAll(ENOMEM), Fault::RefuseAll(ENOMEM)]);
-    let repairs: Vec<_> = entries.iter().filter(|entry| matches!(entry.what, What::Repair(_))).collect();
+    let repairs: Vec<_> = entries.iter().filter(|entry| matches!(entry.what, EntryKind::Repair(_))).collect();
     let runs: Vec<TriggerKind> = entries
         .iter()
         .filter_map(|entry| match &entry.what {
-            What::Sync(run) => Some(run.trigger.kind),
+            EntryKind::Sync(run) => Some(run.trigger.kind),
             _ => None,
         })
         .collect();

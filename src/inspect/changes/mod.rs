@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::client::Client;
 use super::names::{self, ServiceName};
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
 use super::tables::View;
-use crate::history::{self, Entry, Page, Query, What};
+use crate::history::{self, Entry, EntryKind, Page, Query};
 use component::config::{self, GoDuration, Invocation};
 
 /// How often a reader that follows asks.
@@ -72,7 +72,7 @@ fn service(text: &str) -> Result<ServiceName, String> {
 ///
 /// # Errors
 /// Why there is no answer.
-pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let client = Client::new(address(args)?, PATIENCE)?;
     let service = args.service.as_ref().map(|name| name.service.clone());
     let unknown = service.as_deref().map(|name| unknown(&client, name)).transpose()?.flatten();
@@ -110,7 +110,7 @@ fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
         return Ok(None);
     }
     let in_changes = kept.iter().filter_map(|entry| match &entry.what {
-        What::Service(change) => Some(change.service.to_string()),
+        EntryKind::Service(change) => Some(change.service.to_string()),
         _ => None,
     });
     let in_changes: Vec<String> = in_changes.collect();
@@ -158,7 +158,7 @@ fn all(client: &Client, query: &mut Query) -> Result<Page> {
 
 /// Prints what there is and what comes, a line an entry, until the reader or the user ends it. A proxy that is started again is
 /// waited for.
-fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'_>) -> Result<Outcome> {
+fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (mut seen, mut is_gone) = (page(client, query)?, false);
     let since = query.since;
     loop {
@@ -236,15 +236,15 @@ fn table(entries: &[Entry], is_wide: bool) -> Table {
 fn cells(entry: &Entry, is_wide: bool) -> Vec<Cell> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let (service, latency, in_cluster) = match &entry.what {
-        What::Service(change) => (Some(change.service.to_string()), change.latency, change.cluster_latency),
-        What::Sync(run) => (None, run.latency, None),
-        What::Repair(_) | What::ApiServer(_) => (None, None, None),
+        EntryKind::Service(change) => (Some(change.service.to_string()), change.latency, change.cluster_latency),
+        EntryKind::Sync(run) => (None, run.latency, None),
+        EntryKind::Repair(_) | EntryKind::ApiServer(_) => (None, None, None),
     };
     let result = entry.result();
     let tone = match (&entry.what, result) {
-        (What::Service(_) | What::Sync(_), Some(history::Outcome::Committed)) => Tone::Plain,
-        (What::ApiServer(server), _) if server.state == history::Connection::Found => Tone::Plain,
-        (What::Repair(_), _) => Tone::Warning,
+        (EntryKind::Service(_) | EntryKind::Sync(_), Some(history::CommitOutcome::Committed)) => Tone::Plain,
+        (EntryKind::ApiServer(server), _) if server.state == history::Connection::Found => Tone::Plain,
+        (EntryKind::Repair(_), _) => Tone::Warning,
         _ => Tone::Bad,
     };
     let mut cells = vec![
@@ -272,9 +272,9 @@ fn in_words(time: Duration) -> String {
 }
 
 /// Whether one of the entries is about something that is not in the kernel as it should be.
-fn outcome(entries: &[Entry]) -> Outcome {
-    let is_committed = |entry: &Entry| entry.result().is_none_or(|result| result == history::Outcome::Committed);
-    if entries.iter().all(is_committed) { Outcome::Fine } else { Outcome::Found }
+fn outcome(entries: &[Entry]) -> CommandOutcome {
+    let is_committed = |entry: &Entry| entry.result().is_none_or(|result| result == history::CommitOutcome::Committed);
+    if entries.iter().all(is_committed) { CommandOutcome::Fine } else { CommandOutcome::Found }
 }
 
 #[cfg(test)]

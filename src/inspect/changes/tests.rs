@@ -82,7 +82,7 @@ fn a_reader_that_follows_gets_a_line_an_entry() {
 fn what_the_kernel_did_not_take_is_something_that_was_found() {
     let [committed, refused, repaired, lost] = &entries()[..] else { panic!("four entries") };
     let of = |entry: &Entry| outcome(std::slice::from_ref(entry));
-    assert_eq!([of(committed), of(refused), of(repaired), of(lost)].map(Outcome::exit_code), [0, 1, 0, 0]);
+    assert_eq!([of(committed), of(refused), of(repaired), of(lost)].map(CommandOutcome::exit_code), [0, 1, 0, 0]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use nft::ReadError;
 use serde::Serialize;
 
 use self::facts::Facts;
-use super::Outcome;
+use super::CommandOutcome;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
 use component::config::ProxyArgs;
 
@@ -71,16 +71,16 @@ struct Report<'a> {
 ///
 /// # Errors
 /// When the output cannot be written, or when there is no failure and something could not be looked at.
-pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let lines = judge::lines(&Facts::gather(&args.proxy));
     print(&lines, args.format.format, out)?;
     out.flush()?;
     let count = |verdict| lines.iter().filter(|line| line.result == verdict).count();
     match (count(Verdict::Failure), count(Verdict::Unknown)) {
-        (0, 0) => Ok(Outcome::Fine),
+        (0, 0) => Ok(CommandOutcome::Fine),
         (0, 1) => bail!("1 thing could not be looked at"),
         (0, several) => bail!("{several} things could not be looked at"),
-        _ => Ok(Outcome::Found),
+        _ => Ok(CommandOutcome::Found),
     }
 }
 

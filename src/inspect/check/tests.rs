@@ -11,7 +11,7 @@ use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source
 use super::judge::lines_at;
 use super::*;
 use crate::output::Output;
-use cluster::source::api::{Access, Allowed, ServerReport, Reached};
+use cluster::source::api::{Access, Allowed, Reached, ServerReport};
 use node::kernel::leftovers::Left;
 use node::kernel::sysctl::{NoValue, Setting, Writable};
 use rules::model::Family;

@@ -42,7 +42,7 @@ use packet::{Link, Packet, protocol};
 use path::Known;
 use rules::ruleset::names::{TABLE, set};
 
-pub use verdict::{Endpoint, Explanation, EffectiveRule, Verdict};
+pub use verdict::{EffectiveRule, Endpoint, Explanation, Verdict};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 
 use super::packet::{Link, Packet};
-use super::verdict::{Explanation, EffectiveRule, Verdict};
+use super::verdict::{EffectiveRule, Explanation, Verdict};
 use super::words;
 use crate::output::{Cell, Column, Output, Table, Tone};
 use component::logging::escaped;

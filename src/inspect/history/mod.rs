@@ -9,8 +9,8 @@ mod page;
 mod words;
 
 pub use entry::{
-    Action, ApiServer, Change, Connection, Endpoints, Entry, FieldChange, CommitOutcome, Program, Repair, SyncRun, Trigger,
-    TriggerKind, EntryKind, cut,
+    Action, ApiServer, Change, CommitOutcome, Connection, Endpoints, Entry, EntryKind, FieldChange, Program, Repair,
+    SyncRun, Trigger, TriggerKind, cut,
 };
 pub use frontend::{Fate, FrontendChange};
 pub use page::{Page, Query};

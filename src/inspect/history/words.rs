@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::entry::{
-    Action, ApiServer, Change, Connection, Endpoints, Entry, FieldChange, CommitOutcome, Program, Repair, SyncRun, Trigger,
-    TriggerKind, EntryKind,
+    Action, ApiServer, Change, CommitOutcome, Connection, Endpoints, Entry, EntryKind, FieldChange, Program, Repair,
+    SyncRun, Trigger, TriggerKind,
 };
 use super::frontend::{Fate, FrontendChange};
 use rules::model::{Destination, Family};

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::names::{self, FrontendName, Wanted, split_port};
 use super::output::{Format, FormatArgs, Output};
 use super::running::{self, LeftOut};
@@ -70,7 +70,7 @@ pub struct Args {
 ///
 /// # Errors
 /// When the kernel's tables cannot be read, or have nothing with one of the names.
-pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     if args.only_names {
         return print_names(&View::read()?, out);
     }
@@ -95,11 +95,11 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
 }
 
 /// Prints the names of the Services, without ports.
-fn print_names(view: &View, out: &mut Output<'_>) -> Result<Outcome> {
+fn print_names(view: &View, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let services = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
     let names: BTreeSet<&str> = services.map(|service| split_port(service).0).collect();
     names.into_iter().try_for_each(|name| out.text(format_args!("{}\n", escaped(name))))?;
-    Ok(Outcome::Fine)
+    Ok(CommandOutcome::Fine)
 }
 
 /// What is listed.
@@ -140,12 +140,12 @@ impl Listing {
         (0..self.view.frontends.len()).collect()
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> CommandOutcome {
         let is_wrong = |frontend: &FrontendView| matches!(frontend.state, None | Some(State::Quarantined));
         if !self.view.dormant.is_empty() || self.view.frontends.iter().any(is_wrong) {
-            Outcome::Found
+            CommandOutcome::Found
         } else {
-            Outcome::Fine
+            CommandOutcome::Fine
         }
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::tables::{EndpointView, FrontendView, View};
-use crate::traffic::{Count, Frontends, TrafficSample, Memory, Walk};
+use crate::traffic::{Count, Frontends, Memory, TrafficSample, Walk};
 use node::kernel::each_connection;
 
 /// The last walk, and what the next one is compared with.

@@ -139,7 +139,7 @@ fn quarantined_services_are_told_apart_and_end_with_1() {
     let states: Vec<_> = listing.view.frontends.iter().map(|frontend| frontend.state).collect();
     let quarantined = Some(State::Quarantined);
     assert_eq!(states, [Some(State::Refused), quarantined, quarantined, quarantined]);
-    assert_eq!(listing.outcome(), Outcome::Found);
+    assert_eq!(listing.outcome(), CommandOutcome::Found);
     let mut bytes = Vec::new();
     print::print(&args(&[]), &listing, None, &listing.positions(), &mut Output::to(&mut bytes, false)).unwrap();
     let text = String::from_utf8(bytes).unwrap();
@@ -147,14 +147,14 @@ fn quarantined_services_are_told_apart_and_end_with_1() {
         text.ends_with("Not as they should be: shop/web (the kernel refused them; the proxy's log says why)\n"),
         "{text}"
     );
-    assert_eq!(Listing::of(view(), None, &[]).unwrap().outcome(), Outcome::Fine);
+    assert_eq!(Listing::of(view(), None, &[]).unwrap().outcome(), CommandOutcome::Fine);
 }
 
 #[test]
 fn a_frontend_that_leads_elsewhere_ends_with_1() {
     let mut view = view();
     view.frontends[0].state = None;
-    assert_eq!(Listing::of(view, None, &[]).unwrap().outcome(), Outcome::Found);
+    assert_eq!(Listing::of(view, None, &[]).unwrap().outcome(), CommandOutcome::Found);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use nft::Connection;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table};
 use super::screen::{Input, Screen, end_by};
 use super::tables;
@@ -72,7 +72,7 @@ pub struct Args {
 ///
 /// # Errors
 /// Why it cannot look.
-pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let interval = args.interval.to_std().filter(|time| *time >= SHORTEST);
     let Some(interval) = interval else { bail!("--interval must be 100ms or more") };
     let view = View::new(args.sort, &args.filter);
@@ -89,7 +89,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     } else {
         print(&view, &sample, args.format.format == Format::Wide, out)?;
     }
-    Ok(Outcome::Fine)
+    Ok(CommandOutcome::Fine)
 }
 
 /// Prints the service ports, and with `wide` the endpoints below each.
@@ -112,7 +112,7 @@ fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Resu
 }
 
 /// The screen, until a key or a signal ends it.
-fn watch(mut view: View, interval: Duration) -> Result<Outcome> {
+fn watch(mut view: View, interval: Duration) -> Result<CommandOutcome> {
     let mut sampler = Sampler::start()?;
     let mut sample = sampler.look()?;
     let screen = Screen::enter()?;
@@ -128,7 +128,7 @@ fn watch(mut view: View, interval: Duration) -> Result<Outcome> {
     if let Some(signal) = signal {
         end_by(signal);
     }
-    Ok(Outcome::Fine)
+    Ok(CommandOutcome::Fine)
 }
 
 /// What ends the time of a look.

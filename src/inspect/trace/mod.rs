@@ -22,7 +22,7 @@ use nft::decode::{Event, RuleHead, Traced};
 use nft::{Connection, Family, RuleDump, TableName};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::explain::kernel::{Live, ThisHost};
 use super::explain::packet::{Link, Packet};
 use super::explain::{Source, Target, Verdict, owner, owner_of_node_port};
@@ -81,7 +81,7 @@ pub struct Args {
 ///
 /// # Errors
 /// Why it cannot look.
-pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     if args.from.address.is_ipv4() != args.to.address.is_ipv4() {
         bail!(
             "{} and {} are of different families: give --from and --to of the same one",
@@ -128,7 +128,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     if told == 0 {
         eprintln!("no packet from {} to {} came by", args.from.address, target(args.to));
     }
-    Ok(if told == 0 || wrong { Outcome::Found } else { Outcome::Fine })
+    Ok(if told == 0 || wrong { CommandOutcome::Found } else { CommandOutcome::Fine })
 }
 
 fn target(to: Target) -> String {

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::explain::machine::Effect;
 use crate::explain::packet::{Link, Packet, protocol};
 use crate::explain::words::{Seen, sentence};
-use crate::explain::{Told, Verdict};
+use crate::explain::{EffectiveRule, Verdict};
 use node::kernel::connections::Connection;
 use rules::ruleset::names::chain;
 
@@ -44,7 +44,7 @@ pub(super) struct Story {
     /// Why it has its verdict.
     pub(super) reason: String,
     /// The rules that had an effect.
-    pub(super) steps: Vec<Told>,
+    pub(super) steps: Vec<EffectiveRule>,
 }
 
 /// Resolves what a report has only by number: rules by their handles, interfaces by their indexes, and the Service of a packet.
@@ -145,7 +145,7 @@ struct Telling {
     verdict: Option<Verdict>,
     reasons: Vec<String>,
     masquerade: bool,
-    steps: Vec<Told>,
+    steps: Vec<EffectiveRule>,
 }
 
 impl Telling {
@@ -178,7 +178,7 @@ impl Telling {
         }
         self.masquerade |= effects.contains(&Effect::Masquerade);
         if self.steps.last().is_none_or(|last| last.text != told.text) {
-            self.steps.push(Told {
+            self.steps.push(EffectiveRule {
                 table: report.table.to_string(),
                 chain: report.chain.to_string(),
                 rule: rule.map_or_else(String::new, |rule| rule.to_nft(report.table.family)),

@@ -144,7 +144,9 @@ impl Lock {
         let connection = self.connection()?;
         let commands = match connection.table(&table.name)? {
             Some((_, Ownership::Ours)) => return Ok(WriterLockState::Ours),
-            Some((table, Ownership::Of { port })) => return Ok(WriterLockState::Of(Holder { comment: table.comment, port })),
+            Some((table, Ownership::Of { port })) => {
+                return Ok(WriterLockState::Of(Holder { comment: table.comment, port }));
+            }
             None => vec![Command::LockTable(table.clone())],
             // A table without an owner, such as one that was loaded from a file, is no lock and cannot become one.
             Some(_) => vec![Command::DeleteTable(table.name.clone()), Command::LockTable(table.clone())],

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
 use inspect::output::Output;
-use inspect::{Outcome, changes, check, explain, screen, services, top, trace};
+use inspect::{CommandOutcome, changes, check, explain, screen, services, top, trace};
 
 use crate::verify;
 
@@ -34,7 +34,7 @@ pub(super) fn add(line: clap::Command) -> clap::Command {
 ///
 /// # Errors
 /// Why it could not look, or [`inspect::output::ReaderGone`].
-pub(super) fn run(matches: &ArgMatches) -> Result<Outcome> {
+pub(super) fn run(matches: &ArgMatches) -> Result<CommandOutcome> {
     let mut out = Output::to_stdout();
     // Before any thread begins. A higher value is refused to nobody; without it the command works as well.
     let _ = rustix::process::nice(NICENESS);
@@ -44,7 +44,7 @@ pub(super) fn run(matches: &ArgMatches) -> Result<Outcome> {
         Command::Changes(args) => changes::run(&args, &mut out)?,
         Command::Top(args) => top::run(&args, &mut out)?,
         Command::Trace(args) => trace::run(&args, &mut out)?,
-        Command::TerminalGuard => screen::guard().map(|()| Outcome::Fine)?,
+        Command::TerminalGuard => screen::guard().map(|()| CommandOutcome::Fine)?,
         Command::Verify(args) => verify::run(&args, &mut out)?,
         Command::Check(args) => check::run(&args, &mut out)?,
     };

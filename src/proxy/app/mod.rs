@@ -38,7 +38,7 @@ use node::kernel::process::raise_open_files;
 use run::Writers;
 
 /// Does what the arguments ask for; the first of them is the program's name. Gives the exit code: 0, but for commands that look at a
-/// node (`inspect::Outcome`).
+/// node (`inspect::CommandOutcome`).
 ///
 /// # Errors
 /// The error to show to the user; upstream's exit code for each is 1, but for [`component::supervise::Panicked`]. [`ReaderGone`] is not to be shown.
@@ -57,7 +57,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// [`ReaderGone`].
-fn look(outcome: Result<inspect::Outcome>) -> Result<ExitCode> {
+fn look(outcome: Result<inspect::CommandOutcome>) -> Result<ExitCode> {
     match outcome {
         Ok(outcome) => Ok(ExitCode::from(outcome.exit_code())),
         Err(error) if error.is::<ReaderGone>() => Err(error),

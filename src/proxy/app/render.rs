@@ -15,7 +15,7 @@ use crate::verify::report::print_changes;
 use cluster::settings::options;
 use cluster::source::manifests;
 use component::config::{Config, Flowtable, RenderArgs};
-use inspect::Outcome;
+use inspect::CommandOutcome;
 use node::flowtable;
 use rules::diff::differences::as_read;
 use rules::model::{Event, Family, Node};
@@ -49,7 +49,7 @@ pub(super) fn render(config: Config, is_named: bool, strict: bool) -> Result<()>
 ///
 /// # Errors
 /// As for [`render`], for both directories; a problem of the manifests only with `--strict`.
-pub(super) fn diff(config: Config, is_named: bool, args: &RenderArgs) -> Result<Outcome> {
+pub(super) fn diff(config: Config, is_named: bool, args: &RenderArgs) -> Result<CommandOutcome> {
     let dir = config.manifests.clone().context("give --manifests DIR")?;
     let other = args.diff.as_deref().context("give --diff DIR")?;
     config.warnings.iter().for_each(output::print_error);
@@ -68,7 +68,7 @@ pub(super) fn diff(config: Config, is_named: bool, args: &RenderArgs) -> Result<
     if args.strict && wrong > 0 {
         bail!("{wrong} {}, and --strict allows none", if wrong == 1 { "warning" } else { "warnings" });
     }
-    Ok(if has_changes { Outcome::Found } else { Outcome::Fine })
+    Ok(if has_changes { CommandOutcome::Found } else { CommandOutcome::Fine })
 }
 
 /// The manifests of a directory.

@@ -5,8 +5,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::history::History;
 use crate::health::{self, ListenFailure, Observer, Page, Reporter};
+use crate::history::History;
 use crate::metrics::server::{self, Pages, Versions};
 use crate::metrics::{Build, Metrics};
 use cluster::events::{Recorder, ReportedEvent};

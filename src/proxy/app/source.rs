@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 
-use crate::history::History;
 use crate::health::Reporter;
+use crate::history::History;
 use crate::metrics::Metrics;
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};

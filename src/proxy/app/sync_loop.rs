@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result};
 use tracing::warn;
 
 use super::node_check;
-use crate::history::History;
 use crate::health::Reporter;
+use crate::history::History;
 use crate::localhost::Feed;
 use crate::metrics::Metrics;
 use crate::sync::{CleanupStep, Engine, LostClaims, RefusedService, Schedule, Sync};
@@ -21,7 +21,7 @@ use component::config::{Config, Counters, Flowtable};
 use component::logging::once::Once;
 use component::supervise::Supervisor;
 use node::counters;
-use node::flowtable::{self, Outcome, Reconciler};
+use node::flowtable::{self, Reconciler, Reconciliation};
 use node::kernel::leftovers::CleanUp;
 use node::kernel::{Flowtables, Held, Lock, Netfilter, OwnWrites, families};
 use rules::model::{Event, Node};
@@ -179,7 +179,7 @@ pub(super) fn spawn_fast_path(
         match Flowtables::open(own_writes) {
             Ok(kernel) => {
                 let mut reconciler = Reconciler::new(wanted, kernel);
-                while !lock.get() || reconciler.reconcile() == Outcome::Done {
+                while !lock.get() || reconciler.reconcile() == Reconciliation::Done {
                     thread::sleep(flowtable::INTERVAL);
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::{Level, debug, enabled, info};
 
 use component::logging::{V2, duration};
-use inspect::history::{Change, Entry, CommitOutcome, TriggerKind, EntryKind};
+use inspect::history::{Change, CommitOutcome, Entry, EntryKind, TriggerKind};
 use rules::model::ObjectName;
 
 /// Logs an entry, as far as the verbosity has it. `elapsed` is how long the sync took, without what it waited for. The API server's entries are in the

@@ -19,7 +19,7 @@ mod ring;
 pub use fields::{between, merge};
 pub(crate) use log::endpoint as log_endpoint;
 pub use log::log;
-pub use ring::{Changes, MAX_BYTES, MAX_ENTRIES, Snapshot};
+pub use ring::{History, MAX_BYTES, MAX_ENTRIES, Snapshot};
 
 #[cfg(test)]
 mod properties;

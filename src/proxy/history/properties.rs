@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 use inspect::history::{
-    Action, ApiServer, Change, Connection, Endpoints, Entry, Fate, FieldChange, FrontendChange, CommitOutcome, Page, Program,
-    Query, Repair, SyncRun, Trigger, TriggerKind, EntryKind, cut,
+    Action, ApiServer, Change, CommitOutcome, Connection, Endpoints, Entry, EntryKind, Fate, FieldChange,
+    FrontendChange, Page, Program, Query, Repair, SyncRun, Trigger, TriggerKind, cut,
 };
 use rules::model::{Destination, Family, Frontend, ObjectName, Protocol};
 
@@ -45,7 +45,8 @@ fn trigger() -> impl Strategy<Value = Trigger> {
 }
 
 fn outcome() -> impl Strategy<Value = CommitOutcome> {
-    let all = vec![CommitOutcome::Committed, CommitOutcome::Refused, CommitOutcome::Quarantined, CommitOutcome::Oversized];
+    let all =
+        vec![CommitOutcome::Committed, CommitOutcome::Refused, CommitOutcome::Quarantined, CommitOutcome::Oversized];
     prop::sample::select(all)
 }
 

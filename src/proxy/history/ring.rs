@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use inspect::history::{Entry, Query, EntryKind};
+use inspect::history::{Entry, EntryKind, Query};
 
 /// Bytes of entries on a page, after which no further entry is added.
 const PAGE: usize = 128 << 10;

@@ -8,7 +8,7 @@ use super::failure::SyncError;
 use super::journal::SyncSummary;
 use super::repairs::Unlogged;
 use crate::history;
-use inspect::history::{CommitOutcome, Repair, SyncRun, Trigger, TriggerKind, EntryKind, cut};
+use inspect::history::{CommitOutcome, EntryKind, Repair, SyncRun, Trigger, TriggerKind, cut};
 use node::kernel::Kernel;
 
 impl<K: Kernel> Sync<K> {
@@ -57,7 +57,7 @@ impl<K: Kernel> Sync<K> {
     /// Enters what a sync of this duration did.
     fn enter(&self, what: EntryKind, took: Duration) {
         let entry = self.changes.push(SystemTime::now(), Some(self.syncs), what);
-        changes::log(&entry, took);
+        history::log(&entry, took);
     }
 }
 

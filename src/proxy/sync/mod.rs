@@ -10,13 +10,13 @@ mod budget;
 #[cfg(test)]
 mod busy;
 mod cleanup;
+mod conflicts;
 mod engine;
 mod entries;
 mod failure;
 mod flows;
 mod health;
 mod journal;
-mod conflicts;
 mod no_local_endpoints;
 mod observers;
 mod other_proxy;
@@ -38,26 +38,26 @@ use tracing::{debug, error, info, warn};
 
 pub use budget::Oversized;
 pub(crate) use cleanup::CleanupStep;
+pub use conflicts::LostReport;
+pub(crate) use conflicts::{LostClaims, LostFrontend};
 pub(crate) use engine::{AddressChange, Subject, TableDifference};
 pub use engine::{Engine, NoKernel, Report, Taken};
 pub use failure::SyncError;
 pub use flows::Reconciled;
-pub use conflicts::LostReport;
-pub(crate) use conflicts::{LostClaims, LostFrontend};
 pub use pending::Counted;
 pub use quarantine::RefusedService;
 pub use schedule::{End, Schedule};
 pub use settings::layout;
 
-use crate::history::History;
 use crate::health::Reporter;
+use crate::history::History;
 use crate::metrics::{Metrics, Transactions};
 use addresses::AddressChecks;
 use cleanup::Cleanup;
 use component::logging::once::Once;
 use component::logging::{duration, list};
-use inspect::history::{CommitOutcome, Program};
 use conflicts::RecentReports;
+use inspect::history::{CommitOutcome, Program};
 use no_local_endpoints::Counts;
 use node::kernel::{Kernel, WriterLockState};
 use repairs::{Repairs, Unlogged};
@@ -263,7 +263,9 @@ impl<K: Kernel> Sync<K> {
         }
         let refused = match self.engine.kernel.turn() {
             Ok(WriterLockState::Ours) => None,
-            Ok(WriterLockState::Of(holder)) => Some(format!("another kube-proxy writes the rules of this node ({holder})")),
+            Ok(WriterLockState::Of(holder)) => {
+                Some(format!("another kube-proxy writes the rules of this node ({holder})"))
+            }
             Err(error) => Some(format!("cannot take the lock of kube-proxies of this node: {error}")),
         };
         match self.writer_lock.answered(refused, now) {
@@ -384,7 +386,9 @@ impl<K: Kernel> Sync<K> {
         let LostReport { frontends, left_out } = self.recent_reports.limited(report, Instant::now());
         for LostFrontend { services, reason, .. } in frontends {
             match &services[..] {
-                [conflicts] => warn!(service = %conflicts.service, reason, "Service does not get an address or a node port"),
+                [conflicts] => {
+                    warn!(service = %conflicts.service, reason, "Service does not get an address or a node port")
+                }
                 _ => warn!(reason, "Services do not get an address or a node port"),
             }
             if let Some(report) = &self.on_lost_claims {

@@ -102,7 +102,9 @@ mod tests {
         assert_eq!(writer_lock.answered(reason("pid 1"), start), LockNews::Waits("pid 1".to_owned()));
         assert!(writer_lock.is_standby() && !writer_lock.is_due(start) && writer_lock.is_due(start + POLL));
         assert_eq!(writer_lock.answered(None, start + POLL), LockNews::Ours(POLL));
-        assert!(!writer_lock.is_standby() && !writer_lock.is_due(start + CHECK) && writer_lock.is_due(start + POLL + CHECK));
+        assert!(
+            !writer_lock.is_standby() && !writer_lock.is_due(start + CHECK) && writer_lock.is_due(start + POLL + CHECK)
+        );
         assert_eq!(writer_lock.answered(None, start + 2 * CHECK), LockNews::None);
     }
 }

@@ -21,7 +21,7 @@ use self::report::DescribedDifference;
 use self::words::Tense;
 use crate::sync::{self, Engine, NoKernel};
 use component::config::{Config, ProxyArgs};
-use inspect::Outcome;
+use inspect::CommandOutcome;
 use inspect::output::{FormatArgs, Output};
 use node::kernel::{self, families};
 
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// When the objects or the tables cannot be read.
-pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
+pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let mut config = args.proxy.config()?;
     // Which process may write to the tables makes no difference to what they do.
     config.own_tables = false;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<Outcome> {
     let equal = format!("{tables} hold what they should: {}", look.counts());
     let differs = format!("{tables} differ in {} from what they should hold", things(told.len()));
     report::print(out, args.format.format, &told, &equal, &differs)?;
-    Ok(if told.is_empty() { Outcome::Fine } else { Outcome::Found })
+    Ok(if told.is_empty() { CommandOutcome::Fine } else { CommandOutcome::Found })
 }
 
 fn things(count: usize) -> String {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use nft::{Chain, Command, Data, DataType, Element, Rule, RuleDump, Set, TableName, Types, Value, ValueType};
 
 use crate::sync::{Subject, TableDifference};
-use rules::diff::differences::{LedElement, DifferenceKind};
+use rules::diff::differences::{DifferenceKind, LedElement};
 use rules::model::{Destination, Family, Frontend};
 use rules::ruleset::kinds::SetKind;
 use rules::ruleset::reading::{self, Key};
@@ -51,8 +51,12 @@ impl Words<'_> {
                 format!("the table {table} has flags that this program never sets ({:#x})", state.unknown_flags)
             }
             DifferenceKind::Table(_) => format!("the table {table} has another comment"),
-            DifferenceKind::Object(object) => format!("the table {table} holds the {object}, which is not this program's"),
-            DifferenceKind::Unreadable(error) => format!("the table {table} holds what this program never writes: {error}"),
+            DifferenceKind::Object(object) => {
+                format!("the table {table} holds the {object}, which is not this program's")
+            }
+            DifferenceKind::Unreadable(error) => {
+                format!("the table {table} holds what this program never writes: {error}")
+            }
             DifferenceKind::NoChain(content) => self.missing(&format!("the chain {}", content.chain.name)),
             DifferenceKind::SurplusChain(chain, rules) => self.surplus_chain(chain, *rules),
             DifferenceKind::OtherChain { wanted, present } => self.other_chain(wanted, present),

@@ -431,7 +431,9 @@ impl Finder {
             }
         }
         for (set, elements) in found.into_values() {
-            self.found.extend(elements.into_iter().map(|element| DifferenceKind::StaleClient { set: Arc::clone(set), element }));
+            self.found.extend(
+                elements.into_iter().map(|element| DifferenceKind::StaleClient { set: Arc::clone(set), element }),
+            );
         }
     }
 }

@@ -262,7 +262,9 @@ impl Claims {
 
     /// Notes the conflict of a claim that loses.
     fn note(&mut self, frontend: Frontend, claim: Claim) {
-        if let NewConflicts::Some(claims) = self.arisen.entry(frontend).or_insert_with(|| NewConflicts::Some(BTreeSet::new())) {
+        if let NewConflicts::Some(claims) =
+            self.arisen.entry(frontend).or_insert_with(|| NewConflicts::Some(BTreeSet::new()))
+        {
             claims.insert(claim);
         }
     }

@@ -111,7 +111,8 @@ async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerRepor
         Err(error) => Err(error.to_string()),
     };
     let client_certificate_end = certificate::of_client(&config.auth_info);
-    let mut look = ServerReport { url, proxy, skipped, reached, client_certificate_end, access: Vec::new(), has_node: None };
+    let mut look =
+        ServerReport { url, proxy, skipped, reached, client_certificate_end, access: Vec::new(), has_node: None };
     if look.reached.is_ok() {
         for kind in Resource::ALL {
             let (list, count) = list(&mut connection, kind, node_name).await;

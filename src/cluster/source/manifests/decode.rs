@@ -260,7 +260,7 @@ impl<'a> Decoder<'a> {
             }
             self.reader.shapes.note(self.kind, head);
         }
-        match serde_json::from_str::<T::ManifestObject<'_>>(text.get()) {
+        match serde_json::from_str::<T::Object<'_>>(text.get()) {
             Ok(object) if !T::head(&object).1.namespace.is_empty() => {
                 self.convert::<T>(&object);
                 true
@@ -279,7 +279,7 @@ impl<'a> Decoder<'a> {
     /// An object or list of objects at `path` of the document. `list` is the kind of the items of a typed list, which may leave it out.
     fn value(&mut self, value: Value, path: &str, list: Option<Kind>) {
         let object = match value {
-            Value::ManifestObject(object) => object,
+            Value::Object(object) => object,
             Value::Null => return,
             _ => return self.error(format!("{}not an object", prefix(path))),
         };
@@ -320,8 +320,8 @@ impl<'a> Decoder<'a> {
     ///
     /// `Full` is the complete type, which shows a user's mistakes; `T` has the fields that the proxy reads.
     fn typed<Full: DeserializeOwned, T: ObjectKind>(&mut self, object: Map<String, Value>, path: &str) {
-        let object = Value::ManifestObject(object);
-        let object: Result<T::ManifestObject<'_>, _> =
+        let object = Value::Object(object);
+        let object: Result<T::Object<'_>, _> =
             self.check::<Full>(&object, path).and_then(|()| objects::decode(&object));
         let object = match object {
             Ok(object) => object,
@@ -331,7 +331,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Gives the event of an object.
-    fn convert<T: ObjectKind>(&mut self, object: &T::ManifestObject<'_>) {
+    fn convert<T: ObjectKind>(&mut self, object: &T::Object<'_>) {
         let converted = T::convert(object, &mut self.reader.converter);
         for problem in converted.problems {
             self.problem(Severity::Warning, problem.to_string());
@@ -442,7 +442,7 @@ fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> R
 
 /// The object, in the default namespace if it names none.
 fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
-    if let Some(Value::ManifestObject(metadata)) = object.get_mut("metadata") {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         let namespace = metadata.entry("namespace").or_insert(Value::Null);
         if namespace.is_null() || namespace == "" {
             *namespace = DEFAULT_NAMESPACE.into();

@@ -43,7 +43,7 @@ impl Shapes {
     /// Reads the text of an object; `None` if it is none.
     pub(super) fn head<'a>(&self, text: &'a str) -> Option<Head<'a>> {
         let mut json = serde_json::Deserializer::from_str(text);
-        json.deserialize_map(ManifestObject(&self.hasher)).ok().filter(|_| json.end().is_ok())
+        json.deserialize_map(WholeObject(&self.hasher)).ok().filter(|_| json.end().is_ok())
     }
 
     /// Whether an object of this shape was noted for this kind.
@@ -65,9 +65,9 @@ impl Shapes {
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Reads a whole object.
-struct ManifestObject<'s>(&'s RandomState);
+struct WholeObject<'s>(&'s RandomState);
 
-impl<'a> Visitor<'a> for ManifestObject<'_> {
+impl<'a> Visitor<'a> for WholeObject<'_> {
     type Value = Head<'a>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use component::http::testing::{exchange, get, without_date};
-use inspect::history::{Repair, What};
+use inspect::history::{EntryKind, Repair};
 
 /// A server with every page, and the verbosities that were set.
 async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
@@ -76,7 +76,7 @@ async fn fixed_pages_are_exact() {
 /// A ring with a repair, and the page about it.
 fn changes() -> (History, Pages) {
     let changes = History::new(SystemTime::now());
-    let repair = What::Repair(Repair { times: 1, ..Repair::default() });
+    let repair = EntryKind::Repair(Repair { times: 1, ..Repair::default() });
     changes.push(SystemTime::now(), Some(1), repair);
     let pages = Pages { changes: changes.clone(), ..none() };
     (changes, pages)
@@ -94,7 +94,7 @@ async fn the_page_of_changes_goes_on_where_its_reader_stopped() {
     assert!(first.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"), "{first}");
     let first = json_body(&first);
     assert_eq!((&first["changes"][0]["kind"], &first["last"]), (&json!("repair"), &json!(1)));
-    changes.push(SystemTime::now(), Some(2), What::Repair(Repair::default()));
+    changes.push(SystemTime::now(), Some(2), EntryKind::Repair(Repair::default()));
     let next = json_body(&get(address, "/debug/changes?after=1").await);
     assert_eq!(next["changes"][0]["number"], 2);
     let wrong = get(address, "/debug/changes?since=5m").await;

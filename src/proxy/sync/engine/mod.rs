@@ -19,10 +19,10 @@ use nft::{Command, CommitError, Committed, ReadError};
 use tracing::{info, warn};
 
 use super::budget::{Budget, Oversized};
+use super::conflicts::{self, LostReport};
 use super::failure::SyncError;
 use super::flows::Reconciled;
 use super::journal::Journal;
-use super::conflicts::{self, LostReport};
 use super::observers::Observers;
 use super::pending::{Counted, Pending};
 use super::planned;

@@ -10,7 +10,7 @@ use nft::packed::ValueRef;
 
 use crate::history;
 use crate::sync::tables::ChangedIn;
-use inspect::history::{Change, Fate, FrontendChange, CommitOutcome};
+use inspect::history::{Change, CommitOutcome, Fate, FrontendChange};
 use rules::diff::{Content, Entry, Group};
 use rules::model::Frontend;
 use rules::ruleset::kinds::Role;
@@ -33,7 +33,7 @@ fn add_endpoints(change: &mut Change, table: ChangedIn<'_>) {
     let Change { service, result, endpoints: told, .. } = change;
     let log = |endpoint, is_new| {
         if *result == CommitOutcome::Committed {
-            changes::log_endpoint(service, endpoint, is_new);
+            history::log_endpoint(service, endpoint, is_new);
         }
     };
     told.before += before.len();

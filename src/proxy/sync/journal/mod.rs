@@ -16,7 +16,7 @@ use nft::Command;
 use super::failure::SyncError;
 use super::tables::Tables;
 use crate::history;
-use inspect::history::{Action, Change, Endpoints, FieldChange, CommitOutcome, Repair, Trigger, TriggerKind, cut};
+use inspect::history::{Action, Change, CommitOutcome, Endpoints, FieldChange, Repair, Trigger, TriggerKind, cut};
 use rules::model::{self, ObjectName, State};
 
 /// Services whose changes one sync lists; of the others the number is reported.
@@ -84,14 +84,14 @@ impl Journal {
             }
             model::Change::Service { name, before } => {
                 if let (Some(before), Some(now)) = (before, state.service(name)) {
-                    fields = changes::between(before, now);
+                    fields = history::between(before, now);
                 }
                 (name, TriggerKind::Service, name)
             }
             model::Change::Other => return,
         };
         if let Some(note) = self.notes.get_mut(service) {
-            changes::merge(&mut note.fields, fields);
+            history::merge(&mut note.fields, fields);
             note.is_told = false;
         } else if self.notes.len() < NOTED {
             let trigger = Trigger { kind, object: Some(object.clone()) };

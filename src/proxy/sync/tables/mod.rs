@@ -11,6 +11,7 @@ mod stale_clients;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use nft::{Command, Refusal, TableDump, TableName};
@@ -371,7 +372,11 @@ impl Tables {
     }
 
     /// The owners of parts of the table of this number.
-    pub(super) fn owners_of<'a>(&self, table: usize, whats: impl IntoIterator<Item = &'a DifferenceKind>) -> Vec<Option<Owner>> {
+    pub(super) fn owners_of<'a>(
+        &self,
+        table: usize,
+        whats: impl IntoIterator<Item = &'a DifferenceKind>,
+    ) -> Vec<Option<Owner>> {
         self.tables[table].records.owners_of(whats)
     }
 
@@ -399,6 +404,8 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
+    use nft::Element;
+
     use super::*;
     use crate::sync::NoKernel;
     use component::config::Invocation;

@@ -38,7 +38,7 @@ impl Decoder {
     }
 
     fn read_message<T: ObjectKind>(&mut self, kind: &str, object: &[u8]) -> ReadObject {
-        match T::AnyObject::read(object) {
+        match T::Object::read(object) {
             Ok(object) => self.read::<T>(kind, &object),
             Err(error) => {
                 let Malformed { field, reason } = *error;

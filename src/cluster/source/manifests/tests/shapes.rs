@@ -67,7 +67,7 @@ fn slice() -> Value {
 /// The places of all values within one, as JSON pointers.
 fn places(value: &Value, at: &str) -> Vec<String> {
     let below: Vec<(String, &Value)> = match value {
-        Value::ManifestObject(fields) => fields
+        Value::Object(fields) => fields
             .iter()
             .map(|(key, value)| (format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), value))
             .collect(),
