@@ -4,6 +4,8 @@
 mod commit;
 mod differences;
 mod isolation;
+#[cfg(test)]
+mod order;
 mod stale_clients;
 
 use std::collections::BTreeSet;

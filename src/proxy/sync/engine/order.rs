@@ -1,0 +1,130 @@
+//! The order of a sync's effects on the kernel and on the observers.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use nft::{Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
+
+use super::Engine;
+use component::config::Invocation;
+use node::kernel::{ForeignWrites, Kernel};
+use rules::conntrack::Flow;
+use rules::model::testing::{port, service, slice, slice_port};
+use rules::model::{Event, Family, TrafficPolicy};
+use rules::ruleset::Layout;
+
+/// A kernel that holds nothing, notes each call, and fails each commit on demand.
+#[derive(Clone, Default)]
+struct Recorder {
+    calls: Rc<RefCell<Vec<&'static str>>>,
+    fails: Rc<RefCell<bool>>,
+}
+
+impl Recorder {
+    fn note(&self, call: &'static str) {
+        self.calls.borrow_mut().push(call);
+    }
+
+    fn take(&self) -> Vec<&'static str> {
+        self.calls.take()
+    }
+}
+
+impl Kernel for Recorder {
+    fn commit(&mut self, _: &[Command]) -> Result<Committed, CommitError> {
+        self.note("commit");
+        let error = || CommitError::Socket(io::Error::from(io::ErrorKind::OutOfMemory));
+        if *self.fails.borrow() { Err(error()) } else { Ok(Committed::default()) }
+    }
+
+    fn read(&mut self, _: &TableName) -> Result<Option<TableDump>, ReadError> {
+        self.note("read");
+        Ok(None)
+    }
+
+    fn elements(&mut self, _: &TableName, _: &Set) -> Result<Vec<Element>, ReadError> {
+        self.note("elements");
+        Ok(Vec::new())
+    }
+
+    fn foreign_writes(&mut self, _: &[TableName], _: Instant) -> Result<ForeignWrites, ReadError> {
+        Ok(ForeignWrites::None)
+    }
+
+    fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
+        self.note("flows");
+        Ok(Vec::new())
+    }
+
+    fn delete_flows(&mut self, _: &[Flow]) -> io::Result<usize> {
+        unreachable!("there are no flows")
+    }
+
+    fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        self.note("addresses");
+        Ok(Vec::new())
+    }
+}
+
+fn engine(kernel: Recorder) -> Engine<Recorder> {
+    let invocation =
+        component::config::load(["kube-proxy", "--manifests=/", "--hostname-override=here"].map(Into::into));
+    let Ok(Invocation::Run(config)) = invocation else { panic!("a configuration") };
+    let mut engine = Engine::new(config, Layout::Maps, &[Family::V4], kernel);
+    let mut dns = service("shop/dns", &["10.96.0.10"]);
+    dns.external_policy = TrafficPolicy::Local;
+    dns.health_check_node_port = Some(30_000);
+    dns.ports = vec![port("dns/udp", 53)];
+    dns.ports[0].node_port = Some(30_053);
+    engine.apply(Event::ServiceApplied(dns));
+    engine.apply(dns_slice(&["10.244.0.1 @here"]));
+    engine
+}
+
+fn dns_slice(endpoints: &[&str]) -> Event {
+    Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 53)], endpoints))
+}
+
+/// The number of local endpoints that the health-check node port answers.
+fn healthy(engine: &Engine<Recorder>) -> Vec<usize> {
+    engine.observers.health_checks.snapshot().checks.values().map(|check| check.local_endpoints).collect()
+}
+
+// Flows that end before the rules are in force are made again by the rules of before, so they are examined after the commit (B15, G9).
+#[test]
+fn a_sync_reads_commits_tells_the_observers_and_examines_udp_flows_in_this_order() {
+    let kernel = Recorder::default();
+    let mut engine = engine(kernel.clone());
+    assert_eq!(healthy(&engine), [0; 0], "nothing is told before a commit");
+    engine.sync(true).expect("the kernel takes everything");
+    assert_eq!(kernel.take(), ["addresses", "read", "commit", "flows"]);
+    assert_eq!(healthy(&engine), [1]);
+
+    engine.apply(dns_slice(&["10.244.0.1 @here", "10.244.0.2 @here"]));
+    engine.sync(true).expect("the kernel takes everything");
+    assert_eq!(kernel.take(), ["commit", "flows"], "a small sync reads nothing");
+    assert_eq!(healthy(&engine), [2]);
+}
+
+// A failed sync leaves the rules of before in force, and all that follows from them (G7, G9).
+#[test]
+fn after_a_refusal_no_observer_is_told_and_no_flow_is_examined() {
+    let kernel = Recorder::default();
+    let mut engine = engine(kernel.clone());
+    engine.sync(true).expect("the kernel takes everything");
+    kernel.take();
+
+    engine.apply(dns_slice(&[]));
+    *kernel.fails.borrow_mut() = true;
+    engine.sync(true).expect_err("the kernel has no memory");
+    assert!(!kernel.take().contains(&"flows"));
+    assert_eq!(healthy(&engine), [1], "the rules still have its endpoint");
+
+    *kernel.fails.borrow_mut() = false;
+    engine.sync(true).expect("the kernel takes everything");
+    assert_eq!(kernel.take(), ["read", "commit", "flows"], "after a failure everything is compared");
+    assert_eq!(healthy(&engine), [0]);
+}
