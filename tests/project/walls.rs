@@ -385,7 +385,8 @@ fn each_module_of_the_nft_crate_names_only_modules_below_it() {
 
 /// For each file of a folder, the other files of the folder that it names.
 fn siblings(folder: &Path, module: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let files = sources(folder).into_iter().filter(|file| !file.ends_with("mod.rs"));
+    let is_named = |file: &PathBuf| !file.ends_with("mod.rs") && !is_unit_test(file);
+    let files = sources(folder).into_iter().filter(is_named);
     let files: BTreeMap<String, PathBuf> =
         files.map(|file| (file.file_stem().unwrap().to_string_lossy().into_owned(), file)).collect();
     let absolute = format!("crate::{module}::");
@@ -422,13 +423,25 @@ fn no_files_of_a_module_of_the_nft_crate_name_each_other_in_a_circle() {
     }
 }
 
+/// A folder of sources and all folders in it, without those of unit tests.
+fn folders(folder: PathBuf) -> Vec<PathBuf> {
+    let inner = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let inner: Vec<PathBuf> = inner.filter(|path| path.is_dir() && !is_unit_test(path)).collect();
+    inner.into_iter().flat_map(folders).chain([folder]).collect()
+}
+
 #[test]
-fn no_files_of_a_module_of_the_rules_crate_name_each_other_in_a_circle() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rules");
-    for module in ["model", "select", "ruleset", "table", "diff"] {
-        let left = circles(siblings(&src.join(module), module));
-        assert!(left.is_empty(), "a circle in src/rules/{module}: {left:?}");
+fn no_files_of_a_folder_name_each_other_in_a_circle() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    for folder in CRATES.iter().flat_map(|name| folders(src.join(name))) {
+        let module = folder.file_name().unwrap().to_str().unwrap();
+        let left = circles(siblings(&folder, module));
+        if !left.is_empty() {
+            found.push(format!("{}: {left:?}", folder.display()));
+        }
     }
+    assert!(found.is_empty(), "circles in\n{}", found.join("\n"));
 }
 
 #[test]

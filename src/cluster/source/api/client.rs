@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use data_encoding::BASE64;
-use hyper::Uri;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
@@ -24,18 +23,16 @@ use tokio::time::sleep;
 use tower::{BoxError, ServiceExt as _};
 use tracing::{debug, info, warn};
 
-use super::connector::Connector;
+use super::connector::{Connector, USER_AGENT};
 use super::decode::{JSON, PROTOBUF};
 use super::error::chain;
-use super::proxy::{self, Kind, Proxy, Route, without_brackets};
+use super::proxy::{self, Kind, Proxy, Route, host_and_port, without_brackets};
 use super::tls::Authorities;
 use super::{EventSender, plugin};
 use rules::model::Event;
 
 /// How often the name of the server is looked up: a load balancer in front of it may get other addresses.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
-/// The header of all requests.
-pub(super) const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
 
 /// How to reach the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -403,12 +400,6 @@ async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
     found.sort_unstable();
     found.dedup();
     Ok(found)
-}
-
-/// The host of a server's URL, an IPv6 address without brackets, and its port.
-pub(super) fn host_and_port(url: &Uri) -> Option<(&str, u16)> {
-    let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
-    Some((without_brackets(url.host()?), url.port_u16().unwrap_or(default)))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::time::Duration;
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::{HOST, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT};
+use hyper::header::{self, HOST, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::{Request, Uri};
 use hyper_util::client::legacy::connect::dns::GaiResolver;
 use hyper_util::client::legacy::connect::proxy::SocksV5;
@@ -31,10 +31,12 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::{Service, service_fn};
 
-use super::client::{USER_AGENT as OURS, host_and_port};
 use super::error::chain;
-use super::proxy::{Failure, Kind, Proxy, Route, without_brackets};
+use super::proxy::{Failure, Kind, Proxy, Route, host_and_port, without_brackets};
 use super::tls;
+
+/// The `User-Agent` of all requests.
+pub(super) const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
 
 /// How long a connection may take to be made, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -220,8 +222,10 @@ async fn tunnel(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<
     // Ends with the tunnel, or when the sender is dropped.
     tokio::spawn(connection.with_upgrades());
     let target = authority(server)?;
-    let mut request =
-        Request::connect(&*target).header(HOST, &*target).header(USER_AGENT, OURS).body(Empty::<Bytes>::new())?;
+    let mut request = Request::connect(&*target)
+        .header(HOST, &*target)
+        .header(header::USER_AGENT, USER_AGENT)
+        .body(Empty::<Bytes>::new())?;
     if let Some(authorization) = proxy.authorization() {
         let mut value = HeaderValue::from_str(&authorization)?;
         value.set_sensitive(true);

@@ -20,9 +20,9 @@ use kube::api::{ListParams, VersionMatch};
 use tokio::time::Instant;
 
 use super::connection::{Connection, Request};
-use super::error::Error;
+use super::error::{End, Error};
 use super::resource::Resource;
-use super::retry::{Attempt, End};
+use super::retry::Attempt;
 
 /// A watch that was resumed after a failure is in doubt when nothing has come for so long.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);

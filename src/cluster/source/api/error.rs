@@ -12,7 +12,6 @@ use std::time::Duration;
 use rustls::{AlertDescription, CertificateError};
 
 use super::decode::Status;
-use super::retry::End;
 
 /// What servers answer with status 504 when a version is requested that they do not have yet.
 const TOO_LARGE: &str = "Too large resource version";
@@ -90,6 +89,25 @@ pub(super) enum Cause {
     ExcessiveRemoval,
     /// Our own configuration cannot be read.
     Configuration,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The server ended the watch in order.
+    InOrder,
+    /// The connection ended within an event.
+    WithinEvent,
+    /// The connection ended otherwise.
+    Interrupted,
+    /// A list broke off.
+    Unfinished,
+    /// The server does not have the version, so a list is needed.
+    ListNeeded,
+    /// There was no answer, or one that the credentials are not accepted.
+    NoAnswer,
+    /// The answer was not a good one.
+    Failed,
 }
 
 impl Error {

@@ -5,7 +5,6 @@
 //! or floods the connection ends the request, not the reflector.
 
 use std::future::pending;
-use std::pin::Pin;
 use std::time::{Duration, Instant as StdInstant};
 
 use futures_util::FutureExt as _;
@@ -17,7 +16,8 @@ use super::connection::{Chunk, Request, Response};
 use super::decode::{Format, WatchEvent};
 use super::error::Error;
 use super::frames::{FrameBuffer, TooLong};
-use super::reflector::{Position, Reflector};
+use super::position::{Freshness, ListMethod, Position, Question};
+use super::reflector::Reflector;
 use super::{Answered, Observer, continuity};
 
 /// Objects on a page of a list.
@@ -30,10 +30,6 @@ const MAX_PAGE: usize = 256 << 20;
 const RESUMED: Duration = Duration::from_millis(200);
 /// How often it is noted at most that something of a watch arrived.
 const NOTED: Duration = Duration::from_millis(50);
-/// How long a server that ignores the parameter for a streaming list gets no such request: each one costs a wait for an end that does
-/// not come.
-const IGNORED: Duration = Duration::from_secs(600);
-
 impl<O: Observer> Reflector<'_, O> {
     /// Lists or watches, whichever is due, until the server ends the answer.
     pub(super) async fn list_or_watch(&mut self) -> Result<(), Error> {
@@ -347,9 +343,6 @@ impl Deadlines {
     }
 }
 
-/// A question to the server that is under way: when it was asked, and the bytes of the answer.
-pub(super) type Question = Pin<Box<dyn Future<Output = (Instant, Result<usize, Error>)>>>;
-
 /// Waits for the answer to a question; for ever if there is none.
 async fn answer(question: &mut Option<Question>) -> (Instant, Result<usize, Error>) {
     match question {
@@ -388,57 +381,6 @@ fn too_long(TooLong: TooLong) -> Error {
     Error::Malformed(format!("an event of more than {MAX_EVENT} bytes"))
 }
 
-/// A way to list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ListMethod {
-    /// One watch that begins with all objects.
-    Streaming,
-    /// Page by page.
-    Paged,
-}
-
-/// How new a list page by page has to be. A server answers the first two from its cache, and reads etcd for the third.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Freshness {
-    /// Nothing is known yet: whatever the server has in its cache. The watch that follows brings the rest.
-    Any,
-    /// Not older than this version, which is known.
-    NotOlderThan(String),
-    /// The present state: after versions that went back, and for what a cache may have got wrong.
-    Latest,
-}
-
-/// How the next list is requested.
-///
-/// A streaming list is a watch that starts with all objects, and a bookmark marks their end. A server may refuse it or, being old,
-/// ignore the parameter: then the bookmark never comes. The server's own answers decide, not its version: they stay right through
-/// upgrades and downgrades, and behind load balancers with servers of two versions.
-#[derive(Debug, Default)]
-pub(super) struct ListMethods {
-    refused: bool,
-    ignored: Option<StdInstant>,
-}
-
-impl ListMethods {
-    fn next(&self, now: StdInstant) -> ListMethod {
-        let ignores = self.ignored.is_some_and(|at| now.saturating_duration_since(at) < IGNORED);
-        if self.refused || ignores { ListMethod::Paged } else { ListMethod::Streaming }
-    }
-
-    fn streaming_refused(&mut self) {
-        self.refused = true;
-    }
-
-    fn streaming_ignored(&mut self, now: StdInstant) {
-        self.ignored = Some(now);
-    }
-
-    /// A list is complete. A refusal holds until then only, because the next request may reach another server.
-    pub(super) fn listed(&mut self) {
-        self.refused = false;
-    }
-}
-
 /// Whether this HTTP status means that the server does not know streaming lists: such servers call the parameters forbidden (422) or
 /// bad (400), and a proxy between may use the others.
 fn refuses_streaming(status: u16) -> bool {
@@ -448,25 +390,6 @@ fn refuses_streaming(status: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_refusal_of_streaming_lists_holds_for_one_list() {
-        let (mut methods, now) = (ListMethods::default(), StdInstant::now());
-        assert_eq!(methods.next(now), ListMethod::Streaming);
-        methods.streaming_refused();
-        assert_eq!(methods.next(now), ListMethod::Paged);
-        methods.listed();
-        assert_eq!(methods.next(now), ListMethod::Streaming);
-    }
-
-    #[test]
-    fn a_server_that_ignores_streaming_lists_gets_such_a_request_again_after_ten_minutes() {
-        let (mut methods, now) = (ListMethods::default(), StdInstant::now());
-        methods.streaming_ignored(now);
-        methods.listed();
-        assert_eq!(methods.next(now + IGNORED - Duration::from_secs(1)), ListMethod::Paged);
-        assert_eq!(methods.next(now + IGNORED), ListMethod::Streaming);
-    }
 
     #[test]
     fn only_a_status_about_the_request_refuses_streaming_lists() {

@@ -25,6 +25,7 @@ mod known;
 mod list_watch;
 mod look;
 mod plugin;
+mod position;
 mod proxy;
 mod reflector;
 mod resource;

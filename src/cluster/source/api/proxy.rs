@@ -266,6 +266,12 @@ pub(super) fn without_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
+/// The host of a server's URL, an IPv6 address without brackets, and its port.
+pub(super) fn host_and_port(url: &Uri) -> Option<(&str, u16)> {
+    let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
+    Some((without_brackets(url.host()?), url.port_u16().unwrap_or(default)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

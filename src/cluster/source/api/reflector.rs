@@ -25,11 +25,11 @@ use tracing::{debug, info, warn};
 use super::connection::Connection;
 use super::continuity::{AWAY, Doubt};
 use super::decode::{Decoder, ReadObject, Undecodable};
-use super::error::{Cause, Error};
+use super::error::{Cause, End, Error};
 use super::known::{Confirmation, KnownObjects};
-use super::list_watch::{Freshness, ListMethods, Question};
+use super::position::{Freshness, ListMethods, Position, Question};
 use super::resource::Resource;
-use super::retry::{Attempt, Backoff, End, FIRST, Outage, go_duration, is_away, probe_interval};
+use super::retry::{Attempt, Backoff, FIRST, Outage, go_duration, is_away, probe_interval};
 use super::startup::ProgressSender;
 use super::{EventSender, Observer};
 use crate::source::convert::{ConvertOptions, Converted};
@@ -102,15 +102,6 @@ pub(super) struct Shared<'a, O> {
     /// out that the server's versions went back.
     pub(super) news: &'a Sender<u64>,
     pub(super) timing: Timing,
-}
-
-/// Which request comes next.
-#[derive(Clone, Debug)]
-pub(super) enum Position {
-    /// A complete list.
-    List(Freshness),
-    /// A watch from this resource version.
-    Watch(String),
 }
 
 /// Lists and watches one kind.

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::error::Cause;
+use super::error::{Cause, End};
 
 /// The shortest wait after a failure, but for tests that need another.
 pub(super) const FIRST: Duration = Duration::from_millis(800);
@@ -55,25 +55,6 @@ pub(super) struct Attempt {
     /// How long the server kept the watch open, from the end of a list that it began with; zero without a watch.
     pub(super) lived: Duration,
     pub(super) end: End,
-}
-
-/// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// The server ended the watch in order.
-    InOrder,
-    /// The connection ended within an event.
-    WithinEvent,
-    /// The connection ended otherwise.
-    Interrupted,
-    /// A list broke off.
-    Unfinished,
-    /// The server does not have the version, so a list is needed.
-    ListNeeded,
-    /// There was no answer, or one that the credentials are not accepted.
-    NoAnswer,
-    /// The answer was not a good one.
-    Failed,
 }
 
 impl Attempt {
