@@ -9,6 +9,7 @@
     allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")
 )]
 
+pub mod addresses;
 pub mod config;
 pub mod http;
 pub mod logging;

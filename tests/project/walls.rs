@@ -36,7 +36,8 @@ const WALLS: &[Wall] = &[
     Wall { module: "rules/table", modules: &[], words: &[] },
     Wall { module: "rules/diff", modules: &["table"], words: &[] },
     Wall { module: "rules/conntrack", modules: &["model", "select"], words: &[] },
-    Wall { module: "component/config", modules: &[], words: &["std::fs", "std::thread"] },
+    Wall { module: "component/addresses", modules: &[], words: &[] },
+    Wall { module: "component/config", modules: &["addresses"], words: &["std::fs", "std::thread"] },
     Wall { module: "component/http", modules: &[], words: &["Instant::now"] },
     Wall {
         module: "component/logging",

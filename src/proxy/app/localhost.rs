@@ -52,14 +52,18 @@ impl Localhost {
     /// Starts the proxy's thread, if there is a proxy.
     pub(super) fn spawn(&mut self, supervisor: &Supervisor) -> Result<()> {
         let Some(proxy) = self.proxy.take() else { return Ok(()) };
-        let runtime = Builder::new_current_thread().enable_all().build().context("runtime of localhost node ports")?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the runtime of localhost node ports")?;
         let (stop, stopped) = oneshot::channel();
         let body = move || {
             runtime.block_on(proxy.run(stopped));
             Ok(())
         };
         let name = "the thread of localhost node ports";
-        let thread = supervisor.thread("localhost", name, body).context("thread of localhost node ports")?;
+        let thread =
+            supervisor.thread("localhost", name, body).context("cannot start the thread of localhost node ports")?;
         self.running = Some((stop, thread));
         Ok(())
     }
@@ -80,7 +84,8 @@ pub(super) fn spawn_refused(config: &Config, metrics: &Metrics, supervisor: &Sup
     }
     let metrics = metrics.clone();
     let body = move || {
-        let mut refused = Refused::open().context("netfilter netlink socket of localhost node ports")?;
+        let mut refused =
+            Refused::open().context("cannot open the netfilter netlink socket of localhost node ports")?;
         let mut failed = Once::default();
         loop {
             let read = refused.read(|family, protocol, packets| metrics.localhost_rejected(family, protocol, packets));
@@ -91,6 +96,6 @@ pub(super) fn spawn_refused(config: &Config, metrics: &Metrics, supervisor: &Sup
         }
     };
     let name = "the reader of refused packets";
-    supervisor.thread("localhost-count", name, body).context("thread of refused packets")?;
+    supervisor.thread("localhost-count", name, body).context("cannot start the thread of refused packets")?;
     Ok(())
 }

@@ -117,7 +117,8 @@ fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) ->
         return Ok((recorder, EventThread { stop, thread: None }));
     }
     let options = client(config);
-    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the events")?;
+    let runtime =
+        Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the events")?;
     let answered = move |url: &str, code, took| metrics.api_request("POST", url, code, took);
     let body = move || {
         runtime.block_on(async {
@@ -130,7 +131,8 @@ fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) ->
         runtime.shutdown_background();
         Ok(())
     };
-    let thread = supervisor.thread("events", "the events' thread", body).context("thread of the events")?;
+    let thread =
+        supervisor.thread("events", "the events' thread", body).context("cannot start the thread of the events")?;
     Ok((recorder, EventThread { stop, thread: Some(("the events' thread", thread)) }))
 }
 
@@ -146,6 +148,6 @@ fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
         bail!("content of the proxy server's configuration file was updated")
     };
     let name = "the configuration watcher's thread";
-    supervisor.thread("config-watch", name, body).context("watch of the configuration file")?;
+    supervisor.thread("config-watch", name, body).context("cannot watch the configuration file")?;
     Ok(())
 }

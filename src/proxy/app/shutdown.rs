@@ -35,11 +35,12 @@ pub(super) fn on_signal(
     supervisor: &Supervisor,
     has_connections: impl Fn() -> bool + Send + 'static,
 ) -> Result<oneshot::Receiver<()>> {
-    let runtime = Builder::new_current_thread().enable_io().build().context("runtime of the signals")?;
+    let runtime =
+        Builder::new_current_thread().enable_io().build().context("cannot start the runtime of the signals")?;
     let signals = || -> io::Result<_> { Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)) };
     let (mut terminate, mut interrupt) = {
         let _inside = runtime.enter();
-        signals().context("signals")?
+        signals().context("cannot receive signals")?
     };
     let (sender, received) = oneshot::channel();
     let wait = move || {
@@ -61,7 +62,7 @@ pub(super) fn on_signal(
         drop(logging::FlushOnDrop);
         process::exit(1);
     };
-    supervisor.thread("signals", "the signals' thread", wait).context("thread of the signals")?;
+    supervisor.thread("signals", "the signals' thread", wait).context("cannot start the thread of the signals")?;
     Ok(received)
 }
 

@@ -62,7 +62,7 @@ impl SyncLoop {
         let Self { config, lock, clean_up, metrics, reporter, changes, recorder, first_sync, localhost, own_writes } =
             self;
         let fast_path = first_sync.is_some().then(ruleset::flowtable::table);
-        let kernel = Netfilter::open().context("netfilter netlink socket")?;
+        let kernel = Netfilter::open().context("cannot open the netfilter netlink socket")?;
         let kernel = kernel.with_fast_path(fast_path).watching_addresses().with_lock(lock).with_own_writes(own_writes);
         let families = families::supported();
         let schedule = schedule(&config);
@@ -141,7 +141,7 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
     let (metrics, limit, maps) = (metrics.clone(), config.metrics_services_limit, config.endpoint_maps);
     let body = move || {
         let reader = counters::Reader::open(limit, maps);
-        let mut reader = reader.context("netfilter netlink socket of the counters")?;
+        let mut reader = reader.context("cannot open the netfilter netlink socket of the counters")?;
         let mut failed = Once::default();
         loop {
             let reading = reader.read();
@@ -155,7 +155,7 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
             thread::sleep(next);
         }
     };
-    supervisor.thread("counters", "the counters' thread", body).context("thread of the counters")?;
+    supervisor.thread("counters", "the counters' thread", body).context("cannot start the thread of the counters")?;
     Ok(())
 }
 
@@ -187,6 +187,8 @@ pub(super) fn spawn_fast_path(
         }
         Ok(())
     };
-    supervisor.thread("fast-path", "the fast path's thread", body).context("thread of the fast path")?;
+    supervisor
+        .thread("fast-path", "the fast path's thread", body)
+        .context("cannot start the thread of the fast path")?;
     Ok(Some(sender))
 }

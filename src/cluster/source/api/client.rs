@@ -107,7 +107,8 @@ impl Remarks {
 /// # Errors
 /// What cannot be read, or used; see [`client`].
 pub fn check(options: &ClientOptions) -> Result<()> {
-    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
+    let runtime =
+        Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
     runtime.block_on(Server::without_plugin(options)).map(drop)
 }
 
@@ -204,7 +205,7 @@ fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> R
         // Such a proxy gets the requests themselves.
         config.headers.push(("proxy-authorization".parse()?, authorization.parse()?));
     }
-    let connector = Connector::new(&config, route).with_context(|| format!("client of {url}"))?;
+    let connector = Connector::new(&config, route).with_context(|| format!("cannot make a client of {url}"))?;
     let explained = |error: kube::Error| anyhow!("client of {url}: {}", chain(&error));
     let pool: Pool<Connector, Body> = Pool::builder(TokioExecutor::new()).build(connector);
     let layers = ClientBuilder::new(pool.map_err(BoxError::from), &*config.default_namespace);
@@ -223,7 +224,7 @@ fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> R
 /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
 pub async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
     let Server { client, url, .. } = Server::new(options).await?;
-    Ok((client.context("no client")?, url))
+    Ok((client.context("the credential plugin has not run yet")?, url))
 }
 
 /// A URL without user, password and query, for messages.
@@ -248,7 +249,8 @@ pub(super) async fn configuration(options: &ClientOptions) -> Result<Configurati
     });
     let (config, proxy, skipped) = match (&options.kubeconfig, url.transpose()?) {
         (Some(file), url) => {
-            let mut read = from_file(file).await.with_context(|| format!("kubeconfig {}", file.display()))?;
+            let mut read =
+                from_file(file).await.with_context(|| format!("cannot use kubeconfig {}", file.display()))?;
             read.0.cluster_url = url.unwrap_or(read.0.cluster_url);
             read
         }
@@ -284,7 +286,9 @@ async fn from_file(file: &Path) -> Result<Read> {
         (Some(data), _) => {
             Some(BASE64.decode(data.as_bytes()).ok().context("certificate-authority-data is not base64")?)
         }
-        (None, Some(file)) => Some(fs::read(file).with_context(|| format!("certificate-authority {file}"))?),
+        (None, Some(file)) => {
+            Some(fs::read(file).with_context(|| format!("cannot read certificate-authority {file}"))?)
+        }
         (None, None) => None,
     };
     if let Some(told) = config.auth_info.exec.as_mut().and_then(|exec| exec.cluster.as_mut()) {
@@ -350,7 +354,7 @@ fn once(error: KubeconfigError) -> anyhow::Error {
 fn trim_token(config: &mut Config) -> Result<()> {
     let auth = &mut config.auth_info;
     let Some(file) = auth.token_file.as_ref().filter(|_| auth.token.is_none()) else { return Ok(()) };
-    let text = fs::read_to_string(file).with_context(|| format!("token file {file}"))?;
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read token file {file}"))?;
     if text.trim() != text {
         auth.token = Some(text.trim().to_owned().into());
     }

@@ -219,7 +219,7 @@ impl Shared {
         server.remarks.log(&self.server.remarks);
         self.server = server;
         self.made += 1;
-        self.server.client.clone().context("no client")
+        self.server.client.clone().context("the credential plugin has not run yet")
     }
 }
 

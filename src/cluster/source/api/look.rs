@@ -90,7 +90,8 @@ pub enum Allowed {
 /// # Errors
 /// When the credentials cannot be read.
 pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
-    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API client")?;
+    let runtime =
+        Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
     let outcome = runtime.block_on(look_at(options, node_name));
     // Does not wait for the resolution of a name, which may take long.
     runtime.shutdown_background();

@@ -143,7 +143,8 @@ fn spawn_with(
     supervisor: &Supervisor,
     timing: Timing,
 ) -> Result<Handle> {
-    let runtime = Builder::new_current_thread().enable_all().build().context("runtime of the API source")?;
+    let runtime =
+        Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API source")?;
     let (stop, stopped) = oneshot::channel();
     let body = move || {
         let outcome = runtime.block_on(run(options, EventSender(events), observer, timing, stopped));
@@ -151,7 +152,7 @@ fn spawn_with(
         runtime.shutdown_background();
         outcome
     };
-    supervisor.thread("api", "the API source's thread", body).context("thread of the API source")?;
+    supervisor.thread("api", "the API source's thread", body).context("cannot start the thread of the API source")?;
     Ok(Handle { _stop: stop })
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn resolve(user: &mut AuthInfo) -> Result<Option<Timestamp>> {
     }
     let Some(exec) = user.exec.take() else { return Ok(None) };
     let name = exec.command.clone().unwrap_or_default();
-    let status = ask(exec, PATIENCE).await.with_context(|| format!("credential plugin {name}"))?;
+    let status = ask(exec, PATIENCE).await.with_context(|| format!("cannot get credentials from plugin {name}"))?;
     match status {
         Status { client_certificate_data: Some(certificate), client_key_data: Some(key), .. } => {
             (user.client_certificate, user.client_key) = (None, None);
@@ -209,7 +209,7 @@ mod tests {
             ("", &json!({ "interactiveMode": "Always" }), "it is interactive"),
         ] {
             let error = format!("{:#}", resolve(&mut user(script, more)).await.unwrap_err());
-            assert!(error.starts_with("credential plugin /") && error.contains(expected), "{error}");
+            assert!(error.starts_with("cannot get credentials from plugin /") && error.contains(expected), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
     }

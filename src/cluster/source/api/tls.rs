@@ -96,9 +96,9 @@ fn settings(config: &Config, trusted: Vec<CertificateDer<'static>>) -> Result<Cl
         if config.accept_invalid_certs { Arc::new(Unchecked) } else { Arc::new(Verifier::new(trusted, provider)?) };
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     match identity(&config.auth_info)? {
-        Some((chain, key)) => {
-            builder.with_client_auth_cert(chain, key).context("client certificate and key of the kubeconfig")
-        }
+        Some((chain, key)) => builder
+            .with_client_auth_cert(chain, key)
+            .context("cannot use the client certificate and key of the kubeconfig"),
         None => Ok(builder.with_no_client_auth()),
     }
 }
@@ -110,8 +110,8 @@ type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
     let key_data = auth.client_key_data.as_ref().map(ExposeSecret::expose_secret);
     let certificate = read(auth.client_certificate_data.as_deref(), auth.client_certificate.as_deref());
-    let certificate = certificate.context("client certificate")?;
-    let key = read(key_data, auth.client_key.as_deref()).context("client key")?;
+    let certificate = certificate.context("cannot read the client certificate")?;
+    let key = read(key_data, auth.client_key.as_deref()).context("cannot read the client key")?;
     let (certificate, key) = match (certificate, key) {
         (Some(certificate), Some(key)) => (certificate, key),
         (None, None) => return Ok(None),
@@ -153,7 +153,7 @@ fn weak_bits(certificate: &[u8]) -> Option<usize> {
 fn read(data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>> {
     match (data, file) {
         (Some(data), _) => Ok(Some(BASE64.decode(data.as_bytes()).ok().context("its data is not base64")?)),
-        (None, Some(file)) => Ok(Some(fs::read(file).with_context(|| format!("file {file}"))?)),
+        (None, Some(file)) => Ok(Some(fs::read(file).with_context(|| format!("cannot read file {file}"))?)),
         (None, None) => Ok(None),
     }
 }

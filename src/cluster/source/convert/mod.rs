@@ -23,6 +23,7 @@ use serde::Deserialize;
 
 use super::Problem;
 use super::objects::{EndpointSlice, Message, Metadata, Node, Service, ServiceCidr, Text};
+use component::addresses::{parse_cidr, parse_ip};
 use intern::Interner;
 use rules::model::{Event, ObjectName, Protocol};
 
@@ -156,7 +157,7 @@ impl<'a> Fields<'a> {
 
     /// An address; leading zeros are allowed (A10).
     fn ip(&mut self, field: impl Display, value: &str) -> Option<IpAddr> {
-        let ip = text::parse_ip(value);
+        let ip = parse_ip(value);
         if ip.is_none() {
             self.problem(field, format!("{value:?} is not an IP address; ignored"));
         }
@@ -167,7 +168,7 @@ impl<'a> Fields<'a> {
     fn cidrs(&mut self, field: &str, values: &[Text<'_>]) -> Vec<ipnet::IpNet> {
         let mut cidrs = Vec::new();
         for (index, value) in values.iter().enumerate() {
-            match text::parse_cidr(value.trim()) {
+            match parse_cidr(value.trim()) {
                 Some(cidr) => cidrs.push(cidr),
                 None if value.trim().is_empty() => {}
                 None => {

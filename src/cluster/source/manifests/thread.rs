@@ -52,7 +52,7 @@ pub(crate) type OnRejected = Box<dyn Fn(&'static str) + Send>;
 /// # Errors
 /// Why it cannot.
 pub fn check(dir: &Path) -> anyhow::Result<()> {
-    fs::read_dir(dir).map(drop).with_context(|| format!("manifest directory {}", dir.display()))
+    fs::read_dir(dir).map(drop).with_context(|| format!("cannot read manifest directory {}", dir.display()))
 }
 
 /// Starts to read a directory: all its objects are sent, then [`Event::InitialListDone`], then changes. The supervisor receives a panic
@@ -89,7 +89,7 @@ pub(super) fn spawn_with(
     detection: Detection,
 ) -> anyhow::Result<Handle> {
     check(&dir)?;
-    let (stopped, stop) = pipe().context("pipe of the manifest source")?;
+    let (stopped, stop) = pipe().context("cannot make the pipe of the manifest source")?;
     let worker = Worker {
         directory: Directory::new(&dir, options),
         dir,
@@ -102,7 +102,9 @@ pub(super) fn spawn_with(
         Err(End::Stopped) => Ok(()),
         Err(End::Failed(error)) => Err(error),
     };
-    supervisor.thread("manifests", "the manifest source's thread", body).context("thread of the manifest source")?;
+    supervisor
+        .thread("manifests", "the manifest source's thread", body)
+        .context("cannot start the thread of the manifest source")?;
     Ok(Handle { _stop: stop })
 }
 

@@ -5,29 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use super::Diagnostics;
+use crate::addresses::{parse_cidr, parse_ip};
 use crate::config::NodePortAddresses;
 
-/// An IP as Kubernetes reads it: leading zeros in an IPv4 address are ignored, because old configurations have them.
-pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
-    if text.contains(':') {
-        return text.parse().ok();
-    }
-    let octet = |part: &str| part[part.len() - part.trim_start_matches('0').len()..].to_owned();
-    let octets = text
-        .split('.')
-        .map(|part| if octet(part).is_empty() && !part.is_empty() { "0".to_owned() } else { octet(part) });
-    octets.collect::<Vec<_>>().join(".").parse().ok()
-}
-
-/// A CIDR as Kubernetes reads it; host bits are cleared.
-pub(super) fn parse_cidr(text: &str) -> Result<IpNet, String> {
-    let parse = || {
-        let (ip, length) = text.split_once('/')?;
-        let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
-        let length = length.parse().ok().filter(|_| is_number)?;
-        IpNet::new(parse_ip(ip)?, length).ok()
-    };
-    parse().map(|cidr| cidr.trunc()).ok_or_else(|| format!("must be a CIDR such as 10.244.0.0/16, not {text:?}"))
+/// A CIDR; host bits are cleared.
+pub(super) fn cidr(text: &str) -> Result<IpNet, String> {
+    parse_cidr(text).ok_or_else(|| format!("must be a CIDR such as 10.244.0.0/16, not {text:?}"))
 }
 
 pub(super) fn ip(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<IpAddr> {
@@ -74,12 +57,12 @@ enum Entry {
 
 /// Reads an entry. A keyword stands for its ranges of both families; those of a family that the node does not have match nothing.
 fn entry(text: &str) -> Result<Entry, String> {
-    let ranges = |texts: [&str; 2]| texts.into_iter().map(parse_cidr).collect::<Result<_, _>>().map(Entry::Ranges);
+    let ranges = |texts: [&str; 2]| texts.into_iter().map(cidr).collect::<Result<_, _>>().map(Entry::Ranges);
     match text {
         "primary" => Ok(Entry::Primary),
         "localhost" => ranges(["127.0.0.0/8", "::1/128"]),
         "all" => ranges(["0.0.0.0/0", "::/0"]),
-        _ => parse_cidr(text).map(|range| Entry::Ranges(vec![range])).map_err(|_| {
+        _ => cidr(text).map(|range| Entry::Ranges(vec![range])).map_err(|_| {
             format!("must be \"primary\", \"localhost\", \"all\" or a CIDR such as 192.0.2.0/24, not {text:?}")
         }),
     }
@@ -101,10 +84,10 @@ mod tests {
 
     #[test]
     fn host_bits_are_cleared() {
-        assert_eq!(parse_cidr("10.244.1.5/16"), Ok("10.244.0.0/16".parse().unwrap()));
-        assert_eq!(parse_cidr("fd00::5/64"), Ok("fd00::/64".parse().unwrap()));
+        assert_eq!(cidr("10.244.1.5/16"), Ok("10.244.0.0/16".parse().unwrap()));
+        assert_eq!(cidr("fd00::5/64"), Ok("fd00::/64".parse().unwrap()));
         for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0.0/+8", "10.0.0.0/", " fd00::/8", "fd00::/129"] {
-            assert!(parse_cidr(text).is_err(), "{text:?}");
+            assert!(cidr(text).is_err(), "{text:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::Diagnostics;
-use super::addresses::parse_cidr;
+use super::addresses::cidr;
 use crate::config::DetectLocal;
 use crate::config::file::{Flowtable, KubeProxyConfiguration};
 
@@ -39,7 +39,7 @@ fn cluster_cidr(list: &str, diagnostics: &mut Diagnostics) -> Option<DetectLocal
     }
     // Not trimmed: upstream refuses blanks around a CIDR too.
     let texts: Vec<_> = list.split(',').collect();
-    let cidrs: Vec<_> = texts.iter().map(|text| diagnostics.take(FIELD, parse_cidr(text))).collect();
+    let cidrs: Vec<_> = texts.iter().map(|text| diagnostics.take(FIELD, cidr(text))).collect();
     for cidr in cidrs.into_iter().collect::<Option<Vec<_>>>()? {
         let twice = match cidr {
             IpNet::V4(cidr) => v4.replace(cidr).is_some(),

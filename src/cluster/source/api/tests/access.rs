@@ -67,7 +67,7 @@ fn without_any_way_to_a_server_the_error_says_what_to_do() {
 fn a_kubeconfig_that_cannot_be_read_is_named() {
     let options = ClientOptions { kubeconfig: Some("/nowhere/kubeconfig".into()), ..ClientOptions::default() };
     let error = runtime().block_on(ask(options)).unwrap_err();
-    assert_eq!(error, "kubeconfig /nowhere/kubeconfig: No such file or directory (os error 2)");
+    assert_eq!(error, "cannot use kubeconfig /nowhere/kubeconfig: No such file or directory (os error 2)");
     let dir = TempDir::new().unwrap();
     let user = json!({"client-certificate": "gone.crt", "client-key": "gone.key"});
     let error = runtime().block_on(ask(kubeconfig(dir.path(), &json!({"server": "https://x"}), &user))).unwrap_err();

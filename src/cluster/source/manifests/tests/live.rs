@@ -264,7 +264,7 @@ fn a_missing_directory_is_an_error_at_the_start() {
     let (sink, _events) = sync_channel(1);
     let (dir, options, (supervisor, _)) = (dir.path().join("missing"), ConvertOptions::default(), supervise::new());
     let error = spawn(dir, options, sink, Box::new(|_| {}), &supervisor).unwrap_err();
-    assert!(error.to_string().starts_with("manifest directory "), "{error}");
+    assert!(error.to_string().starts_with("cannot read manifest directory "), "{error}");
 }
 
 #[test]
