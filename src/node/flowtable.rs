@@ -12,14 +12,13 @@ use nft::{Command, CommitError, Flowtable, ObjectKind, ReadError, TableContent, 
 use tracing::{info, warn};
 
 use crate::kernel::FlowtableKernel;
+use crate::kernel::errno::ENOENT;
 use component::config::file::Flowtable as Wanted;
 use component::logging::once::Once;
 use rules::ruleset::flowtable;
 
 /// The time between two reconciliations, as for the addresses of node ports.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-
-const ENOENT: i32 = 2;
 
 /// Reconciles the table.
 pub struct Reconciler<K> {

@@ -6,6 +6,7 @@
 mod address_watch;
 pub mod connections;
 mod ctnetlink;
+pub(crate) mod errno;
 pub mod families;
 mod flowtables;
 mod foreign_writes;

@@ -15,6 +15,7 @@ use nft::{
     Table, TableName, Types, ValueType,
 };
 
+use crate::kernel::errno::{ENOENT, EPERM};
 use rules::model::Family;
 
 /// The kernel does not accept our rules. Fatal.
@@ -126,8 +127,6 @@ fn commands_of(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
 
 /// Finds a refusal other than that of the impossible command, which is the last of `trials`.
 fn check_refusals(refusals: &[Refusal], trials: &[Trial]) -> Result<(), ProbeError> {
-    const EPERM: i32 = 1;
-    const ENOENT: i32 = 2;
     let last = trials.len() - 1;
     match refusals.iter().find(|refusal| refusal.command != Some(last) || refusal.errno != ENOENT) {
         None => Ok(()),

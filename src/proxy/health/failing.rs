@@ -17,7 +17,7 @@ use super::{CheckName, ListenFailure, Observer};
 const TOLD_EVERY: Duration = Duration::from_secs(300);
 
 /// Too many open files (`EMFILE`), the same on every architecture.
-const EMFILE: i32 = 24;
+const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
 
 /// A listener that is wanted: a Service in one family, and an address with the port.
 type Place = (CheckName, SocketAddr);
@@ -102,8 +102,8 @@ mod tests {
     use crate::health::testing::Notes;
     use rules::model::{Family, ObjectName};
 
-    const EADDRINUSE: i32 = 98;
-    const EADDRNOTAVAIL: i32 = 99;
+    const EADDRINUSE: i32 = rustix::io::Errno::ADDRINUSE.raw_os_error();
+    const EADDRNOTAVAIL: i32 = rustix::io::Errno::ADDRNOTAVAIL.raw_os_error();
 
     fn check(name: &str) -> CheckName {
         CheckName { service: ObjectName::new("ns", name), family: Family::V4 }

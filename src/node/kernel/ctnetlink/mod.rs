@@ -14,6 +14,7 @@ use nft::socket::{Bus, Socket};
 use nft::wire::{Attr, Attrs, Writer};
 
 use super::rtnetlink::ip;
+use crate::kernel::errno::{EBUSY, ENOENT};
 use rules::conntrack::Flow;
 use rules::model::Family;
 
@@ -73,9 +74,6 @@ const DELETIONS: usize = 64;
 /// How often the deletion of flows in a flowtable is tried again, and the time before each try.
 const RELEASE_TRIES: usize = 50;
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
-
-const ENOENT: i32 = 2;
-const EBUSY: i32 = 16;
 
 /// Where the UDP flows are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

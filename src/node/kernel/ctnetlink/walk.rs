@@ -14,7 +14,9 @@ use nft::socket::{Bus, Socket};
 use nft::wire::{Attr, Attrs};
 
 use super::super::connections::{Connection, Counters, Ends, Phase};
-use super::{ENOENT, ends, finished, message, message_about, number};
+use crate::kernel::errno::ENOENT;
+
+use super::{ends, finished, message, message_about, number};
 use rules::model::Family;
 
 /// `IPS_SEEN_REPLY` and `IPS_DST_NAT` (`linux/netfilter/nf_conntrack_common.h`).

@@ -12,6 +12,7 @@ use nft::socket::{Bus, Socket};
 use nft::wire::Writer;
 
 use super::{Report, counted};
+use crate::kernel::errno::ENOENT;
 
 mod number {
     /// `NFNL_SUBSYS_IPSET`: the upper byte of the type of each message.
@@ -26,7 +27,6 @@ mod number {
     pub(super) const REQUEST_ACK: u16 = 5;
     /// The set is in use (`IPSET_ERR_BUSY`).
     pub(super) const BUSY: i32 = 4100;
-    pub(super) const ENOENT: i32 = 2;
 }
 
 /// The sets of upstream's `pkg/proxy/ipvs/ipset.go`, without the prefix of their family.
@@ -77,7 +77,7 @@ pub(super) fn left() -> io::Result<Vec<String>> {
     for name in names() {
         match ask(&mut socket, number::HEADER, &name)? {
             0 => found.push(name),
-            number::ENOENT => {}
+            ENOENT => {}
             errno => return Err(io::Error::from_raw_os_error(errno)),
         }
     }
@@ -95,7 +95,7 @@ pub(super) fn destroy(report: &mut Report) -> io::Result<()> {
         let mut socket = Socket::open(Bus::Netfilter)?;
         match when_released(|| ask(&mut socket, number::DESTROY, name))? {
             0 => removed += 1,
-            number::ENOENT => {}
+            ENOENT => {}
             number::BUSY => report
                 .warnings
                 .push(format!("ipset {name} of mode ipvs stays: rules of other programs use it; delete them first")),

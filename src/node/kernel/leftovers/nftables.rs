@@ -7,9 +7,7 @@ use std::sync::Arc;
 use nft::{Command, CommitError, Connection, ReadError, TableName};
 
 use super::{Report, TRIES, counted, plan};
-
-const EBUSY: i32 = 16;
-const ENOENT: i32 = 2;
+use crate::kernel::errno::{EBUSY, ENOENT};
 
 /// Why something could not be removed.
 #[derive(Debug, thiserror::Error)]

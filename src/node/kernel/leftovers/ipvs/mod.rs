@@ -15,6 +15,7 @@ use nft::socket::{Bus, Socket};
 use nft::wire::{Attrs, Writer};
 
 use super::{Report, counted};
+use crate::kernel::errno::ENODEV;
 use crate::kernel::rtnetlink;
 use servers::{Server, Servers};
 
@@ -38,7 +39,6 @@ mod number {
     /// Bytes of `nlmsghdr` and `ifinfomsg` together, and the offset of `ifi_index`.
     pub(super) const HEADERS: usize = 16 + 16;
     pub(super) const INDEX: usize = 16 + 4;
-    pub(super) const ENODEV: i32 = 19;
 }
 
 /// Removes what mode ipvs left. Opened before privileges are given up, because a running proxy may open no such socket.
@@ -158,7 +158,7 @@ impl Interface {
         name.str(number::IFLA_IFNAME, INTERFACE);
         let mut found = None;
         match ask(number::RTM_GETLINK, 0, name.bytes(), |message| found = Self::of(message).or(found)) {
-            Err(error) if error.raw_os_error() == Some(number::ENODEV) => Ok(None),
+            Err(error) if error.raw_os_error() == Some(ENODEV) => Ok(None),
             outcome => outcome.map(|()| found),
         }
     }

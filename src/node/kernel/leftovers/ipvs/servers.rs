@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::kernel::errno::{ENOENT, ESRCH};
 use nft::decode::{self, Messages};
 use nft::socket::{Bus, Socket};
 use nft::wire::{Attr, Attrs, Writer};
@@ -30,8 +31,6 @@ mod number {
 
     pub(super) const AF_INET: u16 = 2;
     pub(super) const AF_INET6: u16 = 10;
-    pub(super) const ENOENT: i32 = 2;
-    pub(super) const ESRCH: i32 = 3;
 }
 
 /// A virtual server that is known by address and port. Those that a firewall mark leads to are never kube-proxy's, and are left out.
@@ -77,7 +76,7 @@ impl Servers {
             let id = attrs.find(number::FAMILY_ID).and_then(|attr| attr.payload.first_chunk());
             family = id.map(|id| u16::from_ne_bytes(*id));
         })?;
-        let family = family.ok_or_else(|| io::Error::from_raw_os_error(number::ENOENT))?;
+        let family = family.ok_or_else(|| io::Error::from_raw_os_error(ENOENT))?;
         Ok(Self { socket, family })
     }
 
@@ -115,7 +114,7 @@ impl Servers {
         attrs.close(service);
         self.socket.send(&message(self.family, number::REQUEST_ACK, number::DELETE_SERVICE, attrs.bytes()))?;
         match answers(&mut self.socket, |_| {}) {
-            Err(error) if [number::ENOENT, number::ESRCH].map(Some).contains(&error.raw_os_error()) => Ok(()),
+            Err(error) if [ENOENT, ESRCH].map(Some).contains(&error.raw_os_error()) => Ok(()),
             outcome => outcome,
         }
     }

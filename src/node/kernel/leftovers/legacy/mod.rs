@@ -9,6 +9,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::kernel::errno::EAGAIN;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -22,8 +23,6 @@ use nft::{Family, TableOutline};
 use super::plan::{self, Plan};
 use super::{Report, TRIES, counted, still_used};
 use table::{Malformed, Table};
-
-const EAGAIN: i32 = 11;
 
 /// Why a table could not be cleaned.
 #[derive(Debug, thiserror::Error)]
