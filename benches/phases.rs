@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use nft::{Batch, Command, Connection};
 use rules::diff::{Collect, Records};
+use rules::endpoints::select;
 use rules::model::{Event, ObjectName, State};
 use rules::ruleset::{Balancing, Layout, NodeFacts, NodePorts, Settings};
-use rules::select::select;
 
 use crate::cluster::Shape;
 use crate::table::Table;

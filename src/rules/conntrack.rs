@@ -15,10 +15,10 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::endpoints::{allowed_sources, is_load_balancer};
 use crate::model::{
     Destination, EndpointSlice, Family, Frontend, ObjectName, PortSlice, PortSlices, Protocol, Ranges, Service, State,
 };
-use crate::select::{allowed_sources, is_load_balancer};
 
 /// A UDP flow that the kernel tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,9 +163,9 @@ fn serving_udp(slice: &EndpointSlice) -> impl Iterator<Item = SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoints::Gathered;
     use crate::model::Event;
     use crate::model::testing::{self, name, port, slice, slice_port};
-    use crate::select::Gathered;
 
     fn flow(to: &str, answered_by: &str) -> Flow {
         Flow {

@@ -1,7 +1,7 @@
 //! What stands in the tables of a node for a state of the cluster, and what to change when that state changes.
 //!
 //! ```text
-//! events ──► model ──► select ──────► ruleset ──────► table ──► diff ──► commands for the kernel
+//! events ──► model ──► endpoints ───► ruleset ──────► table ──► diff ──► commands for the kernel
 //!            State     endpoints of   one folder a    records, old and new
 //!                      each frontend     layout
 //! ```
@@ -35,7 +35,7 @@
 //! // The table is empty, so everything is a change.
 //! let layout = Layout::Maps;
 //! let mut records = Records::new(layout.static_rules(&settings));
-//! let selection = rules::select::select(&state, &name).expect("the Service exists");
+//! let selection = rules::endpoints::select(&state, &name).expect("the Service exists");
 //! records.put(name, layout.service(&settings, &selection));
 //! let commands = records.comparison(None, Collect::Nothing);
 //!
@@ -61,7 +61,7 @@
 
 pub mod conntrack;
 pub mod diff;
+pub mod endpoints;
 pub mod model;
 pub mod ruleset;
-pub mod select;
 pub mod table;

@@ -31,11 +31,11 @@ const GUARDED: &[&str] =
 
 const WALLS: &[Wall] = &[
     Wall { module: "rules/model", modules: &[], words: &[] },
-    Wall { module: "rules/select", modules: &["model"], words: &[] },
-    Wall { module: "rules/ruleset", modules: &["select", "model", "table"], words: &[] },
+    Wall { module: "rules/endpoints", modules: &["model"], words: &[] },
+    Wall { module: "rules/ruleset", modules: &["endpoints", "model", "table"], words: &[] },
     Wall { module: "rules/table", modules: &[], words: &[] },
     Wall { module: "rules/diff", modules: &["table"], words: &[] },
-    Wall { module: "rules/conntrack", modules: &["model", "select"], words: &[] },
+    Wall { module: "rules/conntrack", modules: &["model", "endpoints"], words: &[] },
     Wall { module: "component/addresses", modules: &[], words: &[] },
     Wall { module: "component/config", modules: &["addresses"], words: &["std::fs", "std::thread"] },
     Wall { module: "component/http", modules: &[], words: &["Instant::now"] },

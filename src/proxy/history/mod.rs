@@ -22,4 +22,4 @@ pub use log::log;
 pub use ring::{History, MAX_BYTES, MAX_ENTRIES, Snapshot};
 
 #[cfg(test)]
-mod properties;
+mod tests;

@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use rules::endpoints::{Action, PortSelection, ServiceSelection};
 use rules::model::{Destination, Family, ObjectName, Protocol};
-use rules::select::{Action, PortSelection, ServiceSelection};
 
 pub(crate) use proxy::{OpenConnections, Proxy};
 

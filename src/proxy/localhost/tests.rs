@@ -88,7 +88,7 @@ fn tcp_node_ports_with_endpoints_are_served() {
     let name = web.name.clone();
     state.apply(Event::ServiceApplied(web.clone()));
     let served = |state: &State| {
-        let selection = rules::select::select(state, &name).expect("it is there");
+        let selection = rules::endpoints::select(state, &name).expect("it is there");
         node_ports(&selection, Family::V4).into_iter().map(|port| (port.port, port.endpoints)).collect::<Vec<_>>()
     };
     assert_eq!(served(&state), [], "no endpoint");

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use rules::endpoints::Gathered;
+use rules::endpoints::size::sizes;
 use rules::model::ObjectName;
 use rules::ruleset::{Balancing, Layout};
-use rules::select::Gathered;
-use rules::select::size::sizes;
 
 /// A Service that is over the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -232,9 +232,9 @@ mod tests {
     use super::*;
     use node::kernel::ForeignWrites;
     use rules::conntrack::Flow;
+    use rules::endpoints::Gathered;
     use rules::model::Event;
     use rules::model::testing::{self, name, port, slice, slice_port};
-    use rules::select::Gathered;
 
     /// A kernel that tracks one flow in each family, which leads to no endpoint, and records the calls.
     #[derive(Default)]

@@ -2,8 +2,8 @@
 
 use foldhash::HashMap;
 
+use rules::endpoints::{Action, PortSelection, ServiceSelection};
 use rules::model::{Family, FrontendKind, ObjectName};
-use rules::select::{Action, PortSelection, ServiceSelection};
 
 /// Service ports without a usable endpoint, by policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,9 +70,9 @@ fn lacks_external(port: &PortSelection) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rules::endpoints::select;
     use rules::model::testing::{name, port, service, slice, slice_port, state};
     use rules::model::{Event, Service, TrafficPolicy};
-    use rules::select::select;
 
     const WEB: &str = "ns/web";
 

@@ -12,8 +12,8 @@ use super::health::HealthChecks;
 use super::no_local_endpoints::{Counts, NoLocalEndpoints};
 use super::tables::Tables;
 use crate::localhost::{Feed, NodePort};
+use rules::endpoints::health::HealthCheck;
 use rules::model::{Change, Family, ObjectName};
-use rules::select::health::HealthCheck;
 
 /// What follows from a Service's endpoints beside its rules; empty for one that is gone or left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,9 +115,9 @@ impl Observers {
 mod tests {
     use super::*;
     use crate::localhost;
+    use rules::endpoints::Gathered;
     use rules::model::testing::{name, port, service, slice, slice_port, state};
     use rules::model::{Event, TrafficPolicy};
-    use rules::select::Gathered;
 
     const FAMILIES: [Family; 1] = [Family::V4];
 

@@ -11,8 +11,8 @@ use super::budget;
 use super::no_local_endpoints;
 use super::observers::Effects;
 use super::tables::{ServiceRecords, Tables};
+use rules::endpoints::Gathered;
 use rules::model::{ObjectName, State};
-use rules::select::Gathered;
 
 /// From so many Services on a second thread saves more than it costs to start it, which is some 50 us; a Service takes 2 us or more.
 const MANY: usize = 256;

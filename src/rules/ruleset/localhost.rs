@@ -10,8 +10,8 @@ use nft::{Data, DataType, Element, Field, Operand, Rule, Set, Statement, Types};
 use super::Settings;
 use super::names;
 use super::shared::{commented, is_protocol, jump, regular, to_loopback};
+use crate::endpoints::PortSelection;
 use crate::model::{Destination, Protocol};
-use crate::select::PortSelection;
 use crate::table::{ChainContent, ServiceObjects};
 
 /// How node ports on loopback addresses are treated.

@@ -9,7 +9,7 @@
 pub mod balancing;
 pub mod chains;
 pub mod counters;
-mod endpoints;
+mod endpoint_sets;
 pub mod flowtable;
 pub mod kinds;
 pub mod localhost;
@@ -25,9 +25,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::endpoints::ServiceSelection;
+use crate::endpoints::size::PortSize;
 use crate::model::Family;
-use crate::select::ServiceSelection;
-use crate::select::size::PortSize;
 use crate::table::{ServiceObjects, StaticRules};
 
 pub use balancing::Balancing;

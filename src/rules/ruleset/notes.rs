@@ -12,8 +12,8 @@ use nft::{Data, DataType, Element, Set, Types, Value, ValueType};
 
 use super::names::set::HEALTH_CHECKS;
 use super::shared::{Fields, comment, commented};
+use crate::endpoints::{Action, FrontendSelection, PortSelection};
 use crate::model::{Destination, Family, FrontendKind, ObjectName, TrafficPolicy};
-use crate::select::{Action, FrontendSelection, PortSelection};
 
 /// Behind the name in the comment of a frontend: its address is one of `spec.externalIPs`. Rules treat it as a load balancer's.
 pub const EXTERNAL_IP: &str = "(external IP)";
@@ -72,9 +72,9 @@ pub fn health_check(element: &Element) -> Option<(ObjectName, u16, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoints::select;
     use crate::model::testing::{self, port, service, slice, slice_port};
     use crate::model::{Event, Service};
-    use crate::select::select;
 
     /// The elements for a Service with these ports and one local endpoint, in a cluster with these other Services.
     fn elements(name: &str, ports: &[&str], others: Vec<Service>) -> Vec<Element> {

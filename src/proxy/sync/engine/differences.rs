@@ -13,8 +13,8 @@ use super::NoKernel;
 use crate::sync::tables::{Owner, Tables};
 use node::kernel::Kernel;
 use rules::diff::differences::{Difference, DifferenceKind};
+use rules::endpoints::select;
 use rules::model::{ObjectName, State};
-use rules::select::select;
 use rules::table::ServiceObjects;
 
 /// Something in a table that is not as it should be.

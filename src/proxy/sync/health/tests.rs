@@ -1,9 +1,9 @@
 use super::*;
 use crate::sync::observers::Effects;
 use component::config::{self, Invocation};
+use rules::endpoints::select;
 use rules::model::testing::{name, node, port, service, slice, slice_port, state};
 use rules::model::{Event, State};
-use rules::select::select;
 
 fn config(node_port_addresses: &str) -> Config {
     let arg = format!("--nodeport-addresses={node_port_addresses}");

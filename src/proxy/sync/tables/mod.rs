@@ -22,9 +22,9 @@ use crate::sync::other_proxy::OtherProxy;
 use component::config::Config;
 use rules::diff::differences::{Difference, DifferenceKind};
 use rules::diff::{self, Changed, Collect, Entry, Objects, Record, Records};
+use rules::endpoints::{PortSelection, ServiceSelection};
 use rules::model::{Family, Node, ObjectName};
 use rules::ruleset::{Balancing, Layout, Localhost, NodeFacts};
-use rules::select::{PortSelection, ServiceSelection};
 use rules::table::ServiceObjects;
 
 #[cfg(test)]

@@ -37,10 +37,10 @@ mod static_rules;
 
 use nft::Element;
 
+use crate::endpoints::ServiceSelection;
 use crate::model::Family;
 use crate::ruleset::names::set;
 use crate::ruleset::{Settings, localhost};
-use crate::select::ServiceSelection;
 use crate::table::ServiceObjects;
 
 pub(super) use port::weight;

@@ -10,15 +10,15 @@ use nft::{Data, Element, Field, Operand, Rule, Set, SetFlags, Statement, Types, 
 
 use super::hash;
 use super::static_rules::{FROM_HOST, from_local_pod, masqueraded_in_cluster, rule};
+use crate::endpoints::size::PortSize;
+use crate::endpoints::{Action, FrontendSelection, PortSelection};
 use crate::model::{Destination, FrontendKind};
 use crate::ruleset::balancing::{self, Balancing};
-use crate::ruleset::endpoints::{self, Affinity, Balancer, Pick, key};
+use crate::ruleset::endpoint_sets::{self, Affinity, Balancer, Pick, key};
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::{FrontendType, List, chain, set};
 use crate::ruleset::shared::{Fields, comment, commented, goto, is_protocol, jump, regular};
 use crate::ruleset::{Settings, notes};
-use crate::select::size::PortSize;
-use crate::select::{Action, FrontendSelection, PortSelection};
 use crate::table::{DynamicSet, ServiceObjects, VerdictMap};
 
 /// The weight of the objects of a service port, in elements. Measured: 10,000 chains take at least as long as some 100,000 elements.
@@ -34,7 +34,7 @@ pub(in crate::ruleset) fn weight(balancing: Balancing, size: &PortSize, endpoint
         true => CHAIN + if size.affinity { SET } else { 0 },
         false => 0,
     };
-    endpoints::weight(balancing, size)
+    endpoint_sets::weight(balancing, size)
         .saturating_add(of_port)
         .saturating_add(size.endpoints.saturating_mul(of_endpoint))
 }
@@ -54,9 +54,9 @@ enum Target {
 pub(super) fn write(settings: &Settings, port: &PortSelection, endpoint_chains: bool, objects: &mut ServiceObjects) {
     let hash = hash::of_port(&port.label, port.protocol);
     let fields = Fields::of(settings.family);
-    endpoints::of_port(port, objects);
+    endpoint_sets::of_port(port, objects);
     let has_table = List::BOTH.iter().any(|list| {
-        matches!(endpoints::balancer(settings, port, FrontendType::Address, *list).pick, Pick::Table { .. })
+        matches!(endpoint_sets::balancer(settings, port, FrontendType::Address, *list).pick, Pick::Table { .. })
     });
     let endpoint_chains = endpoint_chains && !has_table;
     let affinity = if endpoint_chains { None } else { Affinity::of(port) };
@@ -110,7 +110,7 @@ impl Writer<'_> {
         for list in List::BOTH.into_iter().filter(|list| list.is_used_by(&selection.action)) {
             if !list.of(self.port).is_empty() {
                 let balancer = self.balancer(FrontendType::of(&selection.frontend), list);
-                endpoints::fill(self.objects, self.port, &selection.frontend, balancer);
+                endpoint_sets::fill(self.objects, self.port, &selection.frontend, balancer);
             }
         }
         if let Some(affinity) = &self.affinity {
@@ -126,11 +126,11 @@ impl Writer<'_> {
             FrontendType::NodePort => set::NODEPORT_FALLBACK,
         };
         let first = lists.flat_map(|list| list.of(self.port)).next();
-        self.objects.extend(map, first.map(|first| endpoints::only(&selection.frontend, first)));
+        self.objects.extend(map, first.map(|first| endpoint_sets::only(&selection.frontend, first)));
     }
 
     fn balancer(&self, frontend_type: FrontendType, list: List) -> Balancer {
-        endpoints::balancer(self.settings, self.port, frontend_type, list)
+        endpoint_sets::balancer(self.settings, self.port, frontend_type, list)
     }
 
     /// Adds the verdict for packets of a frontend to the map of its kind of frontend.
@@ -305,7 +305,7 @@ impl Writer<'_> {
                     Pick::Random(_) | Pick::Table { .. } => (Field::NumgenRandom(count), false),
                 };
                 rules.push(self.rule([Statement::Vmap(vec![number], Arc::clone(map))]));
-                let types = Types::Of(vec![endpoints::SLOT_TYPE]);
+                let types = Types::Of(vec![endpoint_sets::SLOT_TYPE]);
                 let set = commented(Set::map(map, types, ValueType::Verdict), &self.comment);
                 let verdicts = names.iter().map(|name| Verdict::Goto(Arc::clone(name))).collect();
                 self.objects.verdict_maps.push(VerdictMap { set: Arc::new(set), verdicts, is_fixed });
@@ -332,7 +332,7 @@ impl Writer<'_> {
         if is_new && self.port.affinity_seconds.is_some() {
             let mut clients = Set::new(name, Types::Named(vec![self.fields.address]));
             clients.flags = SetFlags { dynamic: true, timeout: true, ..SetFlags::default() };
-            clients.size = Some(endpoints::MAX_CLIENTS);
+            clients.size = Some(endpoint_sets::MAX_CLIENTS);
             let set = Arc::new(commented(clients, &self.comment));
             self.objects.dynamic_sets.push(DynamicSet { set, allowed: None });
         }

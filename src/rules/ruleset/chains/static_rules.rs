@@ -8,7 +8,7 @@ use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Type
 
 use crate::model::Family;
 use crate::ruleset::counters::{self, Counters};
-use crate::ruleset::endpoints::{self, Balancer};
+use crate::ruleset::endpoint_sets::{self, Balancer};
 use crate::ruleset::kinds::SetKind;
 use crate::ruleset::names::{self, FrontendType, chain, set};
 use crate::ruleset::shared::{
@@ -25,8 +25,8 @@ pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
-        slotted: endpoints::all_maps(settings.endpoint_maps),
-        shared: endpoints::shared_sets(),
+        slotted: endpoint_sets::all_maps(settings.endpoint_maps),
+        shared: endpoint_sets::shared_sets(),
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
         kinds: &set::VERDICT_MAPS,
         on_demand: match settings.family {
@@ -57,13 +57,13 @@ fn sets(settings: &Settings) -> Vec<Set> {
         commented(map, "Front : endpoint, for a packet that meets a change")
     };
     sets.extend([first(set::FALLBACK, FrontendType::Address), first(set::NODEPORT_FALLBACK, FrontendType::NodePort)]);
-    sets.push(endpoints::hairpin_set(&fields));
+    sets.push(endpoint_sets::hairpin_set(&fields));
     sets.extend(
         FrontendType::BOTH
             .into_iter()
-            .flat_map(|frontend_type| endpoints::slot_maps(&fields, frontend_type, settings.endpoint_maps)),
+            .flat_map(|frontend_type| endpoint_sets::slot_maps(&fields, frontend_type, settings.endpoint_maps)),
     );
-    sets.extend(endpoints::affinity_sets(settings.family));
+    sets.extend(endpoint_sets::affinity_sets(settings.family));
     sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
     // Endpoints count in iptables mode, and here.
@@ -106,7 +106,7 @@ impl Rules<'_> {
             ),
             regular(chain::INPUT, "Refuses fronts without endpoints", self.input()),
         ]);
-        chains.extend(endpoints::affinity_chains(self.settings.family));
+        chains.extend(endpoint_sets::affinity_chains(self.settings.family));
         chains.extend(localhost::chain(self.settings));
         if self.settings.drop_invalid {
             let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];

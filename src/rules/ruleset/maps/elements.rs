@@ -5,13 +5,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::{Element, Rule, Statement, Value, Verdict};
 
+use crate::endpoints::{Action, PortSelection, ServiceSelection};
 use crate::model::{Family, Frontend};
-use crate::ruleset::endpoints::{self, Affinity, Balancer, key};
+use crate::ruleset::endpoint_sets::{self, Affinity, Balancer, key};
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::{self, FrontendType, List, chain, set};
 use crate::ruleset::shared::{jump, regular};
 use crate::ruleset::{Settings, localhost, notes};
-use crate::select::{Action, PortSelection, ServiceSelection};
 use crate::table::{ChainContent, ServiceObjects};
 
 /// The objects for a Service.
@@ -34,7 +34,7 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
             }
         }
         localhost::write(settings, port, &mut objects);
-        endpoints::of_port(port, &mut objects);
+        endpoint_sets::of_port(port, &mut objects);
     }
     objects
 }
@@ -104,8 +104,8 @@ impl Writer<'_> {
         if list.of(self.port).is_empty() {
             return Verdict::Drop;
         }
-        let balancer = endpoints::balancer(self.settings, self.port, FrontendType::of(frontend), list);
-        endpoints::fill(self.objects, self.port, frontend, balancer);
+        let balancer = endpoint_sets::balancer(self.settings, self.port, FrontendType::of(frontend), list);
+        endpoint_sets::fill(self.objects, self.port, frontend, balancer);
         let balancer = Balancer { masquerade, ..balancer };
         match &self.affinity {
             Some(affinity) => sticky(affinity, &self.port.label, balancer, self.objects),

@@ -18,6 +18,6 @@
 mod elements;
 mod static_rules;
 
-pub(super) use super::endpoints::weight;
+pub(super) use super::endpoint_sets::weight;
 pub(super) use elements::service;
 pub(super) use static_rules::static_rules;

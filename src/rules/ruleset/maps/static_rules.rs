@@ -10,7 +10,7 @@ use nft::{
 
 use crate::model::Family;
 use crate::ruleset::counters::{self, Counters};
-use crate::ruleset::endpoints::{self, Balancer};
+use crate::ruleset::endpoint_sets::{self, Balancer};
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::{self, FrontendType, chain, set};
 use crate::ruleset::shared::{
@@ -31,8 +31,8 @@ pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
         table: Table { name, comment: Some("rules for kube-proxy".into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
-        slotted: endpoints::all_maps(settings.endpoint_maps),
-        shared: endpoints::shared_sets(),
+        slotted: endpoint_sets::all_maps(settings.endpoint_maps),
+        shared: endpoint_sets::shared_sets(),
         chains: Rules { settings, fields: Fields::of(family) }.chains(),
         kinds: &[],
         on_demand: match family {
@@ -47,13 +47,13 @@ fn sets(settings: &Settings) -> Vec<Set> {
     let fields = Fields::of(family);
     let mut sets = Vec::from(common_sets(family));
     sets.push(notes::set(family));
-    sets.push(endpoints::hairpin_set(&fields));
+    sets.push(endpoint_sets::hairpin_set(&fields));
     sets.extend(source_sets(&fields));
     for frontend_type in FrontendType::BOTH {
         sets.extend(verdict_maps(&fields, frontend_type));
-        sets.extend(endpoints::slot_maps(&fields, frontend_type, settings.endpoint_maps));
+        sets.extend(endpoint_sets::slot_maps(&fields, frontend_type, settings.endpoint_maps));
     }
-    sets.extend(endpoints::affinity_sets(family));
+    sets.extend(endpoint_sets::affinity_sets(family));
     sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
     sets
@@ -124,7 +124,7 @@ impl Rules<'_> {
                 self.external_local_host(frontend_type),
             ));
         }
-        chains.extend(endpoints::affinity_chains(self.settings.family));
+        chains.extend(endpoint_sets::affinity_chains(self.settings.family));
         chains.extend(localhost::chain(self.settings));
         chains
     }

@@ -8,13 +8,13 @@ use proptest::prelude::*;
 use proptest::sample::{select as one_of, subsequence};
 
 use super::*;
+use crate::endpoints::{Action, PortSelection, ServiceSelection, select};
 use crate::model::testing::{self, name, port, service, slice, slice_port};
 use crate::model::{Event, FrontendKind, Scheduler, TrafficPolicy};
 use crate::ruleset::counters::Counters;
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::List;
 use crate::ruleset::{Layout, Localhost, NodePorts, Settings};
-use crate::select::{Action, PortSelection, ServiceSelection, select};
 use crate::table::{ServiceObjects, SetName};
 
 const ENDPOINTS: [&str; 4] = ["10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here", "10.0.0.4"];

@@ -33,13 +33,13 @@ use nft::{
 };
 
 use super::Balancer;
+use crate::endpoints::PortSelection;
+use crate::endpoints::size::PortSize;
 use crate::model::{Destination, Family, Frontend, Protocol};
 use crate::ruleset::kinds::{ChainKind, clients_map, sticky_chain};
 use crate::ruleset::names::{FrontendType, List, affinity_map, chain, set};
 use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular};
 use crate::ruleset::stable_hash::fnv1a;
-use crate::select::PortSelection;
-use crate::select::size::PortSize;
 use crate::table::{ChainContent, DynamicSet, ServiceObjects, SetName};
 
 /// The largest number of clients that a map or set remembers.

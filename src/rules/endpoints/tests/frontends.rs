@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use super::{CLUSTER, LOCAL, exposed, only_port, web, with_endpoints};
+use crate::endpoints::{Action, select};
 use crate::model::testing::{name, port, service};
 use crate::model::{Event, FrontendKind, Service, State};
-use crate::select::{Action, select};
 
 const ANY: Action = Action::Cluster { masquerade: false };
 const MASQUERADED: Action = Action::Cluster { masquerade: true };

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::model::Family;
     use crate::ruleset::balancing;
-    use crate::ruleset::endpoints::balancer::TRIES;
+    use crate::ruleset::endpoint_sets::balancer::TRIES;
 
     fn endpoint(number: u32) -> SocketAddr {
         SocketAddr::new(Ipv4Addr::from(0x0af4_0000 + number).into(), 8080)

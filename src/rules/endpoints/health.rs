@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::model::{Family, Service};
 
-use super::endpoints::Entry;
+use super::categories::Entry;
 use super::topology::NodeTopology;
 
 /// What the health-check node port of a Service answers in one family.
@@ -55,9 +55,9 @@ impl<'a> Counting<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoints::select;
     use crate::model::testing::{name, port, service, slice, slice_port, state};
     use crate::model::{EndpointSlice, Event};
-    use crate::select::select;
 
     const SERVICE: &str = "ns/web";
 

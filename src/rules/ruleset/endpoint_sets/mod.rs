@@ -29,9 +29,9 @@ use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set};
 use super::shared::{Fields, commented};
 use super::stable_hash::{fnv1a, mix};
 use super::{Settings, notes};
+use crate::endpoints::size::PortSize;
+use crate::endpoints::{Action, PortSelection};
 use crate::model::{Destination, Frontend, Protocol, Scheduler};
-use crate::select::size::PortSize;
-use crate::select::{Action, PortSelection};
 use crate::table::{FIRST_PLACE, ServiceObjects, SetName, Slots};
 
 pub(super) use affinity::{Affinity, MAX_CLIENTS, chains as affinity_chains, sets as affinity_sets};

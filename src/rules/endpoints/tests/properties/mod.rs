@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ipnet::IpNet;
 use proptest::prelude::*;
 
-use super::{ServiceSelection, select};
+use crate::endpoints::{ServiceSelection, select};
 use crate::model::testing::{NODE, name};
 use crate::model::{
     Conflict, Destination, Dirty, Event, Family, Frontend, FrontendKind, Node, ObjectName, State, Winner,

@@ -3,6 +3,7 @@
 
 mod frontends;
 mod merging;
+mod properties;
 
 use std::net::SocketAddr;
 

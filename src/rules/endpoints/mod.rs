@@ -7,14 +7,12 @@
 //! owns each frontend; every list is sorted and free of duplicates; an [`Action`] that uses the cluster list finds it
 //! non-empty; the families never mix (D24).
 
-mod endpoints;
+mod categories;
 pub mod health;
 pub mod size;
 mod sources;
 mod topology;
 
-#[cfg(test)]
-mod properties;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +26,7 @@ use crate::model::{
     State, TrafficPolicy,
 };
 
-use endpoints::{Lists, Uses};
+use categories::{Lists, Uses};
 use health::{Counting, HealthCheck};
 use topology::NodeTopology;
 
@@ -138,7 +136,7 @@ impl<'a> Gathered<'a> {
         let mut ports = Vec::with_capacity(service.ports.len() * families.len());
         for (index, port) in service.ports.iter().enumerate() {
             for (family, _) in &families {
-                let endpoints = endpoints::merge(self.slices.get(port, *family));
+                let endpoints = categories::merge(self.slices.get(port, *family));
                 health.add(*family, &endpoints);
                 let sources = if *family == Family::V4 { v4 } else { v6 };
                 let lists = Lists::new(&endpoints, Uses::of(service, port, *family), node);
