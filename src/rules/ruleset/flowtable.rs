@@ -65,7 +65,7 @@ mod tests {
     fn the_table_in_nfts_words() {
         let expected = "table inet kube-proxy-flowtable {
 	comment \"Fast path of kube-proxy, see --flowtable\"
-	flowtable flowtable {
+	flowtable fastpath {
 		hook ingress priority filter
 		devices = { eth0, veth1 }
 	}
@@ -73,8 +73,8 @@ mod tests {
 	chain established {
 		comment \"Established connections to Services: handed to the flowtable\"
 		type filter hook forward priority filter; policy accept;
-		ct status dnat ct state established meta l4proto tcp ct packets > 16 flow add @flowtable
-		ct status dnat ct state established meta l4proto udp ct packets > 16 flow add @flowtable
+		ct status dnat ct state established meta l4proto tcp ct packets > 16 flow add @fastpath
+		ct status dnat ct state established meta l4proto udp ct packets > 16 flow add @fastpath
 	}
 }
 ";
