@@ -224,17 +224,17 @@ mod tests {
         let kinds = |text: &str| match text.parse().unwrap() {
             Wanted::Service(name) => format!("{} {:?}", name.service, name.port),
             Wanted::Address(ip) => format!("address {ip}"),
-            Wanted::Frontend(frontend) => format!("front {frontend}"),
+            Wanted::Frontend(frontend) => format!("frontend {frontend}"),
         };
         assert_eq!(kinds("shop/web"), "shop/web None");
         assert_eq!(kinds("shop/web:http"), "shop/web Some(\"http\")");
         assert_eq!(kinds("web"), "web None");
         assert_eq!(kinds("10.96.0.10"), "address 10.96.0.10");
         assert_eq!(kinds("fd00::10"), "address fd00::10");
-        assert_eq!(kinds("10.96.0.10:53/udp"), "front 10.96.0.10:53/UDP");
-        assert_eq!(kinds("[fd00::10]:53/SCTP"), "front [fd00::10]:53/SCTP");
-        assert_eq!(kinds("*:30080"), "front *:30080");
-        assert_eq!(kinds(":30080/tcp"), "front *:30080/TCP");
+        assert_eq!(kinds("10.96.0.10:53/udp"), "frontend 10.96.0.10:53/UDP");
+        assert_eq!(kinds("[fd00::10]:53/SCTP"), "frontend [fd00::10]:53/SCTP");
+        assert_eq!(kinds("*:30080"), "frontend *:30080");
+        assert_eq!(kinds(":30080/tcp"), "frontend *:30080/TCP");
     }
 
     #[test]

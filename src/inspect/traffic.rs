@@ -299,7 +299,7 @@ mod tests {
         );
         assert!(
             look.frontends.iter().all(|count| *count == Count::default()),
-            "a port, an address, a protocol of no front"
+            "a port, an address, a protocol of no frontend"
         );
         assert!(look.endpoints.is_empty() && memory.connections.is_empty());
     }

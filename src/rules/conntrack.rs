@@ -230,7 +230,7 @@ mod tests {
             assert!(!deleted(to, to), "{to}: not translated");
         }
         for to in ["10.96.0.10:54", "10.96.0.11:53", "203.0.113.5:30053", "192.168.0.2:30054"] {
-            assert!(!deleted(to, "10.244.0.1:5353"), "{to}: no such front is gone");
+            assert!(!deleted(to, "10.244.0.1:5353"), "{to}: no such frontend is gone");
         }
     }
 

@@ -275,7 +275,7 @@ fn services_in_conflict_on_many_frontends_cost_as_many_claims() {
         assert_eq!(engine.lost_claims(), usize::from(FRONTENDS) * usize::try_from(count - 1).unwrap());
         work
     });
-    assert_linear("five fronts each", works);
+    assert_linear("five frontends each", works);
     // Each pair of neighbours has a frontend in common: as many contests as Services.
     let works = [FEW, MANY]
         .map(|count| start(services(count, |n, service| service.external_ips = vec![ip(192, n), ip(192, n + 1)])).0);

@@ -134,7 +134,7 @@ fn what_no_event_of_its_own_explains_has_the_larger_cause() {
     let [lost] = services(lost)[..] else { panic!("{lost:?}") };
     assert_eq!((&lost.service, lost.trigger.kind), (&name(1), TriggerKind::Service));
 
-    let got = services(freed).into_iter().find(|change| change.service == name(1)).expect("it got the front");
+    let got = services(freed).into_iter().find(|change| change.service == name(1)).expect("it got the frontend");
     assert_eq!((got.trigger.kind, &got.trigger.object, got.latency), (TriggerKind::Claim, &None, None));
     assert_eq!(got.frontends.iter().filter(|frontend| frontend.before.is_none()).count(), 1);
 

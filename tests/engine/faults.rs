@@ -592,7 +592,7 @@ fn a_retry_after_a_failed_sync_is_no_repair() {
 fn tamper(cluster: &mut Cluster) {
     let name = TableName::new(nft::Family::Ip, "kube-proxy");
     let mut dump = cluster.tables()[0].clone().expect("a table");
-    let (_, elements) = dump.sets.get_mut("services").expect("the map of fronts");
+    let (_, elements) = dump.sets.get_mut("services").expect("the map of frontends");
     elements.remove(0);
     assert_eq!(dump.table.name, name);
     let mut log = cluster.kernel.inner.log.borrow_mut();

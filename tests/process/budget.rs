@@ -261,5 +261,5 @@ fn a_service_of_too_many_frontends_keeps_none_from_others() {
         other.apply(event);
     });
     let report = other.sync(false).expect("nothing is wrong");
-    assert_eq!((report.added, report.removed, report.committed), (0, 0, None), "Service 2 has all of its fronts");
+    assert_eq!((report.added, report.removed, report.committed), (0, 0, None), "Service 2 has all of its frontends");
 }

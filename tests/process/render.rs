@@ -263,7 +263,7 @@ fn diff_tells_what_other_manifests_change_by_service_and_as_commands() {
         assert_eq!((found.status.code(), stderr(&found)), (Some(1), ""), "{found:?}");
         let text = stdout(&found);
         assert!(text.contains("shop/web:http gets the endpoint 10.244.2.11:8080"), "{text}");
-        assert!(text.contains("shop/web:http loses the front node port 30080/tcp"), "{text}");
+        assert!(text.contains("shop/web:http loses the frontend node port 30080/tcp"), "{text}");
         assert!(text.contains("\n    delete element ip kube-proxy"), "{text}");
         let json = diff(&after, &[&layout, &chains, "-o", "json"]);
         let document: Value = serde_json::from_str(stdout(&json)).expect("JSON");

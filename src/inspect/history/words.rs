@@ -118,13 +118,13 @@ impl fmt::Display for Change {
         if !frontends.is_empty() {
             let more =
                 if self.more_frontends > 0 { format!(" and {} more", self.more_frontends) } else { String::new() };
-            parts.push(format!("fronts: {}{more}", frontends.join(" ")));
+            parts.push(format!("frontends: {}{more}", frontends.join(" ")));
         }
         if let Some(error) = &self.error {
             parts.push(error.clone());
         }
         if parts.is_empty() {
-            parts.push("details that are no endpoint, front or policy".to_owned());
+            parts.push("details that are no endpoint, frontend or policy".to_owned());
         }
         f.write_str(&parts.join("; "))
     }

@@ -30,15 +30,15 @@ use stats::Stats;
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy services                            all fronts of all Services
+  kube-proxy services                            all frontends of all Services
   kube-proxy services shop/web                   one Service, with each endpoint
-  kube-proxy services 10.96.0.10:53/udp          one front
+  kube-proxy services 10.96.0.10:53/udp          one frontend
   kube-proxy services '*:30080'                  a node port
   kube-proxy services 10.244.1.7                 what leads to this pod
   kube-proxy services --stats shop/web           with its connections
   kube-proxy services -o json | jq '.services[] | select(.state != \"served\")'
 
-Exit codes: 0 fine; 1 a front is quarantined, or leads to what this proxy does not write, or a table is dormant; 2 could not look, or no such Service.";
+Exit codes: 0 fine; 1 a frontend is quarantined, or leads to what this proxy does not write, or a table is dormant; 2 could not look, or no such Service.";
 
 /// List the frontends of Services in the kernel's tables, and where they lead
 #[derive(Debug, clap::Args)]
@@ -194,14 +194,14 @@ fn unknown(view: &View, wanted: &Wanted) -> anyhow::Error {
             let known = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
             names::unknown(&what, &name.to_string(), known)
         }
-        Wanted::Address(ip) => anyhow!("no front and no endpoint in the tables of this node has the address {ip}"),
+        Wanted::Address(ip) => anyhow!("no frontend and no endpoint in the tables of this node has the address {ip}"),
         Wanted::Frontend(wanted) => {
             let frontends = view.frontends.iter().map(|view| frontend_name(&view.frontend));
             let near =
                 frontends.filter(|frontend| frontend.address.is_some() && frontend.address == wanted.address).take(FEW);
             let near: Vec<String> = near.map(|frontend| frontend.to_string()).collect();
             let hint = if near.is_empty() { String::new() } else { format!("; its address has {}", near.join(", ")) };
-            anyhow!("no Service has the front {wanted} in the tables of this node{hint}")
+            anyhow!("no Service has the frontend {wanted} in the tables of this node{hint}")
         }
     }
 }

@@ -83,8 +83,8 @@ fn a_name_that_nothing_has_is_an_error_with_near_names() {
     assert!(error("shop/wbe").ends_with("did you mean shop/web:http?"), "{}", error("shop/wbe"));
     assert!(error("shop/web:https").contains("shop/web:http"), "{}", error("shop/web:https"));
     assert!(error("10.96.0.10:81").contains("10.96.0.10:80/TCP"), "{}", error("10.96.0.10:81"));
-    assert!(error("10.96.0.10:80/udp").contains("no Service has the front 10.96.0.10:80/UDP"));
-    assert!(error("203.0.113.1").starts_with("no front and no endpoint"));
+    assert!(error("10.96.0.10:80/udp").contains("no Service has the frontend 10.96.0.10:80/UDP"));
+    assert!(error("203.0.113.1").starts_with("no frontend and no endpoint"));
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn slot(frontend: &str) -> Element {
 
 #[test]
 fn a_frontend_has_the_name_the_endpoints_and_the_state_that_its_elements_say() {
-    let [frontend] = &served("lb-1").frontends()[..] else { panic!("one front") };
+    let [frontend] = &served("lb-1").frontends()[..] else { panic!("one frontend") };
     assert_eq!(frontend.service.as_deref(), Some("shop/web:http"));
     assert_eq!(
         frontend.frontend,
@@ -100,7 +100,7 @@ fn a_frontend_has_the_name_the_endpoints_and_the_state_that_its_elements_say() {
 #[test]
 fn what_another_program_made_of_a_frontend_is_not_guessed() {
     for table in [served("elsewhere"), served("lb-1").leads("services", key("10.96.0.1", 80), Verdict::Accept, "")] {
-        let [frontend] = &table.frontends()[..] else { panic!("one front") };
+        let [frontend] = &table.frontends()[..] else { panic!("one frontend") };
         assert_eq!((frontend.state, frontend.policy), (None, None));
     }
     let nameless = TableOf::new().leads("services", key("192.0.2.1", 80), goto("lb-1"), "").frontends();
@@ -157,7 +157,7 @@ fn source_ranges_are_those_of_the_rules_in_layout_chains() {
         .rule("KUBE-SVC-H", &[Statement::DnatToMap(vec![Field::NumgenRandom(1)], "endpoints".into())])
         .element("endpoints", slot("198.51.100.1"))
         .leads("KUBE-SERVICES", key("198.51.100.1", 80), goto("KUBE-FW-H"), "shop/web");
-    let [frontend] = &table.frontends()[..] else { panic!("one front") };
+    let [frontend] = &table.frontends()[..] else { panic!("one frontend") };
     let sources: Vec<String> = frontend.sources.iter().flatten().map(ToString::to_string).collect();
     // Its own address is one that the proxy adds.
     assert_eq!(sources, ["10.0.0.0/8", "192.0.2.128/25", "203.0.113.9/32"]);
@@ -180,7 +180,7 @@ fn source_ranges_are_those_of_the_elements_in_layout_maps() {
         .element("lb-restricted", Element::new(frontend))
         .element("lb-sources", range("10.0.0.0", "10.255.255.255"))
         .element("lb-sources", range("192.0.2.1", "192.0.2.2"));
-    let [frontend] = &table.frontends()[..] else { panic!("one front") };
+    let [frontend] = &table.frontends()[..] else { panic!("one frontend") };
     let sources: Vec<String> = frontend.sources.iter().flatten().map(ToString::to_string).collect();
     assert_eq!(sources, ["10.0.0.0/8", "192.0.2.1/32", "192.0.2.2/32"]);
 }

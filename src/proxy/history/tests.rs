@@ -326,7 +326,7 @@ fn words_say_what_came_and_what_went() {
     (change.action, change.error) = (Action::Added, Some("cannot commit".into()));
     assert_eq!(
         change.to_string(),
-        "added; externalIPs none -> 192.0.2.1; fronts: [fd00::1]:53/UDP served -> refused +*:30053/UDP (dropped); cannot commit"
+        "added; externalIPs none -> 192.0.2.1; frontends: [fd00::1]:53/UDP served -> refused +*:30053/UDP (dropped); cannot commit"
     );
     let by = vec![Program { name: "nft".into(), pid: 4711 }];
     let mut repair = Repair { by, times: 2, elements_added: 3, elements_removed: 1, ..Repair::default() };

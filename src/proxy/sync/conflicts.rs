@@ -164,7 +164,7 @@ fn lost_frontend(frontend: Frontend, contest: &Contest, losers: &[(&Conflict, us
 }
 
 fn more(frontends: usize, whose: &str) -> String {
-    if frontends == 0 { String::new() } else { format!("; {frontends} more of {whose} fronts alike") }
+    if frontends == 0 { String::new() } else { format!("; {frontends} more of {whose} frontends alike") }
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
         let report = report(&state.take_conflicts(NAMED));
         let reports: Vec<&LostClaims> = report.frontends.iter().flat_map(|frontend| &frontend.services).collect();
         let reason = "Services a/dns and b/one both claim 10.96.0.1 port 53/tcp; a/dns gets it, because a cluster IP comes \
-                      before an external IP; 2 more of its fronts alike";
+                      before an external IP; 2 more of its frontends alike";
         assert_eq!(*reports[0], LostClaims { service: name("b/one"), reason: reason.to_owned() });
         assert_eq!((reports.len(), &reports[1].service), (2, &name("b/two")));
         assert!(reports[1].reason.ends_with("external IP"), "{}", reports[1].reason);

@@ -98,7 +98,7 @@ impl UdpFlows {
             let more = gone.frontends.len() - MOST;
             warn!(
                 frontends = more,
-                "Too many fronts are gone whose UDP flows could not be examined; flows of some are left to end by themselves"
+                "Too many frontends are gone whose UDP flows could not be examined; flows of some are left to end by themselves"
             );
             gone.frontends = std::mem::take(&mut gone.frontends).into_iter().take(MOST).collect();
         }

@@ -141,7 +141,7 @@ fn elements_name_the_service_port_the_frontend_and_the_endpoint() {
     let one = |change: fn(&mut TableDump)| sentences(&found("maps", change)).join("\n");
     assert_eq!(
         one(|dump| elements(dump, "services").retain(|e| !e.comment.as_deref().is_some_and(|c| c.contains("sticky")))),
-        "shop/sticky:http| shop/sticky:http lacks the front 10.96.0.2:80/tcp in services"
+        "shop/sticky:http| shop/sticky:http lacks the frontend 10.96.0.2:80/tcp in services"
     );
     let slot = one(|dump| drop(elements(dump, "endpoints").remove(0)));
     assert!(slot.starts_with("shop/") && slot.contains(" lacks the endpoint 10.244.1."), "{slot}");

@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn two_services_have_no_key_in_common() {
         let same = Service { created: -1, ports: vec![port("http", 80)], ..service("ns/older", &["172.30.0.1"]) };
-        let [v6] = &elements("ns/web", &["http"], vec![same])[..] else { panic!("the IPv4 front is another's") };
+        let [v6] = &elements("ns/web", &["http"], vec![same])[..] else { panic!("the IPv4 frontend is another's") };
         assert_eq!(v6.key.len(), 4 + 16 + 4 + 4);
     }
 

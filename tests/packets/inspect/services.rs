@@ -183,7 +183,7 @@ fn connections_and_remembered_clients_are_those_of_the_traffic(layout: Layout) {
     let document = json(&world.node, &["shop/sticky"]);
     for (address, port) in [(Some(family.cluster_ip(2)), 80), (None, 30082)] {
         let sticky = frontend(&document, family, address, port, "TCP");
-        assert_eq!(sticky["affinityClients"], 1, "all fronts of a service port share the memory: {sticky}");
+        assert_eq!(sticky["affinityClients"], 1, "all frontends of a service port share the memory: {sticky}");
     }
 }
 
@@ -268,7 +268,7 @@ fn what_another_program_changed_in_the_tables_is_seen(layout: Layout) {
     let (code, text, _) = outcome(&mut command(&node, &["services", "-o", "json", "192.0.2.99"]));
     let document: Value = serde_json::from_str(&text).expect("a document");
     let service = &document["services"][0];
-    assert_eq!(code, Some(1), "a front that leads to what the proxy does not write");
+    assert_eq!(code, Some(1), "a frontend that leads to what the proxy does not write");
     assert_eq!((&service["service"], &service["state"]), (&json!("else/where"), &Value::Null));
     // The other frontends are still fine.
     let others = document["services"].as_array().map(Vec::len);

@@ -76,7 +76,7 @@ fn an_external_ip_never_takes_the_traffic_of_a_cluster_ip(layout: Layout) {
     assert_web_serves(&world, cluster_ip, 80, Source::Kept);
     let logged = |log: &str| log.matches("10.96.0.1 port 80/tcp").count();
     assert!(logged(&proxy.log()) >= 1, "the claim that lost is in the log");
-    assert_eq!(proxy.series("kubeproxy_nft_lost_claims"), [2.0], "a front in each family");
+    assert_eq!(proxy.series("kubeproxy_nft_lost_claims"), [2.0], "a frontend in each family");
     proxy.delete(&[taker(80, [])]);
     assert_eq!(proxy.series("kubeproxy_nft_lost_claims"), [0.0]);
 }

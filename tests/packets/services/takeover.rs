@@ -144,7 +144,7 @@ fn a_table_with_the_health_checks_where_they_were_before_is_taken_over(layout: L
     let found = frontends
         .iter()
         .find_map(|frontend| Some((frontend, ours.split(&format!("{frontend} comment \"shop/web:http\" : ")).nth(1)?)));
-    let (frontend, verdict) = found.unwrap_or_else(|| panic!("the front is not there: {ours}"));
+    let (frontend, verdict) = found.unwrap_or_else(|| panic!("the frontend is not there: {ours}"));
     let verdict: String = verdict.chars().take_while(|c| !",\n}".contains(*c)).collect();
     nft::load(
         &world.node,

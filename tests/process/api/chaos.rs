@@ -235,7 +235,7 @@ impl Chaos<'_> {
             if is_there != endpoint.is_some() || found != wanted {
                 let own: Vec<_> = Family::ALL.into_iter().flat_map(of_ip).collect();
                 return Some(format!(
-                    "{}: {own:?} front {is_there}, endpoints {found:?} instead of {wanted:?}",
+                    "{}: {own:?} frontend {is_there}, endpoints {found:?} instead of {wanted:?}",
                     name(n)
                 ));
             }

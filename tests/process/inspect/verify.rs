@@ -200,7 +200,7 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
             tampering(
                 "delete element ip kube-proxy services { 10.96.0.1 . tcp . 80 }",
                 http,
-                "lacks the front 10.96.0.1:80/tcp in services",
+                "lacks the frontend 10.96.0.1:80/tcp in services",
             ),
             tampering(
                 "delete element ip kube-proxy services { 10.96.0.2 . tcp . 80 }; \
@@ -234,7 +234,7 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
             tampering(
                 "delete element ip kube-proxy nodeports { tcp . 30080 }",
                 http,
-                "lacks the front node port 30080/tcp",
+                "lacks the frontend node port 30080/tcp",
             ),
             tampering(
                 "flush set ip kube-proxy lb-sources",
@@ -265,7 +265,7 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
         tampering(
             "delete element ip kube-proxy KUBE-SERVICES { 10.96.0.1 . tcp . 80 }",
             http,
-            "lacks the front 10.96.0.1:80/tcp in KUBE-SERVICES",
+            "lacks the frontend 10.96.0.1:80/tcp in KUBE-SERVICES",
         ),
         tampering(
             "delete element ip kube-proxy KUBE-SERVICES { 10.96.0.2 . tcp . 80 }; \
@@ -277,11 +277,11 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
         tampering(&format!("flush chain ip kube-proxy {of_dns}"), dns, "is empty"),
         tampering(&format!("insert rule ip kube-proxy {of_sticky} drop"), sticky, "should not have the rule"),
         tampering(&format!("flush chain ip kube-proxy {firewall}"), Some("shop/local:http"), "is empty"),
-        tampering("flush map ip6 kube-proxy KUBE-SERVICES", http, "lacks the front [fd00:10:96::1]:80/tcp"),
+        tampering("flush map ip6 kube-proxy KUBE-SERVICES", http, "lacks the frontend [fd00:10:96::1]:80/tcp"),
         tampering(
             "delete element ip kube-proxy KUBE-NODEPORTS { tcp . 30080 }",
             http,
-            "lacks the front node port 30080/tcp",
+            "lacks the frontend node port 30080/tcp",
         ),
     ]
 }
