@@ -267,7 +267,7 @@ impl Elements {
         self.len += 1;
     }
 
-    /// The same elements in the order of their keys.
+    /// These elements, in the order of their keys.
     #[must_use]
     pub fn sorted(&self) -> Self {
         let mut elements: Vec<ElementRef<'_>> = self.iter().collect();

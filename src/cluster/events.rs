@@ -262,7 +262,7 @@ impl Publisher {
                 Ok(Err(error)) if is_final(&error) => {
                     return warn!(err = format!("{error:#}"), "The API server refuses an event");
                 }
-                Ok(Err(error)) => debug!(err = format!("{error:#}"), "An event was not sent"),
+                Ok(Err(error)) => debug!(err = format!("{error:#}"), "Failed to publish a Kubernetes event, retrying"),
                 Err(_) => debug!("The API server did not respond to an event in time"),
             }
             self.client = None;

@@ -90,7 +90,7 @@ impl Failures {
 /// Runs work, and turns a panic into an error: "`name` panicked: ...".
 ///
 /// # Errors
-/// Those of the work, and its panic. Do not use the values that the work changed after a panic.
+/// Any error of `work`, and its panic as an error. After a panic, do not use values that `work` changes.
 pub fn guarded<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(name, &*panic)))
 }

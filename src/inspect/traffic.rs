@@ -91,9 +91,9 @@ pub(crate) struct Since {
 /// The numbers of one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrafficSample {
-    /// Those of each frontend, in the order of [`Frontends::new`].
+    /// The count of each frontend, in the order of [`Frontends::new`].
     pub frontends: Vec<Count>,
-    /// Those of each endpoint of a frontend that has connections.
+    /// The count of each endpoint that has connections, by the frontend's index.
     pub endpoints: HashMap<(usize, SocketAddr), Count>,
     /// Differences count one in so many connections, and are multiplied by that.
     pub(crate) one_in: u32,

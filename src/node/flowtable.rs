@@ -135,7 +135,7 @@ pub fn table(wanted: &Wanted) -> Option<TableContent> {
     Some(flowtable::content(named.into_iter().collect()))
 }
 
-/// Those of the node's interfaces that belong into the flowtable.
+/// The interfaces of the node that belong into the flowtable.
 fn chosen(wanted: &Wanted, mut present: Vec<Arc<str>>) -> Vec<Arc<str>> {
     match wanted {
         Wanted::Off => present.clear(),

@@ -11,7 +11,7 @@ use crate::packed::Elements;
 
 /// How often a table is read again that changed while it was read.
 pub(super) const DUMP_TRIES: usize = 10;
-/// The same for a reader who takes a table that changed meanwhile after that. An attempt ends as soon as there is a change.
+/// How often such a table is read for a reader that then takes it as it is. An attempt ends as soon as there is a change.
 pub(super) const FEW_TRIES: usize = 2;
 
 /// Why a batch was not committed. Except after [`CommitError::Unconfirmed`], the kernel changed nothing.

@@ -105,7 +105,7 @@ fn bitwise(a: Reader<'_>) -> Option<Expr> {
     Some(Expr::Bitwise { sreg: a.register(1)?, dreg: a.register(2)?, mask: a.data(4)?, xor: a.data(5)? })
 }
 
-/// From host to network order, of a single number: this crate sends no other.
+/// Expression `byteorder`; only `hton` of one number is supported, because this crate sends no other.
 fn byteorder(a: Reader<'_>) -> Option<Expr> {
     const HTON: u32 = 1;
     let len = a.number(4)?;

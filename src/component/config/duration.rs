@@ -64,7 +64,7 @@ impl GoDuration {
         self.nanos == 0
     }
 
-    /// The same length of time, or `None` if it is negative.
+    /// This duration as a [`Duration`]; `None` if it is negative.
     #[must_use]
     pub fn to_std(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)

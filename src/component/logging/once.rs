@@ -64,7 +64,7 @@ impl<K, T> Default for OncePerKey<K, T> {
 }
 
 impl<K: Clone + Eq + Hash, T: Clone + PartialEq> OncePerKey<K, T> {
-    /// Those of `messages` that the previous call for the same key did not have. An empty list forgets the key.
+    /// The `messages` that the previous call for the same key did not have. An empty list forgets the key.
     pub fn new_messages(&mut self, key: K, messages: Vec<T>) -> Vec<T> {
         if messages.is_empty() && self.last.is_empty() {
             // Nearly always: not even the key's hash is needed.

@@ -173,7 +173,7 @@ impl Queue {
         self.drain_from(self.lock(), at_most);
     }
 
-    /// The same, but waits for no other thread that holds the queue, nor for this one, which may have run out of memory in a push.
+    /// Like [`Self::drain`], but waits for no thread that holds the queue, nor for this one, which may have run out of memory in a push.
     pub(super) fn drain_if_free(&self, at_most: Duration) {
         if let Ok(state) = self.state.try_lock() {
             self.drain_from(state, at_most);

@@ -29,7 +29,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     lines_at(facts, Timestamp::now())
 }
 
-/// The same at this time.
+/// The lines of the report if the time is `now`.
 pub(super) fn lines_at(facts: &Facts, now: Timestamp) -> Vec<Line> {
     let config = facts.config.as_ref().ok();
     let mut lines = configuration(facts);

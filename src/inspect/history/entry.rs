@@ -178,13 +178,13 @@ pub struct Endpoints {
     pub before: usize,
     /// How many there are.
     pub after: usize,
-    /// Those that came.
+    /// New endpoints, up to a limit.
     pub added: Vec<SocketAddr>,
-    /// How many more came.
+    /// The number of new endpoints beyond the limit.
     pub more_added: usize,
-    /// Those that went.
+    /// Endpoints that are gone, up to a limit.
     pub removed: Vec<SocketAddr>,
-    /// How many more went.
+    /// The number of gone endpoints beyond the limit.
     pub more_removed: usize,
 }
 
@@ -264,7 +264,7 @@ pub struct ApiServer {
 pub enum Connection {
     /// It does not serve what is watched.
     Lost,
-    /// It serves that again.
+    /// The API server answers for this kind again.
     Found,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Collected {
     chains: HashMap<Arc<str>, Chain>,
     /// The chains of endpoints that a map of numbered verdicts leads to, by the map's name (layout `chains`).
     pub(super) verdict_maps: HashMap<Arc<str>, Vec<Arc<str>>>,
-    /// The number of clients in each set that rules fill.
+    /// The number of clients in each dynamic set (session affinity).
     pub(super) clients: HashMap<Arc<str>, u64>,
     pub(super) unreadable: usize,
 }
@@ -40,7 +40,7 @@ pub(super) struct Record {
     pub(super) comment: Option<Arc<str>>,
     /// Where it leads.
     pub(super) target: Option<Target>,
-    /// The same for clients outside, with external policy Local (layout `maps`).
+    /// Where it leads for clients outside the cluster, with external policy Local (layout `maps`).
     pub(super) local_target: Option<Target>,
     /// Whether the filter chains refuse it.
     pub(super) is_refused: bool,

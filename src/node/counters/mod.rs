@@ -24,7 +24,7 @@ use rules::table::SetName;
 
 /// The time between two readings.
 pub const INTERVAL: Duration = Duration::from_secs(10);
-/// The same as long as there is nothing to read.
+/// The time between two readings while the tables have no counters yet.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// The counts of a service port, or of several. Numbers only grow.

@@ -32,7 +32,7 @@ pub enum WriterLockState {
     /// This process holds the lock.
     Ours,
     /// Another process holds it.
-    Of(Holder),
+    HeldBy(Holder),
 }
 
 /// Another process that holds the lock.
@@ -145,7 +145,7 @@ impl Lock {
         let commands = match connection.table(&table.name)? {
             Some((_, Ownership::Ours)) => return Ok(WriterLockState::Ours),
             Some((table, Ownership::Of { port })) => {
-                return Ok(WriterLockState::Of(Holder { comment: table.comment, port }));
+                return Ok(WriterLockState::HeldBy(Holder { comment: table.comment, port }));
             }
             None => vec![Command::LockTable(table.clone())],
             // A table without an owner, such as one that was loaded from a file, is no lock and cannot become one.
@@ -159,7 +159,7 @@ impl Lock {
                 Ok(WriterLockState::Ours)
             }
             // Another process took the lock first.
-            Err(error) => self.holder()?.map(WriterLockState::Of).ok_or_else(|| error.into()),
+            Err(error) => self.holder()?.map(WriterLockState::HeldBy).ok_or_else(|| error.into()),
         }
     }
 

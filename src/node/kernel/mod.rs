@@ -89,7 +89,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// See [`LockError`]; then this process may not write.
-    fn turn(&mut self) -> Result<WriterLockState, LockError> {
+    fn take_writer_lock(&mut self) -> Result<WriterLockState, LockError> {
         Ok(WriterLockState::Ours)
     }
 
@@ -239,7 +239,7 @@ impl Kernel for Netfilter {
         self.foreign_writes.changed();
     }
 
-    fn turn(&mut self) -> Result<WriterLockState, LockError> {
+    fn take_writer_lock(&mut self) -> Result<WriterLockState, LockError> {
         self.lock.as_mut().map_or(Ok(WriterLockState::Ours), Lock::take)
     }
 

@@ -20,7 +20,7 @@ impl<T> Reconnecting<T> {
     /// Opens it unless it is open. Gives whether it opened it.
     ///
     /// # Errors
-    /// Those of opening.
+    /// When the socket cannot be opened.
     pub(super) fn ensure(&mut self) -> io::Result<bool> {
         if self.present.is_some() {
             return Ok(false);
@@ -32,7 +32,7 @@ impl<T> Reconnecting<T> {
     /// Uses it. Closes it after an error for which `is_broken` is true.
     ///
     /// # Errors
-    /// Those of the use, and those of opening.
+    /// When the socket cannot be opened, and any error of `using`.
     pub(super) fn with<R, E: From<io::Error>>(
         &mut self,
         is_broken: impl FnOnce(&E) -> bool,

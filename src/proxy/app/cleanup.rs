@@ -17,7 +17,7 @@ pub(super) fn clean_up(config: &Config, lock: &mut Lock, force: bool) -> Result<
     let mut signs = Vec::new();
     // The lock is held until the end, so that no kube-proxy of this program starts to write during the clean-up.
     match lock.take() {
-        Ok(WriterLockState::Of(holder)) => signs.push(holder.to_string()),
+        Ok(WriterLockState::HeldBy(holder)) => signs.push(holder.to_string()),
         Ok(WriterLockState::Ours) => {}
         Err(error) => warn!(err = %error, "Cannot find out whether a kube-proxy of this program runs on this node"),
     }

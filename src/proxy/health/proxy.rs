@@ -106,7 +106,7 @@ impl ProxyHealth {
         self.quarantined = services.map(ToString::to_string).collect();
     }
 
-    /// The same for Services that are too large.
+    /// Names the Services that are left out because they are too large.
     pub(super) fn oversized<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         self.oversized = services.map(ToString::to_string).collect();
     }

@@ -15,7 +15,7 @@ use super::target::Target;
 
 /// The time for an endpoint to take a connection, as upstream has it (R4).
 const DIAL: Duration = Duration::from_secs(5);
-/// The same for an endpoint while there are others to try.
+/// The time for an endpoint to take a connection while there are others to try.
 const DIAL_OF_MANY: Duration = Duration::from_secs(1);
 /// No further endpoint is tried after this time.
 const DIAL_ALL: Duration = Duration::from_secs(10);

@@ -79,7 +79,7 @@ impl Loop {
         }
         if self.cleanup.wait(now) == Some(Duration::ZERO) {
             self.cleanup.run_if_due(now);
-            done.push("a chore");
+            done.push("a cleanup step");
         }
         done.into_iter().for_each(|what| self.happened.entry(what).or_default().push(ms));
     }
@@ -106,7 +106,7 @@ fn in_two_minutes_with_five_changes_a_second_all_that_happens_now_and_then_happe
         ("changed addresses are listed", 9, ADDRESS),
         ("addresses are listed", 1, LASTS),
         ("the lock is checked", 119, 1_100),
-        ("a chore", 2, 61_000),
+        ("a cleanup step", 2, 61_000),
     ] {
         let times = all.happened.get(what).map_or(&[][..], Vec::as_slice);
         assert!(times.len() >= least, "{what}: {} times in two minutes", times.len());

@@ -46,7 +46,7 @@ pub struct LostClaims {
 pub struct LostFrontend {
     /// The frontend.
     pub frontend: Frontend,
-    /// Those that are named; at least one.
+    /// The Services that the report names; at least one.
     pub services: Vec<LostClaims>,
     /// Who gets the frontend, why, and who does not.
     pub reason: String,

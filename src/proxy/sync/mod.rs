@@ -261,9 +261,9 @@ impl<K: Kernel> Sync<K> {
         if !self.engine.state.is_complete() || !self.writer_lock.is_due(now) {
             return;
         }
-        let refused = match self.engine.kernel.turn() {
+        let refused = match self.engine.kernel.take_writer_lock() {
             Ok(WriterLockState::Ours) => None,
-            Ok(WriterLockState::Of(holder)) => {
+            Ok(WriterLockState::HeldBy(holder)) => {
                 Some(format!("another kube-proxy writes the rules of this node ({holder})"))
             }
             Err(error) => Some(format!("cannot take the lock of kube-proxies of this node: {error}")),
@@ -271,7 +271,7 @@ impl<K: Kernel> Sync<K> {
         match self.writer_lock.answered(refused, now) {
             LockNews::None => {}
             LockNews::Waits(reason) => {
-                warn!(reason, "This process changes nothing until it is its turn");
+                warn!(reason, "Waiting for the lock of this node; no rule is changed until then");
                 self.health.held_back(Some(reason), now);
             }
             LockNews::Ours(waited) => {
@@ -444,7 +444,7 @@ impl<K: Kernel> Sync<K> {
         }
         self.last_check = Some(now);
         if self.engine.has_emptied_chains() {
-            self.schedule.request_chore();
+            self.schedule.request_cleanup();
         }
     }
 
@@ -537,7 +537,7 @@ impl<K: Kernel> Sync<K> {
                 self.report(&report, took);
                 if !report.full && !self.engine.tables.known() {
                     // What was counted wrong is put right soon, and not with the next change.
-                    self.schedule.request_chore();
+                    self.schedule.request_cleanup();
                 }
                 if is_first {
                     self.log_first(took);

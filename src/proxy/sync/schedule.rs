@@ -84,13 +84,13 @@ impl Schedule {
         }
     }
 
-    /// The same, with so much time between two comparisons of everything.
+    /// This schedule with `comparison` between two comparisons of everything.
     #[must_use]
     pub(crate) const fn comparing_every(self, comparison: Duration) -> Self {
         Self { comparison, ..self }
     }
 
-    /// The same, with an hour less or more a quarter between two comparisons; `chance` is in 0..1.
+    /// This schedule with 45 to 75 minutes between two comparisons of everything; `chance` is in 0..1.
     #[must_use]
     pub(crate) fn with_jitter(self, chance: f64) -> Self {
         self.comparing_every(COMPARISON.mul_f64((2.0 * chance - 1.0).mul_add(JITTER, 1.0)))
@@ -102,7 +102,7 @@ impl Schedule {
     }
 
     /// Asks for a run that finishes what an earlier one left for later.
-    pub(crate) fn request_chore(&mut self) {
+    pub(crate) fn request_cleanup(&mut self) {
         self.wanted.cleanup_step = true;
     }
 
@@ -369,7 +369,7 @@ mod tests {
     fn a_run_that_no_event_asked_for_delays_none_that_an_event_asks_for() {
         type Ask = fn(&mut Schedule, Instant);
         let runs: [(&str, Ask); 3] = [
-            ("a clean-up", |schedule, _| schedule.request_chore()),
+            ("a clean-up", |schedule, _| schedule.request_cleanup()),
             ("a repair", |schedule, now| schedule.request_at(now)),
             ("the hourly run", |_, _| {}),
         ];
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn a_clean_up_keeps_the_minimum_interval_and_a_repair_does_not() {
         let (mut schedule, end) = after_a_run(End::Compared);
-        schedule.request_chore();
+        schedule.request_cleanup();
         assert_eq!(schedule.due(end), end + MIN);
         schedule.request_at(end);
         assert_eq!(schedule.due(end), end);

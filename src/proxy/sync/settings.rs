@@ -106,7 +106,7 @@ pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfac
     addresses
 }
 
-/// Those of the interfaces' addresses at which node ports or health-check node ports are looked for. Where every address accepts node
+/// The addresses of interfaces at which node ports or health-check node ports are looked for. Where every address accepts node
 /// ports, loopback and link-local addresses are left out, unless a range asks for them: every interface of a pod brings one, and no
 /// load balancer sends anything there.
 pub(super) fn serving(config: &Config, interfaces: &[IpAddr]) -> impl Iterator<Item = IpAddr> {

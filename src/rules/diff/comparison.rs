@@ -263,7 +263,7 @@ fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[&Elemen
         }
         changes.add.push_joined([wanted.prefix, &slot_number(slot)[..]], Some(value));
     }
-    // Those behind the last slot, and none before it: a slot that is there is the next one that is looked for.
+    // All that is left lies behind the last wanted slot, because the loop above takes the elements in order of their slots.
     for element in rest {
         changes.delete.push(element);
     }

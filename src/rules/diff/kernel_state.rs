@@ -27,7 +27,7 @@ pub(super) struct KernelState {
 pub enum Collect {
     /// None.
     Nothing,
-    /// Those that were empty at the last call of `second_passed`.
+    /// Chains that were empty at the last call of `second_passed`.
     EmptyForASecond,
     /// All that were empty before this transaction.
     AllEmpty,

@@ -137,7 +137,7 @@ impl<'a> Entry<'a> {
         (self.set, self.key())
     }
 
-    /// The same by value.
+    /// The set and key of this entry as a value.
     pub(super) fn element_key(self) -> ElementKey {
         (self.set, data(self.key()))
     }

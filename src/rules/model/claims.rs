@@ -85,7 +85,7 @@ impl Claim {
 enum NewConflicts {
     /// All, because the winner changed.
     All,
-    /// Those of these claims.
+    /// The conflicts of these claims.
     Some(BTreeSet<Claim>),
 }
 

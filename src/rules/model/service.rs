@@ -80,7 +80,7 @@ pub enum Scheduler {
     Random,
     /// By a hash of the client's address: the same one as long as the endpoints stay.
     SourceHash,
-    /// The same, and when endpoints come or go, few clients are sent elsewhere.
+    /// By a hash of the client's address, so that few clients get another endpoint when endpoints come or go.
     Maglev,
 }
 

@@ -153,7 +153,7 @@ pub enum ChainKind {
     Localhost,
     /// Chooses the list of endpoints by the origin of the packet.
     ExternalLocal(FrontendType),
-    /// The same for packets of this host.
+    /// Chooses the list of endpoints for packets that this host sends.
     ExternalLocalHost(FrontendType),
     /// Picks an endpoint of a frontend.
     Balancer {

@@ -94,11 +94,11 @@ pub struct NodeFacts {
 /// A way to write Services down in nftables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A fixed program, Services as elements of maps: see [`maps`].
+    /// Static rules; Services are elements of maps: see [`maps`].
     Maps,
     /// The tree of chains that iptables mode has, with a chain for each endpoint: see [`chains`].
     Chains,
-    /// The same tree down to the chains of service ports; endpoints are elements of maps.
+    /// The tree of [`Self::Chains`] down to the chains of service ports; endpoints are elements of maps.
     ServiceChains,
 }
 

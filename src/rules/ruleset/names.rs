@@ -141,8 +141,8 @@ pub mod chain {
 pub(super) const NODEPORT: &str = "nodeport-";
 /// Marks what is about the endpoints on this node.
 pub(super) const LOCAL: &str = "local-";
-/// The same in the names of what remembers clients, before the name of a Service. No namespace has a dot in its name, so what is called so of Service
-/// `x/web` is not that of a Service in the namespace `local-x`.
+/// Marks session affinity chains and maps for the endpoints on this node. It has a dot, which no namespace has: the names of Service `x/web`
+/// cannot be those of a Service in namespace `local-x`.
 pub(super) const STICKY_LOCAL: &str = "local.";
 /// Marks chains that mark packets for masquerading first.
 pub(super) const MASQUERADE: &str = "masq-";
@@ -183,7 +183,7 @@ impl FrontendType {
 pub enum List {
     /// The endpoints of the cluster.
     Cluster,
-    /// Those on this node.
+    /// The endpoints on this node.
     Local,
 }
 

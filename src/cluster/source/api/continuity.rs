@@ -26,7 +26,7 @@ use super::retry::Attempt;
 
 /// A watch that was resumed after a failure is in doubt when nothing has come for so long.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
-/// The same after a watch that the server ended in order, but before its time, as it does when it shuts down.
+/// A watch that follows one which the server ended early, as it does when it shuts down, is in doubt when nothing has come for so long.
 const AFTER_EARLY_END: Duration = Duration::from_secs(2);
 /// How long after an answer the next question follows, where watches break off or end early again and again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);

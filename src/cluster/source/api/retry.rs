@@ -33,16 +33,16 @@ const SPREAD: Duration = Duration::from_millis(200);
 const SOON: Duration = Duration::from_millis(300);
 /// How often an attempt follows soon after a watch that broke off within an event, for there is news: about a minute.
 const SOON_WITHIN_EVENT: u32 = 120;
-/// The same for what was interrupted otherwise or ended at once, and for a list that is needed.
+/// How often an attempt follows soon after a watch that broke off elsewhere or ended at once, and where a list is needed.
 const SOON_INTERRUPTED: u32 = 6;
-/// The same for credentials that the server refused, which are read again at once, and for a server that gives no answer.
+/// How often an attempt follows soon after a 401, because credentials are read again at once, and after no answer.
 const SOON_ELSE: u32 = 1;
 /// How often an answer after none ends the long waits before a watch has lasted.
 const ANSWERS: u32 = 2;
 /// How often the kind with the fewest objects tries to reach a server that gives no answer, or whose load balancer answers that there is
 /// none; before jitter.
 const PROBE_UNREACHABLE: Duration = Duration::from_secs(3);
-/// The same for a server that accepts no credentials or leads to another place, which is an answer that costs it little.
+/// How often that kind tries after a 401 or a redirect, which cost the server little; before jitter.
 const PROBE_REFUSED: Duration = Duration::from_secs(2);
 /// The time between two warnings about the same cause.
 const REPEAT: Duration = Duration::from_secs(300);

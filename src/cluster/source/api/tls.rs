@@ -60,7 +60,7 @@ impl Authorities {
         }
     }
 
-    /// Those that the system trusts.
+    /// The CA certificates of the system.
     fn of_system() -> Vec<CertificateDer<'static>> {
         let mut store = RootCertStore::empty();
         let certificates = rustls_native_certs::load_native_certs().certs;

@@ -25,7 +25,7 @@ use rules::model::Event;
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) events: Vec<Event>,
-    /// Objects that are newly in two places.
+    /// Objects defined in two files since the last scan.
     pub(super) duplicates: Vec<ManifestProblem>,
     /// Other files with definitions that count from now on: to be read again, for the content.
     pub(super) again: BTreeSet<Arc<Path>>,
@@ -89,7 +89,7 @@ pub(super) struct Load {
     former: Option<Box<[Key]>>,
     /// The objects that it has now.
     keys: Vec<Key>,
-    /// Those about which the end of the file decides.
+    /// Objects of the file that may be changes: [`Store::finish`] decides.
     undecided: Vec<Found>,
 }
 

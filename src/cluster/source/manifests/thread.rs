@@ -281,7 +281,7 @@ fn log(problem: &ManifestProblem) {
     let (file, document) = (display(file), *document);
     match severity {
         Severity::Error => error!(file, document, err = text, "Manifest cannot be used"),
-        Severity::Warning => warn!(file, document, err = text, "Manifest has a part that cannot be used"),
+        Severity::Warning => warn!(file, document, err = text, "Ignored an invalid field of a manifest"),
     }
 }
 

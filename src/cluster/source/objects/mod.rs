@@ -95,7 +95,7 @@ message!(AnyTime {});
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service<'a> {
-    /// Empty in a list and in protobuf.
+    /// `kind`; items of a list and protobuf do not carry it.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -207,7 +207,7 @@ message!(Ingress<'a> { 1 => ip, 3 => ip_mode });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice<'a> {
-    /// Empty in a list and in protobuf.
+    /// `kind`; items of a list and protobuf do not carry it.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -299,7 +299,7 @@ message!(Hint<'a> { 1 => name });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Node<'a> {
-    /// Empty in a list and in protobuf.
+    /// `kind`; items of a list and protobuf do not carry it.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -361,7 +361,7 @@ message!(NodeAddress<'a> { 1 => type_, 2 => address });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ServiceCidr<'a> {
-    /// Empty in a list and in protobuf.
+    /// `kind`; items of a list and protobuf do not carry it.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]

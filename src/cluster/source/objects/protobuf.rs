@@ -22,7 +22,7 @@ impl Malformed {
         Box::new(Self { field: String::new(), reason: reason.to_string() })
     }
 
-    /// The same, seen from the message that has this field.
+    /// This error with the path of the message whose `field` it is in.
     pub(in crate::source) fn within(mut self: Box<Self>, field: &str) -> Box<Self> {
         let separator = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
         self.field = format!("{}{separator}{}", in_json(field), self.field);

@@ -118,7 +118,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// The key, if labels or annotations with it are read.
+/// The static name of a label or annotation that the proxy uses; `None` for all others.
 fn used(key: &[u8]) -> Option<&'static str> {
     USED.into_iter().find(|used| used.as_bytes() == key)
 }

@@ -60,7 +60,7 @@ _kube_proxy_services() {
 }
 "#;
 
-/// The same for fish.
+/// Completes names of Services in fish.
 const FISH_NAMES: &str = r#"
 function __fish_kube_proxy_services
     kube-proxy services --names 2>/dev/null

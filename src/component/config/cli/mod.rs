@@ -82,9 +82,9 @@ pub(super) type Commands = fn(Command) -> Command;
 /// Why the arguments cannot be used: the text to show to the user.
 #[derive(Debug)]
 pub(super) enum ParseError {
-    /// Those of the proxy, or of `render`.
+    /// Wrong arguments of the proxy or of `render`.
     OfProxy(String),
-    /// Those of one of the caller's commands.
+    /// Wrong arguments of a command that the caller defines.
     OfCommand(String),
 }
 

@@ -118,7 +118,7 @@ macro_rules! words {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RulesetLayout {
-    /// A fixed program, Services as elements of maps.
+    /// Static rules; Services are elements of maps.
     #[default]
     Maps,
     /// The chains known from iptables mode.

@@ -34,7 +34,7 @@ pub(crate) struct Conntrack {
     pub(crate) status: u32,
     /// Whether the destination was translated, or found to need no translation.
     pub(crate) destination_done: bool,
-    /// The same of the source.
+    /// Whether the source was translated, or found to need no translation.
     pub(crate) source_done: bool,
 }
 

@@ -47,7 +47,7 @@ impl Report {
     /// Writes it to the log. A failure is an error, or, if the clean-up is tried again after some time, a warning.
     pub fn log(&self, again: Option<Duration>) {
         self.removed.iter().for_each(|what| info!(what, "Removed what another mode or a former run left"));
-        self.warnings.iter().for_each(|reason| warn!(reason, "Something of another mode stays"));
+        self.warnings.iter().for_each(|reason| warn!(reason, "Cannot remove rules of another proxy mode"));
         self.errors.iter().for_each(|text| match again {
             None => error!(err = text, "Clean-up failed"),
             Some(again) => warn!(err = text, retryAfter = %duration(again), "Clean-up failed; trying again"),

@@ -151,7 +151,7 @@ impl<K: Kernel> Engine<K> {
         self.tables.families()
     }
 
-    /// The sets of each family's table and their numbers of elements as of the last commit; without those that rules fill.
+    /// The sets of each family's table and their numbers of elements as of the last commit; without dynamic sets, which session affinity fills.
     pub fn table_counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.lens()
     }

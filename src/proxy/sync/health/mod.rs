@@ -17,9 +17,9 @@ use super::settings;
 /// The health checks of all Services. Copied on write: a snapshot that was handed out does not change.
 #[derive(Debug, Default)]
 pub(super) struct HealthChecks {
-    /// Those of the rules in force.
+    /// The health checks that the rules in force ask for.
     now: Arc<Snapshot>,
-    /// Those of the rules in force are of a process before this one.
+    /// They were read from the rules of a process before this one.
     adopted: bool,
 }
 

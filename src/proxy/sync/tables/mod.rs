@@ -326,7 +326,7 @@ impl Tables {
         }
     }
 
-    /// The same as the transactions in which the kernel is to do it: one, but for a table that no packet passes yet.
+    /// The commands of [`Tables::transaction`] as transactions: one, unless they fill a table that no packet passes yet.
     pub(super) fn transactions(&mut self, after_pause: bool) -> VecDeque<Vec<Command>> {
         let unseen = self.tables.iter().filter(|table| table.is_unseen()).map(|table| table.name().clone()).collect();
         diff::transactions(self.transaction(after_pause), &unseen)
@@ -357,7 +357,7 @@ impl Tables {
         }
     }
 
-    /// The sets of each family's table as of the last commit, with their numbers of elements; without those that rules fill.
+    /// The sets of each family's table as of the last commit, with their numbers of elements; without dynamic sets, which session affinity fills.
     pub(super) fn lens(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.iter().map(|table| (table.settings.family, table.records.lens()))
     }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A service port owns its chains, and the map of verdicts that chooses among those of its endpoints. There are two forms with the same
-//! fixed program, so that the change from one to the other is a sync like any other:
+//! static rules, so that the change from one to the other is a sync like any other:
 //!
 //! - With a chain for each endpoint, as iptables mode has them. The kernel checks every chain that can be reached whenever a
 //!   transaction adds a rule or a verdict (`nft_table_validate`), and finds a map by walking through all maps of a table (`nft_set_lookup`):

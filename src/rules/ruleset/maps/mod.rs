@@ -1,4 +1,4 @@
-//! Layout `maps`: a fixed program, Services as data.
+//! Layout `maps`: static rules, and Services as elements of maps.
 //!
 //! ```text
 //!  packet ─► KUBE-SERVICES ─► @services, @nodeports   (frontend : verdict)
