@@ -60,7 +60,7 @@ pub enum SysctlError {
 /// A value that a proxy with some settings needs, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The file.
+    /// The file below `/proc/sys`.
     pub path: PathBuf,
     /// The wanted value.
     pub wanted: u64,

@@ -52,13 +52,13 @@ pub(crate) struct OpenConnections {
 }
 
 impl OpenConnections {
-    /// Whether there is one.
+    /// Whether any connection is open.
     #[must_use]
     pub(crate) fn is_any(&self) -> bool {
         self.permits.available_permits() < self.limit as usize
     }
 
-    /// Waits until there is none.
+    /// Waits until no connection is open.
     async fn end(&self) {
         // Never closed.
         let _ = self.permits.acquire_many(self.limit).await;

@@ -46,7 +46,7 @@ impl Dirty {
 #[derive(Debug)]
 pub struct State {
     node_name: Arc<str>,
-    /// By name, Services and those that only slices name (B13).
+    /// Services by name, also names that only slices have so far (B13).
     known: HashMap<ObjectName, Known>,
     service_count: usize,
     /// The Service under which each slice is kept.

@@ -166,7 +166,7 @@ impl Error {
         }
     }
 
-    /// The status of a refusal.
+    /// The HTTP status with which the server refused a request; `None` for any other error.
     pub(super) fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(*code),
