@@ -15,7 +15,7 @@ pub enum Bus {
     Netfilter,
     /// Addresses, links and routes.
     Route,
-    /// Parts of the kernel that have names in the place of numbers, such as IPVS.
+    /// Generic netlink: parts of the kernel that are found by a name, such as IPVS.
     Generic,
 }
 

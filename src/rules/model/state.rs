@@ -64,7 +64,7 @@ pub struct State {
     dirty: Dirty,
     /// The number of calls of [`State::take_dirty`], from 1.
     round: u32,
-    /// Whether something has become unknown since the last one.
+    /// Whether a Service became unknown since the last call of [`State::take_dirty`].
     has_gone: bool,
 }
 

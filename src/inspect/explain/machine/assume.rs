@@ -68,7 +68,7 @@ pub(super) fn join_worlds(branches: &mut Vec<Branch>) {
         let twin = (at + 1..branches.len()).find(|other| branches[at].is_twin(&branches[*other]));
         if let Some(other) = twin {
             let removed = branches.swap_remove(other);
-            // The world in which the rule does not match tells less.
+            // The branch that stays is the one in which the rule does not match: it has fewer steps to tell.
             if removed.worlds.last().is_some_and(|(_, matches)| !matches) {
                 branches[at] = removed;
             }
