@@ -138,7 +138,7 @@ man: deps ## Write the man page to target/kube-proxy.8
 	@mkdir -p target
 	cargo run --quiet -- man > target/kube-proxy.8
 
-demo: deps ## Show a small shop's traffic through the proxy, under a minute after the build (root)
+demo: deps-demo ## Show a small shop's traffic through the proxy, under a minute after the build (root)
 	examples/demo
 
 image-root: $(if $(ARCH),release-deps,deps) ## Lay out the image's file system, and check its size; ARCH=amd64 or arm64: in Debian's own toolchain; DEBUG=1: with nft and a shell
