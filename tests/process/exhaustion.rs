@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 const ROOM: u64 = 8 << 20;
 const SERVICES: u32 = 40_000;
 const SIGABRT: i32 = 6;
+/// One arena of the allocator: each takes 64 MiB of address space, and how many there are depends on which threads met.
+const ONE_ARENA: [&str; 2] = ["env", "MALLOC_ARENA_MAX=1"];
 
 /// Services with one endpoint each, as one list.
 fn many() -> Value {
@@ -46,12 +48,13 @@ fn last_line(format: &str) -> String {
     let mut configuration = config();
     configuration["logging"] = json!({ "format": format });
     let mut proxy = Proxy::prepare(&world.node, &configuration, &[node()]);
+    proxy.set_wrapper(&ONE_ARENA);
     proxy.launch();
     let limit = peak(&proxy) + ROOM;
     assert!(proxy.stop().success());
 
     proxy.manifests().apply(&many());
-    proxy.set_wrapper(&["prlimit", &format!("--as={limit}")]);
+    proxy.set_wrapper(&[&ONE_ARENA[..], &["prlimit", &format!("--as={limit}")]].concat());
     proxy.spawn();
     let status = proxy.wait_for_end();
     let log = proxy.log();
