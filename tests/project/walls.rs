@@ -384,22 +384,42 @@ fn each_module_of_the_nft_crate_names_only_modules_below_it() {
     assert_eq!(modules, NFT.iter().map(|(name, _)| *name).collect(), "the modules of nft, and those of this test");
 }
 
-/// For each file of a folder, the other files of the folder that it names.
+/// For each file and folder in a folder, the other ones that it names. `module` is the path of the folder within its crate, such as
+/// `source::api`; empty for the crate's own folder. A folder names what any of its files names; `mod.rs` and `lib.rs` are not looked at,
+/// because they name all others.
 fn siblings(folder: &Path, module: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let is_named = |file: &PathBuf| !file.ends_with("mod.rs") && !is_unit_test(file);
-    let files = sources(folder).into_iter().filter(is_named);
-    let files: BTreeMap<String, PathBuf> =
-        files.map(|file| (file.file_stem().unwrap().to_string_lossy().into_owned(), file)).collect();
-    let absolute = format!("crate::{module}::");
-    let named = |file: &Path| {
-        let code = code(&fs::read_to_string(file).unwrap());
-        let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-        let starts = ["super::", &*absolute]
-            .into_iter()
-            .flat_map(|start| code.split(start).skip(1).map(name).collect::<Vec<_>>());
-        starts.filter(|name| files.contains_key(name)).collect()
-    };
-    files.iter().map(|(name, file)| (name.clone(), named(file))).collect()
+    let mut nodes: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for file in sources(folder).into_iter().filter(|file| !is_unit_test(file)) {
+        let path = file.strip_prefix(folder).unwrap();
+        let node = path.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();
+        if !["mod", "lib", "main"].contains(&&*node) {
+            nodes.entry(node).or_default().push(file);
+        }
+    }
+    let absolute = if module.is_empty() { "crate::".to_owned() } else { format!("crate::{module}::") };
+    let word = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let mut graph = BTreeMap::new();
+    for (node, files) in &nodes {
+        let mut named = BTreeSet::new();
+        for file in files {
+            let code = code(&fs::read_to_string(file).unwrap());
+            // A file in a folder climbs to the siblings of that folder with one `super` more for each step.
+            let depth = file.strip_prefix(folder).unwrap().iter().count() - usize::from(file.ends_with("mod.rs"));
+            let relative = "super::".repeat(depth);
+            for start in [&absolute, &relative] {
+                for (at, _) in code.match_indices(&**start) {
+                    let is_longer =
+                        code[..at].ends_with("super::") || code[..at].ends_with(|c: char| c.is_alphanumeric());
+                    let name = word(&code[at + start.len()..]);
+                    if !is_longer && name != *node && nodes.contains_key(&name) {
+                        named.insert(name);
+                    }
+                }
+            }
+        }
+        graph.insert(node.clone(), named);
+    }
+    graph
 }
 
 /// The circles of a graph and the nodes that lead to them: removes nodes without edges until there are none.
@@ -436,8 +456,9 @@ fn no_files_of_a_folder_name_each_other_in_a_circle() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
     for folder in CRATES.iter().flat_map(|name| folders(src.join(name))) {
-        let module = folder.file_name().unwrap().to_str().unwrap();
-        let left = circles(siblings(&folder, module));
+        let path = folder.strip_prefix(&src).unwrap();
+        let module = path.iter().skip(1).map(|part| part.to_str().unwrap()).collect::<Vec<_>>().join("::");
+        let left = circles(siblings(&folder, &module));
         if !left.is_empty() {
             found.push(format!("{}: {left:?}", folder.display()));
         }
@@ -453,6 +474,25 @@ fn a_circle_is_found() {
     assert_eq!(circles(graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])])), BTreeMap::new());
     let circle = graph(&[("a", &["b"]), ("b", &["a"])]);
     assert_eq!(circles(graph(&[("a", &["b"]), ("b", &["a", "c"]), ("c", &[])])), circle);
+}
+
+#[test]
+fn what_files_and_folders_name_of_each_other_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    write("mod.rs", "mod a; mod b; mod c;");
+    write("a.rs", "use super::b::B; use super::super::c::Outside;");
+    write("b/mod.rs", "use self::d::D;");
+    write("b/d.rs", "use super::super::a::A; use super::c::Inside;");
+    write("c.rs", "use crate::source::api::a::A; #[cfg(test)] mod tests { use super::b::B; }");
+    write("b/tests.rs", "use crate::source::api::c::C;");
+    let named = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    let expected = [("a", named(&["b"])), ("b", named(&["a"])), ("c", named(&["a"]))];
+    assert_eq!(siblings(folder.path(), "source::api"), expected.map(|(name, named)| (name.to_owned(), named)).into());
 }
 
 /// The variants of error types whose text has the text of the error that they also give as their cause: who prints the whole chain

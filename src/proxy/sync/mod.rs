@@ -11,6 +11,7 @@ mod budget;
 mod busy;
 mod cleanup;
 mod conflicts;
+mod effects;
 mod engine;
 mod entries;
 mod failure;

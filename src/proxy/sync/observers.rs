@@ -7,34 +7,13 @@
 
 use std::collections::BTreeMap;
 
+use super::effects::{Committed, Effects};
 use super::flows::UdpFlows;
 use super::health::HealthChecks;
-use super::no_local_endpoints::{Counts, NoLocalEndpoints};
+use super::no_local_endpoints::NoLocalEndpoints;
 use super::tables::Tables;
-use crate::localhost::{Feed, NodePort};
-use rules::endpoints::health::HealthCheck;
+use crate::localhost::Feed;
 use rules::model::{Change, Family, ObjectName};
-
-/// What follows from a Service's endpoints beside its rules; empty for one that is gone or left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Effects {
-    pub(super) health_checks: Vec<HealthCheck>,
-    /// Whether it has UDP endpoints; `None` when it is too large to be looked at.
-    pub(super) has_udp_endpoints: Option<bool>,
-    /// Its ports without a local endpoint, by family.
-    pub(super) no_local_endpoints: [Counts; 2],
-    /// Its TCP node ports for loopback addresses, in the families that these are served in.
-    pub(super) localhost: Vec<NodePort>,
-}
-
-/// A Service whose rules are committed, and what the rules in force mean for it.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Committed {
-    /// They are those that were planned.
-    AsPlanned(Effects),
-    /// It has none, because the kernel refuses them: health-check node ports stay open, and say that there is no endpoint.
-    Without(Effects),
-}
 
 /// All observers of commits, and what they are not told yet.
 #[derive(Default)]

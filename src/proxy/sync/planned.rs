@@ -8,8 +8,8 @@ use std::panic::resume_unwind;
 use std::thread::{self, available_parallelism};
 
 use super::budget;
+use super::effects::Effects;
 use super::no_local_endpoints;
-use super::observers::Effects;
 use super::tables::{ServiceRecords, Tables};
 use rules::endpoints::Gathered;
 use rules::model::{ObjectName, State};

@@ -24,8 +24,8 @@ use tower::{BoxError, ServiceExt as _};
 use tracing::{debug, info, warn};
 
 use super::connector::{Connector, USER_AGENT};
-use super::decode::{JSON, PROTOBUF};
 use super::error::chain;
+use super::format::{JSON, PROTOBUF};
 use super::proxy::{self, Kind, Proxy, Route, host_and_port, without_brackets};
 use super::tls::Authorities;
 use super::{EventSender, plugin};

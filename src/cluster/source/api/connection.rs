@@ -15,8 +15,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::client::{ClientOptions, Remarks, Server};
-use super::decode::{Format, JSON, PROTOBUF, Status};
+use super::decode::Status;
 use super::error::{Error, chain};
+use super::format::{Format, JSON, PROTOBUF};
 
 /// How long the body of a failure may take to arrive. Only its message is used.
 const FAILURE_BODY: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@
 //!
 //! Invariant: it needs memory for the longest event plus one chunk, whatever a length says.
 
-use super::decode::Format;
+use super::format::Format;
 
 /// Memory that an idle buffer may keep, in bytes.
 const KEEP: usize = 256 << 10;

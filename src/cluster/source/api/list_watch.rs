@@ -13,8 +13,9 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::connection::{Chunk, Request, Response};
-use super::decode::{Format, WatchEvent};
+use super::decode::WatchEvent;
 use super::error::Error;
+use super::format::Format;
 use super::frames::{FrameBuffer, TooLong};
 use super::position::{Freshness, ListMethod, Position, Question};
 use super::reflector::Reflector;

@@ -17,8 +17,8 @@ use super::certificate;
 use super::client::{ClientOptions, Configuration, configuration};
 use super::connection::{Connection, Request};
 use super::connector::Connector;
-use super::decode::JSON;
 use super::error::Error;
+use super::format::JSON;
 use super::proxy::Route;
 use super::resource::Resource;
 

@@ -20,6 +20,7 @@ mod connector;
 mod continuity;
 mod decode;
 mod error;
+mod format;
 mod frames;
 mod known;
 mod list_watch;

@@ -11,7 +11,7 @@ use rules::model::{Family, Node, ObjectName, Ranges};
 use rules::ruleset::names::set::{HEALTH_CHECKS, NODEPORT_ADDRESSES};
 use rules::ruleset::{NodePorts, notes, reading};
 
-use super::observers::Committed;
+use super::effects::Committed;
 use super::settings;
 
 /// The health checks of all Services. Copied on write: a snapshot that was handed out does not change.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::sync::observers::Effects;
+use crate::sync::effects::Effects;
 use component::config::{self, Invocation};
 use rules::endpoints::select;
 use rules::model::testing::{name, node, port, service, slice, slice_port, state};

@@ -11,6 +11,7 @@ mod protobuf;
 
 use serde::Deserialize;
 
+use super::format::Format;
 use super::frames::FrameBuffer;
 use super::resource::Resource;
 use crate::source::convert::{ConvertOptions, Converted, Converter, ObjectKind};
@@ -18,35 +19,9 @@ use crate::source::objects::{self, EndpointSlice, Metadata, Node, Service, Servi
 use crate::source::{Key, Problem};
 use rules::model::Event;
 
-/// The media type of JSON.
-pub(super) const JSON: &str = "application/json";
-/// The media type of Kubernetes' protobuf.
-pub(super) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// How much is kept of the body of a failure that is no Status, in characters.
 const MAX_TEXT: usize = 200;
 const UNUSABLE_DELETION: &str = "a deletion of an object without a name, or of another kind";
-
-/// How an answer is encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Json,
-    Protobuf,
-}
-
-impl Format {
-    /// That of a `Content-Type` header; without one it is JSON.
-    ///
-    /// # Errors
-    /// The media type, when it is one that cannot be read.
-    pub(super) fn of(content_type: Option<&str>) -> Result<Self, String> {
-        let media_type = content_type.unwrap_or(JSON).split(';').next().unwrap_or_default().trim();
-        match media_type {
-            PROTOBUF => Ok(Self::Protobuf),
-            JSON => Ok(Self::Json),
-            other => Err(other.to_owned()),
-        }
-    }
-}
 
 /// An object that decoded.
 #[derive(Debug)]

@@ -59,7 +59,7 @@ fn open(bytes: &[u8]) -> Result<Envelope<'_>, String> {
     let Some(message) = bytes.strip_prefix(MAGIC) else { return Err("no envelope of Kubernetes' protobuf".into()) };
     let envelope: Envelope<'_> = read(message)?;
     match (&*envelope.content_encoding, &*envelope.content_type) {
-        ("", "" | super::PROTOBUF) => Ok(envelope),
+        ("", "" | super::super::format::PROTOBUF) => Ok(envelope),
         (encoding, content) => {
             Err(format!("an object in protobuf with content type {content:?} and encoding {encoding:?}"))
         }

@@ -1,0 +1,28 @@
+//! How the API server encodes its answers.
+
+/// The media type of JSON.
+pub(super) const JSON: &str = "application/json";
+/// The media type of Kubernetes' protobuf.
+pub(super) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// How an answer is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Json,
+    Protobuf,
+}
+
+impl Format {
+    /// The encoding that a `Content-Type` header names; without one it is JSON.
+    ///
+    /// # Errors
+    /// The media type, when it is one that cannot be read.
+    pub(super) fn of(content_type: Option<&str>) -> Result<Self, String> {
+        let media_type = content_type.unwrap_or(JSON).split(';').next().unwrap_or_default().trim();
+        match media_type {
+            PROTOBUF => Ok(Self::Protobuf),
+            JSON => Ok(Self::Json),
+            other => Err(other.to_owned()),
+        }
+    }
+}
