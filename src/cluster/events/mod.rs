@@ -9,25 +9,23 @@
 //! always room for an event about the node; and when they have filled their part of it, the namespace with the most events there gives
 //! up its last one for a namespace that has fewer.
 
+mod content;
+
 use std::collections::{HashMap, VecDeque};
 use std::mem::discriminant;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
+use content::object;
 use rules::model::ObjectName;
 
-/// The name of the reporting controller, which is upstream's because dashboards select by it.
-const CONTROLLER: &str = "kube-proxy";
 /// Events that wait for the API server; further ones are dropped.
 const QUEUE: usize = 64;
 /// Places among these that are left for events about the node.
@@ -41,9 +39,6 @@ const MAX_OF_NAMESPACE: usize = 32;
 /// How often sending an event is tried, and the time-out of each try.
 const TRIES: u32 = 5;
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest note and the longest name of a reporting instance that the API accepts, in bytes.
-const MAX_NOTE: usize = 1024;
-const MAX_INSTANCE: usize = 128;
 
 /// An event for the cluster's operators.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -330,219 +325,13 @@ impl RecentEvents {
     }
 }
 
-/// The object that is sent for an event.
-fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Event {
-    let regarding = regarding(node, event);
-    // Only a clock that is not set has a time that Kubernetes cannot express.
-    let now = Timestamp::try_from(now).unwrap_or_default();
-    Event {
-        metadata: ObjectMeta {
-            name: Some(format!("{}.{:x}", regarding.name.as_deref().unwrap_or_default(), now.as_nanosecond())),
-            namespace: Some(regarding.namespace.clone().unwrap_or_else(|| "default".to_owned())),
-            ..ObjectMeta::default()
-        },
-        event_time: Some(MicroTime(now)),
-        type_: Some(if matches!(event, ReportedEvent::Starting) { "Normal" } else { "Warning" }.to_owned()),
-        reason: Some(reason(event).to_owned()),
-        action: Some(action(event).to_owned()),
-        note: Some(truncated(note(node, event), MAX_NOTE)).filter(|note| !note.is_empty()),
-        regarding: Some(regarding),
-        reporting_controller: Some(CONTROLLER.to_owned()),
-        reporting_instance: Some(truncated(format!("{CONTROLLER}-{node}"), MAX_INSTANCE)),
-        ..Event::default()
-    }
-}
-
-/// The object that an event is about. As upstream, it has the name instead of the UID.
-fn regarding(node: &str, event: &ReportedEvent) -> ObjectReference {
-    match event {
-        ReportedEvent::Starting
-        | ReportedEvent::AnotherProxy
-        | ReportedEvent::Mode(_)
-        | ReportedEvent::HealthzFailed(_)
-        | ReportedEvent::MetricsFailed(_) => ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_owned()),
-            uid: Some(node.to_owned()),
-            ..ObjectReference::default()
-        },
-        ReportedEvent::ServiceHealthCheckFailed { service, .. }
-        | ReportedEvent::ServiceNotProgrammed { service, .. }
-        | ReportedEvent::FrontNotProgrammed { service, .. } => ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Service".to_owned()),
-            namespace: Some(service.namespace.to_string()),
-            name: Some(service.name.to_string()),
-            uid: Some(service.to_string()),
-            ..ObjectReference::default()
-        },
-    }
-}
-
-fn reason(event: &ReportedEvent) -> &'static str {
-    match event {
-        ReportedEvent::Starting => "Starting",
-        ReportedEvent::HealthzFailed(_) => "FailedToStartProxierHealthcheck",
-        ReportedEvent::MetricsFailed(_) => "FailedToStartMetricServer",
-        ReportedEvent::AnotherProxy => "AnotherKubeProxy",
-        ReportedEvent::Mode(_) => "ProxyModeIsNftables",
-        ReportedEvent::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
-        ReportedEvent::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
-        ReportedEvent::FrontNotProgrammed { .. } => "FrontNotProgrammed",
-    }
-}
-
-fn action(event: &ReportedEvent) -> &'static str {
-    match event {
-        ReportedEvent::ServiceHealthCheckFailed { .. } => "Listen",
-        ReportedEvent::AnotherProxy
-        | ReportedEvent::ServiceNotProgrammed { .. }
-        | ReportedEvent::FrontNotProgrammed { .. } => "Program",
-        // Upstream's action for its warning about mode ipvs.
-        ReportedEvent::Mode(_) => "ProxyModeCheck",
-        _ => "StartKubeProxy",
-    }
-}
-
-fn note(node: &str, event: &ReportedEvent) -> String {
-    match event {
-        ReportedEvent::Starting => String::new(),
-        ReportedEvent::AnotherProxy => {
-            format!(
-                "another kube-proxy, in mode nftables, writes to the same tables of node {node}: end one of the two"
-            )
-        }
-        ReportedEvent::Mode(text) | ReportedEvent::HealthzFailed(text) | ReportedEvent::MetricsFailed(text) => {
-            text.clone()
-        }
-        ReportedEvent::ServiceHealthCheckFailed { service, port, error } => {
-            format!("node {node} failed to start healthcheck {:?} on port {port}: {error}", service.to_string())
-        }
-        ReportedEvent::ServiceNotProgrammed { error, .. } => {
-            format!("node {node} goes on without the changes of this Service: {error}")
-        }
-        ReportedEvent::FrontNotProgrammed { reason, .. } => format!("node {node}: {reason}"),
-    }
-}
-
-/// The first `max` bytes of a text, without a part of a character.
-fn truncated(mut text: String, max: usize) -> String {
-    while text.len() > max {
-        text.pop();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn failed(error: &str) -> ReportedEvent {
         let service = ObjectName::new("demo", "web");
         ReportedEvent::ServiceHealthCheckFailed { service, port: 30_500, error: error.to_owned() }
-    }
-
-    fn at(seconds: u64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
-    }
-
-    // The start is an event of the node (O11).
-    #[test]
-    fn the_start_is_an_event_of_the_node() {
-        let event = serde_json::to_value(object("node-1", &ReportedEvent::Starting, at(1))).unwrap();
-        let expected = json!({
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"name": "node-1.3b9aca00", "namespace": "default"},
-            "eventTime": "1970-01-01T00:00:01.000000Z",
-            "type": "Normal",
-            "reason": "Starting",
-            "action": "StartKubeProxy",
-            "regarding": {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"},
-            "reportingController": "kube-proxy",
-            "reportingInstance": "kube-proxy-node-1",
-        });
-        assert_eq!(event, expected);
-    }
-
-    // A mode that is not `nftables` is a warning of the node (P12).
-    #[test]
-    fn another_mode_is_a_warning_of_the_node() {
-        let event = object("node-1", &ReportedEvent::Mode("mode is \"ipvs\"".to_owned()), at(1));
-        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ProxyModeIsNftables")));
-        assert_eq!(
-            (event.action.as_deref(), event.note.as_deref()),
-            (Some("ProxyModeCheck"), Some("mode is \"ipvs\""))
-        );
-        assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
-    }
-
-    // A health check that cannot listen is an event of its service (K4).
-    #[test]
-    fn a_health_check_that_cannot_listen_is_an_event_of_its_service() {
-        let event = object("node-1", &failed("address in use"), at(1));
-        assert_eq!(event.metadata.namespace.as_deref(), Some("demo"));
-        assert_eq!(event.type_.as_deref(), Some("Warning"));
-        assert_eq!(event.reason.as_deref(), Some("FailedToStartServiceHealthcheck"));
-        assert_eq!(event.action.as_deref(), Some("Listen"));
-        let note = "node node-1 failed to start healthcheck \"demo/web\" on port 30500: address in use";
-        assert_eq!(event.note.as_deref(), Some(note));
-        let about = event.regarding.unwrap();
-        assert_eq!((about.kind.as_deref(), about.name.as_deref()), (Some("Service"), Some("web")));
-    }
-
-    #[test]
-    fn a_service_that_the_kernel_refuses_has_an_event() {
-        let service = ObjectName::new("demo", "web");
-        let event = ReportedEvent::ServiceNotProgrammed { service, error: "set full".to_owned() };
-        let event = object("node-1", &event, at(1));
-        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("ServiceNotProgrammed")));
-        assert_eq!((event.metadata.namespace.as_deref(), event.action.as_deref()), (Some("demo"), Some("Program")));
-        assert!(event.note.is_some_and(|note| note.contains("node-1") && note.ends_with("set full")));
-        assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
-    }
-
-    #[test]
-    fn a_claim_that_loses_is_an_event_of_its_service() {
-        let service = ObjectName::new("demo", "web");
-        let event = ReportedEvent::FrontNotProgrammed { service, reason: "a/b gets it".to_owned() };
-        let event = object("node-1", &event, at(1));
-        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("FrontNotProgrammed")));
-        assert_eq!(event.action.as_deref(), Some("Program"));
-        assert_eq!(event.note.as_deref(), Some("node node-1: a/b gets it"));
-        assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
-    }
-
-    // Servers that end the process are events of the node (O8).
-    #[test]
-    fn servers_that_end_the_process_are_events_of_the_node() {
-        for (event, reason) in [
-            (ReportedEvent::HealthzFailed("in use".to_owned()), "FailedToStartProxierHealthcheck"),
-            (ReportedEvent::MetricsFailed("in use".to_owned()), "FailedToStartMetricServer"),
-        ] {
-            let event = object("node-1", &event, at(1));
-            assert_eq!(event.reason.as_deref(), Some(reason));
-            assert_eq!((event.type_.as_deref(), event.note.as_deref()), (Some("Warning"), Some("in use")));
-            assert_eq!(event.action.as_deref(), Some("StartKubeProxy"));
-        }
-    }
-
-    #[test]
-    fn another_kube_proxy_is_an_event_of_the_node() {
-        let event = object("node-1", &ReportedEvent::AnotherProxy, at(1));
-        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("AnotherKubeProxy")));
-        assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
-        assert!(event.note.is_some_and(|note| note.contains("another kube-proxy") && note.contains("node-1")));
-    }
-
-    #[test]
-    fn long_texts_are_cut_to_what_the_api_accepts() {
-        let event = object(&"n".repeat(253), &failed(&"ä".repeat(2_000)), at(1));
-        assert!(event.note.is_some_and(|note| note.len() <= MAX_NOTE && note.ends_with('ä')));
-        assert_eq!(event.reporting_instance.map(|instance| instance.len()), Some(MAX_INSTANCE));
     }
 
     impl RecentEvents {
