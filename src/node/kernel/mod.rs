@@ -159,7 +159,7 @@ impl Netfilter {
         Self { address_watch: AddressWatch::new().ok(), ..self }
     }
 
-    /// Sets the lock that [`Kernel::turn`] takes.
+    /// Sets the lock that [`Kernel::take_writer_lock`] takes.
     #[must_use]
     pub fn with_lock(self, lock: Lock) -> Self {
         Self { lock: Some(lock), ..self }
