@@ -18,7 +18,6 @@ use nft::socket::{Bus, Socket};
 
 /// `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR` of `linux/rtnetlink.h`.
 const GROUPS: [u32; 2] = [5, 9];
-/// The kernel dropped notifications, because the socket's buffer was full.
 /// The least time between two changes that are noted.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Datagrams that are taken for one change.
