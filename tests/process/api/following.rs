@@ -166,5 +166,8 @@ fn a_claim_that_loses_is_an_event_of_its_service(format: Format) {
     });
     assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("taker")));
     assert!(event["note"].as_str().is_some_and(|note| note.contains("10.96.0.1 port 80/tcp")), "{event}");
-    assert_eq!(proxy.log().matches("10.96.0.1 port 80/tcp").count(), 1, "{}", proxy.log());
+    // The log is written by a thread of its own, which may be later than the event.
+    let lines = || proxy.log().matches("10.96.0.1 port 80/tcp").count();
+    wait_for("the line of the log", || (lines() > 0).then_some(()));
+    assert_eq!(lines(), 1, "{}", proxy.log());
 }
