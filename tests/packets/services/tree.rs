@@ -119,8 +119,8 @@ const AT_ONCE: u16 = 64;
 /// How often a datagram is sent that is not answered.
 const TRIES: usize = 5;
 
-/// A UDP connection from each of these ports to the frontend: the endpoints that answered.
-fn answered(ports: Range<u16>, family: Family) -> Vec<IpAddr> {
+/// A UDP connection from each of these ports to the frontend: the endpoints that answered, and how many datagrams were sent again.
+fn answered(ports: Range<u16>, family: Family) -> (Vec<IpAddr>, u64) {
     let bound = |port| {
         let socket = UdpSocket::bind((family.client(), port)).expect("the port is free");
         socket
@@ -130,8 +130,11 @@ fn answered(ports: Range<u16>, family: Family) -> Vec<IpAddr> {
         socket
     };
     let mut open: Vec<UdpSocket> = ports.map(bound).collect();
-    let mut endpoints = Vec::new();
-    for _ in 0..TRIES {
+    let (mut endpoints, mut again) = (Vec::new(), 0);
+    for round in 0..TRIES {
+        if round > 0 {
+            again += open.len() as u64;
+        }
         for socket in &open {
             socket.send(b"x").expect("the node takes it");
         }
@@ -143,7 +146,7 @@ fn answered(ports: Range<u16>, family: Family) -> Vec<IpAddr> {
             false
         });
     }
-    endpoints
+    (endpoints, again)
 }
 
 #[test]
@@ -163,11 +166,13 @@ fn sixty_thousand_connections_are_spread_evenly_by_the_map_of_verdicts() {
 
 fn assert_even(world: &World, family: Family) {
     // UDP from a port of its own is a connection to the kernel, and takes the same map of verdicts as one over TCP.
-    let mut reached: BTreeMap<IpAddr, u64> = BTreeMap::new();
+    let (mut reached, mut sent_again): (BTreeMap<IpAddr, u64>, u64) = (BTreeMap::new(), 0);
     world.client.enter(|| {
         let end = 1024 + CONNECTIONS;
         for first in (1024..end).step_by(usize::from(AT_ONCE)) {
-            for endpoint in answered(first..end.min(first + AT_ONCE), family) {
+            let (endpoints, again) = answered(first..end.min(first + AT_ONCE), family);
+            sent_again += again;
+            for endpoint in endpoints {
                 *reached.entry(endpoint).or_default() += 1;
             }
         }
@@ -176,12 +181,18 @@ fn assert_even(world: &World, family: Family) {
     let third = u64::from(CONNECTIONS / 3);
     let is_even = |count: &u64| count.abs_diff(third) <= u64::from(CONNECTIONS / 100);
     assert!(reached.len() == 3 && reached.values().all(is_even), "{reached:?}");
-    // The chains of the endpoints counted the same connections.
+    // The chains of the endpoints counted the same connections. A datagram that was lost before its flow was confirmed counts again when it
+    // is sent again.
     let mut counted: Vec<u64> = endpoint_chains(world, family).into_values().flatten().collect();
     let mut reached: Vec<u64> = reached.into_values().collect();
     counted.sort_unstable();
     reached.sort_unstable();
-    assert_eq!(counted, reached, "{family:?}");
+    let lost = counted.iter().sum::<u64>().checked_sub(u64::from(CONNECTIONS));
+    assert!(
+        lost.is_some_and(|lost| lost <= sent_again),
+        "{family:?}: {counted:?}, {reached:?}, {sent_again} sent again"
+    );
+    assert!(counted.iter().zip(&reached).all(|(counted, reached)| counted >= reached), "{counted:?}, {reached:?}");
 }
 
 #[test]
