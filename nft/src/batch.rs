@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use crate::command::Command;
 use crate::decode::{Messages, sequence};
 use crate::encode::{Encoder, Message};
-use crate::wire::{Attrs, SUBSYSTEM, flag};
+use crate::wire::{Attrs, SUBSYSTEM, flag, narrow};
 
 /// Whether the kernel acknowledges the first and the last message of a batch (6.10 and later). `nftnl` asks the kernel for its version,
 /// and gives these messages sequence numbers, even in an empty batch, if it does.
@@ -68,7 +68,7 @@ impl Batch {
             building.pages.acknowledge_newest();
         }
         building.pages.push(&frame(BATCH_END, frame_acks.then_some(building.next)));
-        let count = u32::try_from(building.origins.len()).expect("a batch has fewer than 2^32 messages");
+        let count = narrow::<u32>(building.origins.len(), "a batch has fewer than 2^32 messages");
         let end_sequence = frame_acks.then_some(first_sequence + count);
         Ok(Self {
             pages: building.pages,

@@ -8,6 +8,8 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::wire::narrow;
+
 /// Up to [`Data::MAX_LEN`] bytes without an allocation, because a cluster has hundreds of thousands of these values.
 #[derive(Clone, Copy)]
 pub struct Data {
@@ -54,7 +56,7 @@ impl Data {
         // All bytes behind the length are zero, so copying them writes the padding.
         let place = joined.bytes.get_mut(start..end).expect("a concatenation fits into Data::MAX_LEN");
         place.copy_from_slice(&field.bytes[..end - start]);
-        joined.len = u8::try_from(end).expect("Data::MAX_LEN is small");
+        joined.len = narrow::<u8>(end, "Data::MAX_LEN is small");
         joined
     }
 

@@ -7,6 +7,7 @@ use std::fmt;
 
 use crate::datatype::DataType;
 use crate::expr::{CtKey, Expr, MetaKey, PayloadBase, Register};
+use crate::wire::narrow;
 
 /// What a [`Field::Jhash`] hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,7 +142,7 @@ impl Field {
             Self::CtOriginalProtoDst => ct(CtKey::OriginalDstPort),
             Self::NumgenRandom(modulus) => vec![Expr::Numgen { dreg, modulus }],
             Self::Jhash { hashed, modulus, seed, offset } => {
-                let len = u32::try_from(hashed.size()).expect("twenty bytes at most");
+                let len = narrow::<u32>(hashed.size(), "twenty bytes at most");
                 let mut exprs = hashed.load(scratch);
                 exprs.push(Expr::Jhash { sreg: scratch, dreg, len, modulus, seed, offset });
                 exprs

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::data::{Data, Value, Verdict};
 use crate::object::Element;
+use crate::wire::narrow;
 
 /// Flags of a packed element.
 const HAS_KEY_END: u8 = 1;
@@ -91,14 +92,14 @@ pub fn pack(bytes: &mut Vec<u8>, element: &Element) {
 }
 
 fn data(bytes: &mut Vec<u8>, value: &[u8]) {
-    bytes.push(u8::try_from(value.len()).expect("Data is short"));
+    bytes.push(narrow::<u8>(value.len(), "Data is short"));
     bytes.extend_from_slice(value);
 }
 
 /// # Panics
 /// When the text has 64 KiB or more: a name or comment of that length fits into no message.
 fn text(bytes: &mut Vec<u8>, text: &str) {
-    let len = u16::try_from(text.len()).expect("names and comments are shorter than 64 KiB");
+    let len = narrow::<u16>(text.len(), "names and comments are shorter than 64 KiB");
     bytes.extend_from_slice(&len.to_ne_bytes());
     bytes.extend_from_slice(text.as_bytes());
 }
@@ -251,7 +252,7 @@ impl Elements {
             let start = bytes.len();
             data(bytes, key[0]);
             bytes.extend_from_slice(key[1]);
-            bytes[start] = u8::try_from(key[0].len() + key[1].len()).expect("Data is short");
+            bytes[start] = narrow::<u8>(key[0].len() + key[1].len(), "Data is short");
             if let Some(value) = value {
                 data(bytes, value);
             }
@@ -262,7 +263,7 @@ impl Elements {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; LENGTH]);
         write(&mut self.bytes);
-        let len = u32::try_from(self.bytes.len() - start - LENGTH).expect("an element is short");
+        let len = narrow::<u32>(self.bytes.len() - start - LENGTH, "an element is short");
         self.bytes[start..start + LENGTH].copy_from_slice(&len.to_ne_bytes());
         self.len += 1;
     }
@@ -291,7 +292,7 @@ impl<'a> Iterator for Iter<'a> {
             return None;
         }
         let len = u32::from_ne_bytes(self.0.number());
-        Some(ElementRef(self.0.take(usize::try_from(len).expect("usize has at least 32 bits"))))
+        Some(ElementRef(self.0.take(narrow::<usize>(len, "usize has at least 32 bits"))))
     }
 }
 

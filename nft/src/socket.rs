@@ -8,6 +8,8 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use crate::wire::narrow;
+
 /// The part of the kernel at the other end of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bus {
@@ -115,11 +117,11 @@ impl Socket {
         self.reserve(total)?;
         // SAFETY: `sockaddr_nl` has only integer fields, for which zero is a valid value. Port 0 is the kernel's.
         let mut kernel: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-        kernel.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).expect("a small constant");
+        kernel.nl_family = narrow::<libc::sa_family_t>(libc::AF_NETLINK, "a small constant");
         // SAFETY: `msghdr` has only integer and pointer fields, for which zero is a valid value: no name, vectors, or control data.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_name = (&raw mut kernel).cast();
-        header.msg_namelen = u32::try_from(size_of_val(&kernel)).expect("a small size");
+        header.msg_namelen = narrow::<u32>(size_of_val(&kernel), "a small size");
         header.msg_iov = vectors.as_mut_ptr();
         header.msg_iovlen = vectors.len();
         // SAFETY: the descriptor is open while `inner` lives. `header` points to `kernel` and to `vectors` with their true lengths, and
@@ -189,7 +191,7 @@ impl Socket {
     }
 
     fn set_option(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
-        let len = u32::try_from(size_of_val(&value)).expect("a small size");
+        let len = narrow::<u32>(size_of_val(&value), "a small size");
         // SAFETY: the descriptor is open while `inner` lives. Pointer and length are those of `value`, which lives until after the call;
         // the kernel reads it and keeps no pointer to it.
         let result = unsafe { libc::setsockopt(self.inner.as_raw_fd(), level, option, (&raw const value).cast(), len) };

@@ -10,6 +10,7 @@ use crate::datatype::DataType;
 use crate::expr::MetaKey;
 use crate::field::Field;
 use crate::object::{Element, Set, Types, ValueType};
+use crate::wire::narrow;
 
 /// A comment on a table, chain, rule or element.
 pub(crate) const COMMENT: u8 = 0;
@@ -45,7 +46,7 @@ mod expression {
 
 /// An entry with a value.
 fn entry(kind: u8, value: &[u8]) -> Vec<u8> {
-    let len = u8::try_from(value.len()).expect("an entry of user data is at most 255 bytes");
+    let len = narrow::<u8>(value.len(), "an entry of user data is at most 255 bytes");
     let mut bytes = vec![kind, len];
     bytes.extend_from_slice(value);
     bytes

@@ -136,12 +136,12 @@ impl Writer {
     /// When the attribute has 64 KiB or more; callers split their lists before that.
     #[inline]
     pub fn close(&mut self, nest: Nest) {
-        let len = u16::try_from(self.bytes.len() - nest.0).expect("nested attributes are split below 64 KiB");
+        let len = narrow::<u16>(self.bytes.len() - nest.0, "nested attributes are split below 64 KiB");
         self.bytes[nest.0..nest.0 + 2].copy_from_slice(&len.to_ne_bytes());
     }
 
     fn header(&mut self, kind: u16, payload: usize) {
-        let len = u16::try_from(HEADER + payload).expect("attributes are shorter than 64 KiB");
+        let len = narrow::<u16>(HEADER + payload, "attributes are shorter than 64 KiB");
         self.bytes.extend_from_slice(&len.to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
     }
@@ -151,9 +151,19 @@ impl Writer {
     }
 }
 
+/// A length or another number in the width of a field of the wire. `bound` says why the number fits.
+///
+/// # Panics
+/// When it does not fit, with `bound` as the message: a caller has broken its own limit.
+#[inline]
+#[track_caller]
+pub(crate) fn narrow<Field>(number: impl TryInto<Field>, bound: &str) -> Field {
+    number.try_into().unwrap_or_else(|_| panic!("{bound}"))
+}
+
 /// Writes a message's length into its header.
 pub(crate) fn set_len(message: &mut [u8]) {
-    let len = u32::try_from(message.len()).expect("a message is much shorter than 4 GiB");
+    let len = narrow::<u32>(message.len(), "a message is much shorter than 4 GiB");
     message[..4].copy_from_slice(&len.to_ne_bytes());
 }
 

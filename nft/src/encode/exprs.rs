@@ -6,9 +6,11 @@ use std::ptr::NonNull;
 use nftnl::expr::Expression;
 use nftnl::nftnl_sys as sys;
 
+use super::attribute_number;
 use crate::data::{Data, Verdict};
 use crate::expr::{CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, PayloadBase, Register, RejectWith};
 use crate::table::Family;
+use crate::wire::narrow;
 
 /// The value of an attribute.
 enum Attribute {
@@ -32,7 +34,7 @@ impl Expression for Built {
         let expr = unsafe { sys::nftnl_expr_alloc(self.name.as_ptr()) };
         let expr = NonNull::new(expr).expect("libnftnl knows every expression named in this file, or is out of memory");
         for (attribute, value) in &self.attributes {
-            set(expr, u16::try_from(*attribute).expect("attribute numbers are small"), value);
+            set(expr, attribute_number(*attribute), value);
         }
         expr
     }
@@ -53,7 +55,7 @@ fn set(expr: NonNull<sys::nftnl_expr>, attribute: u16, value: &Attribute) {
             }
             Attribute::Data(data) => {
                 let bytes = data.as_slice();
-                let len = u32::try_from(bytes.len()).expect("at most Data::MAX_LEN");
+                let len = narrow::<u32>(bytes.len(), "at most Data::MAX_LEN");
                 sys::nftnl_expr_set(expr, attribute, bytes.as_ptr().cast::<c_void>(), len);
             }
         }
@@ -167,7 +169,7 @@ fn cmp(op: CmpOp, sreg: Register, value: &Data) -> Attributes {
 }
 
 fn bitwise(sreg: Register, dreg: Register, mask: &Data, xor: &Data) -> Attributes {
-    let len = u32::try_from(mask.len()).expect("at most Data::MAX_LEN");
+    let len = narrow::<u32>(mask.len(), "at most Data::MAX_LEN");
     vec![
         register(sys::NFTNL_EXPR_BITWISE_SREG, sreg),
         register(sys::NFTNL_EXPR_BITWISE_DREG, dreg),

@@ -22,7 +22,7 @@ use crate::command::Command;
 use crate::object::{BaseChain, Chain, ChainType, Hook, Rule, Set};
 use crate::table::{Family, Table, TableName};
 use crate::userdata;
-use crate::wire::{Writer, set_len};
+use crate::wire::{Writer, narrow, set_len};
 
 pub(crate) use elements::Message;
 
@@ -155,7 +155,7 @@ impl Encoder {
     fn write(&mut self, object: &impl NlMsg, kind: MsgType, room: usize) -> Vec<u8> {
         /// More than the length of the two headers and of all attributes of fixed length, of which no object has a hundred.
         const FIXED: usize = 4096;
-        let least = usize::try_from(nftnl::nft_nlmsg_maxsize()).expect("usize has at least 32 bits");
+        let least = narrow::<usize>(nftnl::nft_nlmsg_maxsize(), "usize has at least 32 bits");
         let words = (FIXED + room).max(least).div_ceil(size_of::<u64>());
         self.buffer.resize(words.max(self.buffer.len()), 0);
         // SAFETY: `NlMsg::write` needs a pointer to at least `nft_nlmsg_maxsize()` writable bytes; `buffer` has `words`, which are not
@@ -203,10 +203,15 @@ fn set_base(object: &mut nftnl::Chain<'_>, base: &BaseChain) {
     object.set_policy(nftnl::Policy::Accept);
 }
 
+/// The number of an attribute of libnftnl in the width that its functions take.
+fn attribute_number(number: u32) -> u16 {
+    narrow(number, "attribute numbers are small")
+}
+
 /// The length in a message's header.
 fn message_len(message: &[u8]) -> usize {
     let len = message.first_chunk::<4>().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    usize::try_from(len).expect("usize has at least 32 bits")
+    narrow::<usize>(len, "usize has at least 32 bits")
 }
 
 /// Appends an attribute to a finished message.

@@ -6,9 +6,11 @@ use nftnl::MsgType;
 use nftnl::nftnl_sys as sys;
 use nftnl::set::SetKey;
 
+use super::attribute_number;
 use crate::datatype::DataType;
 use crate::object::{Set, SetFlags, Types, ValueType};
 use crate::userdata;
+use crate::wire::narrow;
 
 /// `enum nft_set_flags`.
 mod flag {
@@ -83,7 +85,7 @@ fn wire_flags(set: &Set) -> u32 {
 }
 
 fn length(types: &Types) -> u32 {
-    u32::try_from(types.data_len()).expect("at most Data::MAX_LEN")
+    narrow::<u32>(types.data_len(), "at most Data::MAX_LEN")
 }
 
 fn describe(object: &nftnl::set::Set<'_, AnyKey>, set: &Set) {
@@ -109,10 +111,10 @@ fn describe(object: &nftnl::set::Set<'_, AnyKey>, set: &Set) {
         let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         // SAFETY: `object` owns the set that its pointer refers to and lives until the end of this function. libnftnl stores the
         // number by value; it has 64 bits for this attribute (`nftnl_set_set_data` in its `src/set.c`).
-        unsafe { sys::nftnl_set_set_u64(object.as_ptr().as_ptr(), attribute(sys::NFTNL_SET_TIMEOUT), ms) };
+        unsafe { sys::nftnl_set_set_u64(object.as_ptr().as_ptr(), attribute_number(sys::NFTNL_SET_TIMEOUT), ms) };
     }
     if set.is_concat_interval() {
-        let sizes: Vec<u8> = key.iter().map(|t| u8::try_from(t.size()).expect("at most 16")).collect();
+        let sizes: Vec<u8> = key.iter().map(|t| narrow::<u8>(t.size(), "at most 16")).collect();
         bytes(object, sys::NFTNL_SET_DESC_CONCAT, &sizes);
     }
     if set.counter {
@@ -136,20 +138,16 @@ fn count(object: &nftnl::set::Set<'_, AnyKey>) {
     }
 }
 
-fn attribute(number: u32) -> u16 {
-    u16::try_from(number).expect("attribute numbers are small")
-}
-
 fn number(object: &nftnl::set::Set<'_, AnyKey>, attr: u32, value: u32) {
     // SAFETY: `object` owns the set that its pointer refers to and is borrowed during the call. libnftnl stores the number by value;
     // it has 32 bits for each attribute that the callers pass (`nftnl_set_set_data` in its `src/set.c`).
-    unsafe { sys::nftnl_set_set_u32(object.as_ptr().as_ptr(), attribute(attr), value) };
+    unsafe { sys::nftnl_set_set_u32(object.as_ptr().as_ptr(), attribute_number(attr), value) };
 }
 
 fn bytes(object: &nftnl::set::Set<'_, AnyKey>, attr: u32, value: &[u8]) {
-    let len = u32::try_from(value.len()).expect("descriptions are short");
+    let len = narrow::<u32>(value.len(), "descriptions are short");
     // SAFETY: `object` owns the set that its pointer refers to and is borrowed during the call. libnftnl copies `len` bytes from the
     // start of the slice before it returns, and keeps no pointer to it. When it has no memory for the copy it leaves the attribute
     // unset; then the kernel refuses the set or lists it without the description.
-    unsafe { sys::nftnl_set_set_data(object.as_ptr().as_ptr(), attribute(attr), value.as_ptr().cast(), len) };
+    unsafe { sys::nftnl_set_set_data(object.as_ptr().as_ptr(), attribute_number(attr), value.as_ptr().cast(), len) };
 }
