@@ -1,0 +1,196 @@
+//! What the loop reports: to the log, the metrics, the health server, and the functions that make Kubernetes events.
+//!
+//! Takes what a sync or a check gave and changes nothing of it. Each thing that is left out or lost is reported once.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use tracing::{debug, error, info, warn};
+
+use super::conflicts::LostReport;
+use super::no_local_endpoints::Counts;
+use super::repairs::Unlogged;
+use super::{LostFrontend, RefusedService, Report, Sync};
+use crate::metrics::Transactions;
+use component::logging::{duration, list};
+use inspect::history::CommitOutcome;
+use node::kernel::Kernel;
+use rules::ruleset::reading;
+
+impl<K: Kernel> Sync<K> {
+    pub(super) fn report_pending(&self) {
+        let (slices, services) = self.engine.pending.numbers();
+        self.metrics.pending(slices, services);
+    }
+
+    pub(super) fn report_left_out(&mut self) {
+        self.metrics.quarantined(self.engine.quarantined().len());
+        self.health.quarantined(self.engine.quarantined());
+        self.metrics.oversized(self.engine.oversized().len());
+        self.health.oversized(self.engine.oversized());
+        for oversized in self.engine.take_oversized() {
+            error!(err = %oversized, service = %oversized.service, "Service is left out until it is smaller");
+            self.engine.journal.left_out(&oversized.service, CommitOutcome::Oversized, &oversized.to_string());
+            if let Some(report) = &self.on_refused_service {
+                let reason = format!("nothing of it is programmed, because {oversized}");
+                report(RefusedService { service: oversized.service, reason });
+            }
+        }
+        for refused in self.engine.take_refused_services() {
+            let RefusedService { service, reason } = &refused;
+            error!(err = reason, %service, "Service is left out until it changes, because the kernel refuses it");
+            self.engine.journal.left_out(service, CommitOutcome::Quarantined, reason);
+            if let Some(report) = &self.on_refused_service {
+                report(refused);
+            }
+        }
+    }
+
+    pub(super) fn report_other_proxy(&mut self) {
+        if self.engine.tables.other_proxy.take_news() {
+            warn!(
+                "Another kube-proxy, in mode nftables, writes to the same tables; its own rules are left alone, and its changes \
+                 of ours are repaired: end one of the two"
+            );
+            self.on_other_proxy.iter().for_each(|report| report());
+        }
+    }
+
+    pub(super) fn report_lost_claims(&mut self) {
+        self.metrics.lost_claims(self.engine.lost_claims());
+        let report = self.engine.take_lost_claims();
+        let LostReport { frontends, left_out } = self.recent_reports.limited(report, Instant::now());
+        for LostFrontend { services, reason, .. } in frontends {
+            match &services[..] {
+                [conflicts] => {
+                    warn!(service = %conflicts.service, reason, "Service does not get an address or a node port")
+                }
+                _ => warn!(reason, "Services do not get an address or a node port"),
+            }
+            if let Some(report) = &self.on_lost_claims {
+                services.into_iter().for_each(report);
+            }
+        }
+        if left_out > 0 {
+            warn!(
+                numFrontends = left_out,
+                "Further Services do not get an address or a node port; kubeproxy_nft_lost_claims has the number of such claims"
+            );
+        }
+    }
+
+    pub(super) fn report_queued(&self) {
+        for family in self.engine.tables.families() {
+            self.metrics.sync_queued(family, SystemTime::now());
+            self.health.queued(family, Instant::now());
+        }
+    }
+
+    /// Logs what other programs did to the tables, unless that was logged often enough lately.
+    pub(super) fn log_foreign_writes(&mut self, now: Instant) {
+        let Some(mut unlogged) = self.repairs.take_due(now) else { return };
+        let has_repair = unlogged.repair.is_some();
+        self.tell_repairs(&mut unlogged);
+        let Unlogged { times, by, found, .. } = unlogged;
+        let is_known = has_repair || !by.is_empty() || !found.is_empty();
+        let is_nameless = by.is_empty() && times > 0;
+        let by = if is_nameless { list(["unknown until it writes again"]) } else { list(by) };
+        let found = list(found);
+        if self.engine.tables.other_proxy.is_present(now) {
+            debug!(times, by, found, "Another kube-proxy changed our rules; comparing and repairing them");
+        } else if is_known {
+            warn!(times, by, found, "Another program changed our rules; comparing and repairing them");
+        } else {
+            debug!(times, "Another program wrote to nf_tables; our rules are as they should be");
+        }
+    }
+
+    pub(super) fn report(&self, report: &Report, took: Duration) {
+        let Report { full, services, added, removed, committed, .. } = report;
+        self.count(report);
+        let elapsed = duration(took);
+        match committed {
+            None => {
+                debug!(
+                    %elapsed, fullSync = full, numServices = services,
+                    "SyncProxyRules complete, nothing to change"
+                )
+            }
+            Some(committed) => {
+                let bytes = committed.bytes;
+                debug!(
+                    %elapsed, fullSync = full, numServices = services, elementsAdded = added, elementsRemoved = removed, bytes,
+                    "SyncProxyRules complete"
+                );
+            }
+        }
+        if report.repaired {
+            debug!(
+                elementsAdded = added,
+                elementsRemoved = removed,
+                "Another program had changed our tables; they are as they should be again"
+            );
+        }
+        if took > Duration::from_secs(1) {
+            warn!(
+                %elapsed, numServices = services, elementsAdded = added, elementsRemoved = removed,
+                "SyncProxyRules took long"
+            );
+        }
+    }
+
+    /// Logs the first successful sync: from now on the node serves.
+    pub(super) fn log_first(&self, took: Duration) {
+        let (elapsed, since_start) = (duration(took), duration(self.started.elapsed()));
+        let (services, endpoints) = (self.engine.state.service_count(), self.engine.endpoint_count());
+        info!(
+            numServices = services, numEndpoints = endpoints, %elapsed, sinceStart = %since_start,
+            "Synced for the first time"
+        );
+        let mut counts = self.engine.table_counts().flat_map(|(_, counts)| counts);
+        if let Some((map, elements)) = counts.find(|(map, elements)| reading::takes_long(map, *elements)) {
+            warn!(
+                map,
+                elements,
+                "Reading this map back takes long, because the kernel lists it in a time that grows with the square of its size; set \
+                 nftables.endpointMaps (--endpoint-maps) to 64"
+            );
+        }
+    }
+
+    /// Puts what a successful sync did into the metrics.
+    pub(super) fn count(&self, report: &Report) {
+        for (family, latency) in &report.programmed {
+            self.metrics.programmed(*family, *latency);
+        }
+        for done in &report.flows {
+            self.metrics.flows_reconciled(done.family, done.took, number(done.deleted));
+        }
+        for family in self.engine.tables.families() {
+            let Counts { internal, external } = self.engine.observers.no_local_endpoints.total(family);
+            self.metrics.no_local_endpoints(family, internal, external);
+        }
+        if let Some(committed) = &report.committed {
+            self.metrics.transactions(Transactions {
+                count: number(report.transactions),
+                added: number(report.added),
+                removed: number(report.removed),
+                bytes: number(committed.bytes),
+                kernel_time: report.kernel_time,
+            });
+        }
+        if report.full || report.committed.is_some() {
+            self.engine.table_counts().for_each(|(family, counts)| self.metrics.table_elements(family, counts));
+        }
+        if report.full {
+            self.metrics.verified(SystemTime::now());
+        }
+        if report.repaired {
+            self.metrics.repaired();
+        }
+    }
+}
+
+/// A count as metrics want it.
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
