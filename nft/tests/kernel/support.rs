@@ -155,7 +155,8 @@ fn normal(listing: &str) -> Vec<String> {
     let mut rest = listing.lines();
     while let Some(line) = rest.next() {
         let Some(elements) = line.trim_start().strip_prefix("elements = { ") else {
-            lines.push(line.to_owned());
+            // nft 1.1.3 has this name for the hook output too, and 1.0.6 has not.
+            lines.push(line.replace("hook output priority dstnat;", "hook output priority -100;"));
             continue;
         };
         let mut text = elements.to_owned();
