@@ -24,7 +24,7 @@ pub mod history;
 mod names;
 pub mod other_proxy;
 pub mod output;
-mod running;
+pub mod running;
 pub mod screen;
 pub mod services;
 mod tables;
@@ -51,5 +51,26 @@ impl CommandOutcome {
             Self::Fine => 0,
             Self::Found => 1,
         }
+    }
+}
+
+/// Says what is missing when the kernel does not let this process read nf_tables.
+pub fn explain_rights(error: anyhow::Error) -> anyhow::Error {
+    if error.chain().any(is_about_rights) {
+        return error.context(
+            "the kernel refuses to list its tables: this needs CAP_NET_ADMIN in the node's network namespace; run it as root on the \
+             node, or in the proxy's container with kubectl exec",
+        );
+    }
+    error
+}
+
+/// Whether an error is that a privilege is missing.
+pub(crate) fn is_about_rights(error: &(dyn std::error::Error + 'static)) -> bool {
+    let is_denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    match error.downcast_ref::<nft::ReadError>() {
+        Some(nft::ReadError::Socket(error)) => is_denied(error),
+        Some(_) => false,
+        None => error.downcast_ref::<std::io::Error>().is_some_and(is_denied),
     }
 }

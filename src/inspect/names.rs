@@ -7,7 +7,8 @@
 //! | `10.96.0.10`, `fd00::10` | all frontends with this address |
 //! | `10.96.0.10:53`, `[fd00::10]:53` | the frontends with this address and port |
 //! | `10.96.0.10:53/udp` | one frontend |
-//! | `*:30080`, `*:30080/tcp` | a node port |
+//! | `*:30080`, `*:30080/tcp`, `30080` | a node port |
+//! | `shop` | all Services of a namespace |
 //!
 //! Pure. Invariant: what is printed is read back to the same value.
 
@@ -28,7 +29,7 @@ pub(crate) enum Wanted {
     Frontend(FrontendName),
 }
 
-/// NAMESPACE/NAME, or NAMESPACE/NAME:PORT; or a name alone, which no Service has.
+/// NAMESPACE/NAME, or NAMESPACE/NAME:PORT; or a name alone, which is that of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceName {
     /// The namespace and the name, as `namespace/name`.
@@ -38,12 +39,22 @@ pub(crate) struct ServiceName {
 }
 
 impl ServiceName {
+    /// Whether it is the name of a namespace.
+    pub(crate) fn is_namespace(&self) -> bool {
+        !self.service.contains('/')
+    }
+
     /// Whether it names this service port, which is written as in the comments of the tables: `namespace/name`, or `namespace/name:port`
     /// when the port has a name.
     pub(crate) fn names(&self, service_port: &str) -> bool {
         let (service, port) = split_port(service_port);
         service == self.service && self.port.as_deref().is_none_or(|wanted| Some(wanted) == port)
     }
+}
+
+/// Whether a Service or service port, `namespace/name[:port]`, is in a namespace.
+pub(crate) fn is_in(service: &str, namespace: &str) -> bool {
+    service.split_once('/').is_some_and(|(its, _)| its == namespace)
 }
 
 /// A service port without and with the name of its port, from `namespace/name[:port]`.
@@ -120,6 +131,10 @@ impl FromStr for Wanted {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
         }
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let port = text.parse().ok().filter(|port| *port != 0).ok_or(PORT)?;
+            return Ok(Self::Frontend(FrontendName { address: None, port, protocol: None }));
+        }
         // A frontend has its colon before the slash, a Service has none or one behind it.
         let is_frontend = text.split('/').next().is_some_and(|head| head.contains(':'));
         if is_frontend { text.parse().map(Self::Frontend) } else { text.parse().map(Self::Service) }
@@ -144,6 +159,19 @@ impl FromStr for ServiceName {
         let port_fits = port.is_none_or(|port| is_label(port) && port.contains(|c: char| c.is_ascii_alphabetic()));
         let fits = is_label(namespace) && is_label(name) && port_fits;
         fits.then(|| Self { service: service.to_owned(), port: port.map(str::to_owned) }).ok_or(EXPECTED)
+    }
+}
+
+impl Wanted {
+    /// The same name, with the namespace if it is a Service's and has none.
+    pub(crate) fn in_namespace(&self, namespace: Option<&str>) -> Self {
+        match (self, namespace) {
+            (Self::Service(name), Some(namespace)) if name.is_namespace() => {
+                let service = format!("{namespace}/{}", name.service);
+                Self::Service(ServiceName { service, port: name.port.clone() })
+            }
+            _ => self.clone(),
+        }
     }
 }
 
@@ -176,8 +204,10 @@ const NEAR_THE_BEST: f64 = 0.15;
 
 /// That the tables have no Service of this name.
 pub(crate) fn no_service(name: &str) -> String {
-    let form = if name.contains('/') { "" } else { " (a Service is named NAMESPACE/NAME)" };
-    format!("no Service {name} in the tables of this node{form}")
+    match name.contains('/') {
+        true => format!("no Service {name} in the tables of this node"),
+        false => format!("no namespace {name} in the tables of this node (a Service is named NAMESPACE/NAME)"),
+    }
 }
 
 /// The error for a name that nothing has, with names that are near: `no Service shop/wbe is in ...; did you mean shop/web?`.

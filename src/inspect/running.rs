@@ -1,33 +1,116 @@
-//! What the running proxy says about Services that are not in the tables as they should be.
+//! What is wrong on this node that the kernel's tables do not show: the one source of it for all commands.
 //!
-//! Takes the address of its health pages, gives the names of these Services; `None` when no proxy answers there, which is no error: the
-//! commands work without one. Waits at most a second.
+//! The running proxy lists [`Problem`]s on its health pages, each with a sentence; the commands ask for them and print these sentences, so
+//! that all say the same. A dormant table is a problem too, which the commands find themselves. No answer is no error, because the commands
+//! work without a proxy. An answer is waited for at most a second.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::client::Client;
+use super::names::{ServiceName, split_port};
+use rules::model::Family;
 
 /// How long the answer may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The Services that the proxy has left out of the tables or keeps as they were.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Something that is wrong, in words, and what it is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct LeftOut {
-    /// The kernel refused them.
-    #[serde(default)]
-    pub(crate) quarantined_services: Vec<String>,
-    /// They need too many elements.
-    #[serde(default)]
-    pub(crate) oversized_services: Vec<String>,
+pub struct Problem {
+    /// What kind of problem it is.
+    pub kind: ProblemKind,
+    /// The Service, `namespace/name`; `None` when it is about the whole node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// The Service's addresses that are concerned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+    /// The Service's node ports that are concerned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_ports: Vec<u16>,
+    /// One sentence without a full stop.
+    pub text: String,
 }
 
-/// Asks the health pages at an address.
-pub(crate) fn left_out(health: SocketAddr) -> Option<LeftOut> {
-    // The page has the same body whatever its status is.
-    let (_, body) = Client::new(health, PATIENCE).ok()?.answer("/livez").ok()?;
-    serde_json::from_slice(&body).ok()
+/// The kinds of problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProblemKind {
+    /// A Service is not programmed, because it is too large.
+    Oversized,
+    /// The kernel refuses a Service; what stood for it before stays.
+    Quarantined,
+    /// A Service does not get a frontend, because something else has it.
+    LostFrontend,
+    /// The API server does not answer.
+    ApiServerLost,
+    /// The API server has no Node of the proxy's name.
+    NodeUnknown,
+    /// Another program has switched a table off.
+    TableDormant,
+    /// One that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl Problem {
+    /// A problem of the whole node.
+    #[must_use]
+    pub fn of_node(kind: ProblemKind, text: String) -> Self {
+        Self { kind, service: None, addresses: Vec::new(), node_ports: Vec::new(), text }
+    }
+
+    /// The problem of a dormant table.
+    pub(crate) fn dormant(family: Family) -> Self {
+        let text = format!("The {family} table is dormant: another program has switched its rules off");
+        Self::of_node(ProblemKind::TableDormant, text)
+    }
+
+    /// Whether it is about a Service of this name.
+    pub(crate) fn is_about(&self, name: &ServiceName) -> bool {
+        self.service.as_deref() == Some(split_port(&name.service).0)
+    }
+
+    /// Whether it is about this address of a Service, or this node port when there is no address.
+    pub(crate) fn is_at(&self, address: Option<IpAddr>, port: Option<u16>) -> bool {
+        match address {
+            Some(address) => self.addresses.contains(&address),
+            None => port.is_some_and(|port| self.node_ports.contains(&port)),
+        }
+    }
+
+    /// Whether a Service is not programmed, or not as its objects ask for.
+    pub(crate) fn is_left_out(&self) -> bool {
+        matches!(self.kind, ProblemKind::Oversized | ProblemKind::Quarantined)
+    }
+}
+
+/// Where the running proxy is asked.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct RunningArgs {
+    /// Where the health pages of the running proxy are, which say what the tables do not show
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:10256")]
+    healthz_address: SocketAddr,
+}
+
+impl RunningArgs {
+    /// What the running proxy reports; `None` when none answers.
+    pub(crate) fn problems(self) -> Option<Vec<Problem>> {
+        #[derive(Deserialize)]
+        struct Page {
+            #[serde(default)]
+            problems: Vec<Problem>,
+        }
+        // The page has the same body whatever its status is.
+        let (_, body) = Client::new(self.healthz_address, PATIENCE).ok()?.answer("/livez").ok()?;
+        serde_json::from_slice::<Page>(&body).ok().map(|page| page.problems)
+    }
+}
+
+impl Default for RunningArgs {
+    fn default() -> Self {
+        Self { healthz_address: SocketAddr::from(([127, 0, 0, 1], 10256)) }
+    }
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use nft::{Connection, HookedChain};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::is_about_rights;
+use crate::is_about_rights;
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
 use component::config::{Config, ProxyArgs};

@@ -8,7 +8,6 @@ mod facts;
 mod judge;
 
 use anyhow::{Result, bail};
-use nft::ReadError;
 use serde::Serialize;
 
 use self::facts::Facts;
@@ -103,18 +102,6 @@ fn print(lines: &[Line], format: Format, out: &mut Output<'_>) -> Result<()> {
         }
     }
     out.table(&table)
-}
-
-/// Says what is missing when the kernel does not let this process read nf_tables.
-pub fn explain_rights(error: anyhow::Error) -> anyhow::Error {
-    if error.chain().any(|cause| cause.downcast_ref::<ReadError>().is_some_and(is_about_rights)) {
-        return error.context("not allowed to read nf_tables: this needs capability CAP_NET_ADMIN in this network namespace; run it as root");
-    }
-    error
-}
-
-fn is_about_rights(error: &ReadError) -> bool {
-    matches!(error, ReadError::Socket(error) if error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 #[cfg(test)]

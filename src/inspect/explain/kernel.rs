@@ -18,6 +18,7 @@ use super::machine::{Host, Lookup, Ruleset};
 use super::packet::{Link, Packet};
 use super::path::{Next, Routes};
 use node::kernel::routes::{self, RouteQuery};
+use rules::ruleset::reading;
 
 /// Rules of the kernel that packets of one family meet.
 pub(crate) struct Live<'a> {
@@ -37,12 +38,20 @@ impl<'a> Live<'a> {
 
     /// All tables of all families.
     pub(crate) fn tables(&mut self) -> Result<Vec<TableHead>> {
-        self.connection.tables().context("cannot list the tables of nf_tables (this needs CAP_NET_ADMIN)")
+        self.connection.tables().context("cannot list the tables of nf_tables")
     }
 
     /// The number of the generation of all rules.
     pub(crate) fn generation(&mut self) -> Result<u32> {
         Ok(self.connection.generation()?)
+    }
+
+    /// The addresses in a set; none when there is no such set.
+    pub(crate) fn addresses(&mut self, table: &TableName, set: &str) -> Result<Vec<IpAddr>> {
+        let Some(head) = self.head(table, set)? else { return Ok(Vec::new()) };
+        let elements = self.connection.elements(table, set)?;
+        let elements = decode::pair_of(&head, elements);
+        Ok(elements.iter().filter_map(|element| reading::address(element.key.as_slice())).collect())
     }
 
     fn head(&mut self, table: &TableName, set: &str) -> Result<Option<SetHead>> {

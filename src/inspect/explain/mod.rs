@@ -12,6 +12,7 @@
 //! are pure; `kernel` reads. Invariant: what cannot be evaluated is never guessed. It leaves the verdict as it is only when the packet
 //! fares the same either way.
 
+mod around;
 pub(crate) mod kernel;
 mod localhost;
 pub(crate) mod machine;
@@ -24,24 +25,25 @@ pub(crate) mod words;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use anyhow::{Context as _, Error, Result, bail};
-use nft::{Connection, Data, Family, TableName, Value};
+use nft::{Connection, Family, TableName};
 
 use crate::CommandOutcome;
 use crate::names;
 use crate::output::{Format, FormatArgs, Output};
+use crate::running::RunningArgs;
 use kernel::{Live, ThisHost};
-use machine::{Host as _, Lookup, Ruleset as _};
+use machine::Host as _;
 use node::kernel::connections::{Ends, Phase};
 use node::kernel::{find_connection, routes};
 use packet::{Link, Packet, protocol};
 use path::Known;
-use rules::ruleset::names::{TABLE, set};
+use rules::ruleset::names::TABLE;
 
+pub(crate) use around::{owner, owner_of_node_port};
 pub use verdict::{EffectiveRule, Endpoint, Explanation, Verdict};
 
 const EXAMPLES: &str = "\
@@ -55,7 +57,8 @@ Examples:
   A ping:
     kube-proxy explain --from 10.244.1.5 --to 10.96.0.10/icmp
 
-Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused, or that cannot be told; 2 could not look.";
+Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused, or that cannot be told, or only some endpoints can be
+reached, or something is wrong with the node; 2 could not look, or no kube-proxy has written rules.";
 
 /// Tell what becomes of a packet, by the rules that are in the kernel now, and why
 #[derive(Debug, clap::Args)]
@@ -73,6 +76,8 @@ pub struct Args {
     iface: Option<String>,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    running: RunningArgs,
 }
 
 /// Where a packet comes from.
@@ -139,14 +144,16 @@ impl FromStr for Target {
 /// # Errors
 /// When the rules, routes or interfaces cannot be read, or the arguments do not fit together or this host.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let (packet, explanation) = answer(args)?;
+    let (packet, mut explanation) = answer(args).map_err(crate::explain_rights)?;
+    around::report(&mut explanation, &packet, &args.running.problems().unwrap_or_default());
     match args.format.format {
         Format::Json | Format::Yaml => out.value(args.format.format, &explanation)?,
         format => print::print(out, &packet, &explanation, format == Format::Wide)?,
     }
     Ok(match explanation.verdict {
+        _ if explanation.is_wrong => CommandOutcome::Found,
         Verdict::Translated | Verdict::Passed | Verdict::Proxied => CommandOutcome::Fine,
-        Verdict::Refused | Verdict::Dropped | Verdict::Unknown => CommandOutcome::Found,
+        Verdict::Partly | Verdict::Refused | Verdict::Dropped | Verdict::Unknown => CommandOutcome::Found,
     })
 }
 
@@ -157,7 +164,13 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 /// As those of the command.
 pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation> {
     let (from, to) = (from.parse().map_err(Error::msg)?, to.parse().map_err(Error::msg)?);
-    let args = Args { from, to, iface: iface.map(str::to_owned), format: FormatArgs::default() };
+    let args = Args {
+        from,
+        to,
+        iface: iface.map(str::to_owned),
+        format: FormatArgs::default(),
+        running: RunningArgs::default(),
+    };
     answer(&args).map(|(_, explanation)| explanation)
 }
 
@@ -241,104 +254,20 @@ fn evaluate(
     live: &mut Live<'_>,
     host: &mut ThisHost,
 ) -> Result<Explanation> {
-    let walk = path::walk(packet.clone(), is_own, known, live, host)?;
     let table = TableName::new(family, TABLE);
     let tables = live.tables()?;
-    let has_table = tables.iter().any(|known| (known.family, &known.name) == (family.number(), &table.name));
-    let owner = if has_table { owner(packet, &table, live)? } else { None };
-    let mut explanation = verdict::explain(&walk, packet, owner.as_deref(), has_table);
-    explanation.warnings.extend(beyond(&tables, family));
-    if has_table
-        && explanation.verdict == Verdict::Passed
-        && packet.protocol == protocol::TCP
-        && packet.destination.is_loopback()
-    {
-        let service = owner_of_node_port(packet, &table, live)?;
-        userspace(&mut explanation, packet, service);
-    }
+    let own = tables.iter().find(|known| (known.family, &known.name) == (family.number(), &table.name));
+    let Some(own) = own else {
+        bail!("no table {table} in this network namespace: no kube-proxy in mode nftables has written its rules here");
+    };
+    let walk = path::walk(packet.clone(), is_own, known, live, host)?;
+    let owner = around::owner(packet, &table, live)?;
+    let mut explanation = verdict::explain(&walk, packet, owner.as_deref());
+    explanation.warnings.extend(around::beyond(&tables, family));
+    around::correct(&mut explanation, packet, &table, own.dormant, (&mut *live, &mut *host))?;
     if !is_own && packet.input == Link::Unknown {
         let text = format!("no route leads to {}: give --iface, if rules look at the interface", packet.source);
         explanation.warnings.push(text);
     }
     Ok(explanation)
-}
-
-/// Explains a connection to a node port on a loopback address that the rules let pass: kube-proxy itself may serve it.
-fn userspace(explanation: &mut Explanation, packet: &Packet, service: Option<String>) {
-    let Some(service) = service else { return };
-    let target = SocketAddr::new(packet.destination, packet.port);
-    let has = format!("{service} has node port {}", packet.port);
-    match localhost::listener(target) {
-        Some(Some(program)) if program.is_kube_proxy() => {
-            explanation.verdict = Verdict::Proxied;
-            explanation.reason = format!(
-                "{has}; kube-proxy (process {}) listens on {target} and connects to one of its endpoints from this host",
-                program.pid
-            );
-        }
-        Some(Some(program)) => {
-            let (name, pid) = (program.name, program.pid);
-            explanation.reason = format!("{has}, but {name} (process {pid}) listens on {target}, and no rule stops it");
-        }
-        Some(None) => {
-            explanation.reason = format!(
-                "{has}; a program listens on {target}, which may be kube-proxy: this process may not see the files of others"
-            );
-        }
-        None => {
-            explanation.reason = format!(
-                "{has}, but no program listens on {target}, and no rule serves node ports on loopback addresses"
-            );
-        }
-    }
-    explanation.service = Some(service);
-}
-
-/// The service port that has the packet's frontend, by the maps of either layout.
-pub(crate) fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
-    const MAPS: [&str; 4] = [set::SERVICES, set::NO_ENDPOINTS, set::CHAINS_SERVICES, set::NO_ENDPOINTS_EXTERNAL];
-    let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
-    named(&key, &MAPS, table, live)
-}
-
-/// The service port that has the packet's node port, by the maps of either layout.
-pub(crate) fn owner_of_node_port(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
-    const MAPS: [&str; 3] = [set::NODEPORTS, set::NO_ENDPOINTS_NODEPORTS, set::CHAINS_NODEPORTS];
-    named(&Data::from(packet.protocol).then(packet.port), &MAPS, table, live)
-}
-
-/// The service port that the first of these maps has for a key.
-fn named(key: &Data, maps: &[&str], table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
-    let key = [key.as_slice(), &[0; 64]].concat();
-    for map in maps {
-        if let Lookup::Found(element) = live.find(table, map, &key, 0)?
-            && matches!(element.value, Value::Verdict(_))
-            && let Some(comment) = element.comment
-        {
-            return Ok(Some(verdict::without_notes(&comment).to_owned()));
-        }
-    }
-    Ok(None)
-}
-
-/// Warns of tables that may stop or change the packet and are not evaluated.
-fn beyond(tables: &[nft::decode::TableHead], family: Family) -> Vec<String> {
-    /// `NFPROTO_NETDEV`, `NFPROTO_BRIDGE`.
-    const EARLIER: [(u8, &str); 2] = [(5, "netdev"), (7, "bridge")];
-    let earlier = EARLIER.into_iter().flat_map(|(number, name)| {
-        let of_family = tables.iter().filter(move |table| table.family == number && !table.dormant);
-        of_family.map(move |table| {
-            format!(
-                "table {name} {} of another program may see the packet earlier, and its rules are not evaluated",
-                table.name
-            )
-        })
-    });
-    let file = if family == Family::Ip6 { "ip6_tables_names" } else { "ip_tables_names" };
-    // Without the module of iptables there is no such file.
-    let legacy = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-    let legacy = legacy.lines().map(|table| {
-        format!("table {table} of iptables-legacy may stop or change the packet, and its rules are not evaluated")
-    });
-    earlier.chain(legacy).collect()
 }

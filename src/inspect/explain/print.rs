@@ -14,6 +14,8 @@ use component::logging::escaped;
 pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explanation, is_wide: bool) -> Result<()> {
     let (word, tone) = match explanation.verdict {
         Verdict::Translated => ("TRANSLATED", Tone::Good),
+        Verdict::Partly => ("PARTLY", Tone::Bad),
+        Verdict::Passed if explanation.is_wrong => ("PASSED", Tone::Bad),
         Verdict::Passed => ("PASSED", Tone::Plain),
         Verdict::Proxied => ("PROXIED", Tone::Good),
         Verdict::Refused => ("REFUSED", Tone::Bad),
@@ -56,9 +58,13 @@ fn masquerading(explanation: &Explanation) -> Option<String> {
     let masqueraded = explanation.endpoints.iter().filter(|endpoint| endpoint.masquerade).count();
     let why = || explanation.masquerade_reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
     match (explanation.verdict, masqueraded) {
-        (Verdict::Translated, 0) => Some("Not masqueraded: the endpoint sees the source of the packet.".to_owned()),
-        (Verdict::Translated, count) if count == explanation.endpoints.len() => Some(format!("Masqueraded{}.", why())),
-        (Verdict::Translated, count) => {
+        (Verdict::Translated | Verdict::Partly, 0) => {
+            Some("Not masqueraded: the endpoint sees the source of the packet.".to_owned())
+        }
+        (Verdict::Translated | Verdict::Partly, count) if count == explanation.endpoints.len() => {
+            Some(format!("Masqueraded{}.", why()))
+        }
+        (Verdict::Translated | Verdict::Partly, count) => {
             Some(format!("Masqueraded for {count} of {} endpoints{}.", explanation.endpoints.len(), why()))
         }
         _ => None,
@@ -74,7 +80,7 @@ fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {
     ]);
     for endpoint in &explanation.endpoints {
         let (verdict, tone) = match endpoint.verdict {
-            Verdict::Translated => ("translated", Tone::Plain),
+            Verdict::Translated | Verdict::Partly => ("translated", Tone::Plain),
             Verdict::Refused => ("refused", Tone::Bad),
             Verdict::Dropped => ("dropped", Tone::Bad),
             Verdict::Passed | Verdict::Proxied => ("passed", Tone::Plain),

@@ -19,6 +19,8 @@ use super::words::{self, Seen, Sentence};
 pub enum Verdict {
     /// It goes to an endpoint.
     Translated,
+    /// It goes to an endpoint, and some of those that may get it cannot be reached.
+    Partly,
     /// It is answered with a refusal.
     Refused,
     /// It is discarded.
@@ -82,6 +84,9 @@ pub struct Explanation {
     pub steps: Vec<EffectiveRule>,
     /// What, outside these rules, may still change the fate of the packet.
     pub warnings: Vec<String>,
+    /// Whether something is wrong, whatever the verdict is.
+    #[serde(skip)]
+    pub(crate) is_wrong: bool,
 }
 
 /// Branches that differ in nothing but their endpoint.
@@ -96,7 +101,7 @@ impl Class<'_> {
 }
 
 /// Explains a walk. `service` is the service port that has the packet's frontend, if a map of the proxy has it.
-pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>, has_table: bool) -> Explanation {
+pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>) -> Explanation {
     let worlds = worlds(&walk.branches);
     let (first, agree) = agreement(&worlds);
     let service = walk.branches.iter().find_map(named).or(service).map(str::to_owned);
@@ -119,6 +124,7 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>, has_t
         reason: String::new(),
         steps: told.iter().map(|(told, _)| told.clone()).collect(),
         warnings: warnings(walk),
+        is_wrong: false,
         service,
         endpoints,
     };
@@ -126,10 +132,7 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>, has_t
         Verdict::Unknown => unknown(&walk.branches),
         Verdict::Translated if walk.known.is_some() => tracked("translated", &explanation),
         Verdict::Passed if walk.known.is_some() => tracked("not translated", &explanation),
-        Verdict::Translated => translated(&explanation, first, &sentences),
-        Verdict::Passed if !has_table => {
-            "this host has no table kube-proxy for this family: no kube-proxy has written rules".to_owned()
-        }
+        Verdict::Translated | Verdict::Partly => translated(&explanation, first, &sentences),
         Verdict::Passed | Verdict::Proxied => passed(&explanation, packet),
         Verdict::Dropped if unrouted(first).is_some() => translated(&explanation, first, &sentences),
         Verdict::Dropped | Verdict::Refused => {
@@ -166,9 +169,15 @@ fn verdict_of(branch: &Branch) -> Verdict {
     }
 }
 
-/// The verdict of a world: that of all its branches, or `translated` when some endpoints can be reached.
+/// The verdict of a world: that of all its branches, or `partly` when some endpoints can be reached and some cannot.
 fn overall(branches: &[&Branch]) -> Verdict {
-    branches.iter().map(|branch| verdict_of(branch)).min().unwrap_or(Verdict::Passed)
+    match branches.iter().map(|branch| verdict_of(branch)).min() {
+        None => Verdict::Passed,
+        Some(Verdict::Translated) if branches.iter().any(|branch| verdict_of(branch) != Verdict::Translated) => {
+            Verdict::Partly
+        }
+        Some(best) => best,
+    }
 }
 
 fn endpoints(branches: &[&Branch]) -> Vec<Endpoint> {
@@ -223,21 +232,22 @@ impl Teller<'_> {
         };
         let common = (0..first.steps.len()).take_while(|index| is_common(*index)).count();
         let mut told: Vec<(EffectiveRule, Sentence)> =
-            first.steps[..common].iter().map(|step| self.tell(step, true, Vec::new())).collect();
+            (0..common).map(|index| self.tell(&first.steps[index..], true, Vec::new())).collect();
         let classes = classes(branches);
         for class in &classes {
             let endpoints = class.endpoints();
             let is_example = endpoints.len() > 1;
             let about = if classes.len() > 1 { endpoints } else { Vec::new() };
-            let example = class.branches.first().into_iter();
-            told.extend(
-                example.flat_map(|b| &b.steps[common..]).map(|step| self.tell(step, is_example, about.clone())),
-            );
+            let Some(example) = class.branches.first() else { continue };
+            let rest = common..example.steps.len();
+            told.extend(rest.map(|index| self.tell(&example.steps[index..], is_example, about.clone())));
         }
         told
     }
 
-    fn tell(&self, step: &Step, is_example: bool, about: Vec<SocketAddr>) -> (EffectiveRule, Sentence) {
+    /// Tells the first of these steps; the others follow it.
+    fn tell(&self, steps: &[Step], is_example: bool, about: Vec<SocketAddr>) -> (EffectiveRule, Sentence) {
+        let step = &steps[0];
         let sentence = words::sentence(&Seen {
             table: &step.table,
             chain: &step.chain,
@@ -247,6 +257,8 @@ impl Teller<'_> {
             service: self.service,
             endpoints: (self.endpoints > 0).then_some(self.endpoints),
             is_example,
+            goes_on: steps.get(1).is_some_and(|next| next.table == step.table && step.leads_to(&next.chain)),
+            is_translated: self.endpoints > 0,
         });
         let told = EffectiveRule {
             table: step.table.to_string(),

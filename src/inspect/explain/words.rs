@@ -35,6 +35,10 @@ pub(crate) struct Seen<'a> {
     pub(crate) endpoints: Option<usize>,
     /// Whether it is one of several packets, and its endpoint an example.
     pub(crate) is_example: bool,
+    /// Whether a rule of the chain that the rule leads to had an effect too; the sentence of that rule says which one.
+    pub(crate) goes_on: bool,
+    /// Whether the packet was or will be given to an endpoint.
+    pub(crate) is_translated: bool,
 }
 
 /// The effects of a rule in words.
@@ -370,19 +374,32 @@ fn of_target(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
 
 /// Explains a jump by the chain to which it leads.
 fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
-    let packet = seen.packet;
+    let (packet, goes_on) = (seen.packet, seen.goes_on);
     let text = match leads_to {
-        ChainKind::Services => format!("new connection to {}: looked up among the Services", target(packet)),
-        ChainKind::NodePorts => return Some(to_node_port(packet.destination)),
-        ChainKind::Postrouting => "new connection that leaves: masqueraded if it is marked".to_owned(),
-        ChainKind::Affinity => "translated connection: remembered if its Service has session affinity".to_owned(),
-        ChainKind::Input | ChainKind::Output | ChainKind::Forward | ChainKind::ServicesFilter => {
-            format!("new connection to {}: refused or dropped if no endpoint serves it", target(packet))
+        ChainKind::Services if goes_on => format!("new connection to {}: looked up among the Services", target(packet)),
+        ChainKind::Services => format!("new connection to {}: no Service has it", target(packet)),
+        ChainKind::NodePorts if goes_on => return Some(to_node_port(packet.destination)),
+        ChainKind::NodePorts => {
+            let text = to_node_port(packet.destination).text;
+            format!("{text}: no Service has node port {}/{}", packet.port, proto(packet))
         }
-        ChainKind::Fallback => {
+        ChainKind::Postrouting if goes_on => "new connection that leaves this host".to_owned(),
+        ChainKind::Postrouting => "not marked, not masqueraded".to_owned(),
+        ChainKind::Affinity if goes_on => "translated connection, whose Service has session affinity".to_owned(),
+        ChainKind::Affinity => "no session affinity".to_owned(),
+        ChainKind::Input | ChainKind::Output | ChainKind::Forward | ChainKind::ServicesFilter if goes_on => {
+            format!("new connection to {}: looked up among what has no endpoints", target(packet))
+        }
+        ChainKind::Input | ChainKind::Output | ChainKind::Forward | ChainKind::ServicesFilter => {
+            let why = if seen.is_translated { "an endpoint serves it" } else { "no Service without endpoints has it" };
+            format!("let through: {why}")
+        }
+        ChainKind::Fallback if goes_on => {
             format!("{} is not translated; looked up once more, in case its Service changed meanwhile", target(packet))
         }
-        ChainKind::ExternalServices => "looked up among external addresses without endpoints".to_owned(),
+        ChainKind::Fallback => format!("{} is not translated: no Service has it", target(packet)),
+        ChainKind::ExternalServices if goes_on => "looked up among external addresses without endpoints".to_owned(),
+        ChainKind::ExternalServices => "no external address without endpoints".to_owned(),
         ChainKind::Endpoint => format!("{}: {}", seen.service(), seen.one_of_the_endpoints()),
         chain if is_choice(chain) && matches!(seen.is_in(), Some(ChainKind::Sticky { masquerade: false, .. })) => {
             format!("{} does not remember {} (session affinity)", seen.service(), packet.source)
@@ -422,7 +439,9 @@ fn of_any(seen: &Seen<'_>) -> Sentence {
     } else {
         format!("another program (table {}, chain {})", seen.table, seen.chain)
     };
-    let text = format!("{who} {}", effects.join(", "));
+    let comment = seen.rule.and_then(|rule| rule.comment.as_deref()).filter(|_| !is_ours(seen.table));
+    let comment = comment.map_or_else(String::new, |comment| format!(" (comment \"{comment}\")"));
+    let text = format!("{who} {}{comment}", effects.join(", "));
     if ends { reason(text) } else { plain(text) }
 }
 

@@ -1,8 +1,8 @@
 //! `kube-proxy services`: where each frontend of a Service leads right now, from the kernel's tables.
 //!
 //! Takes names of Services or frontends, gives a line a frontend, or JSON. With `--stats` also the connections that the kernel tracks for each
-//! frontend and endpoint, with `--watch` again and again with rates. Needs no running proxy; if one runs, it tells which Services are
-//! quarantined.
+//! frontend and endpoint, with `--watch` again and again with rates. Needs no running proxy; if one runs, its [`Problem`]s are
+//! listed too.
 
 mod print;
 mod stats;
@@ -13,16 +13,15 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
-use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 
 use super::CommandOutcome;
-use super::names::{self, FrontendName, Wanted, split_port};
+use super::names::{self, FrontendName, Wanted, is_in, split_port};
 use super::output::{Format, FormatArgs, Output};
-use super::running::{self, LeftOut};
+use super::running::{Problem, ProblemKind, RunningArgs};
 use super::tables::{FrontendView, State, View};
 use component::logging::escaped;
 use rules::model::{Destination, Frontend};
@@ -33,20 +32,28 @@ Examples:
   kube-proxy services                            all frontends of all Services
   kube-proxy services shop/web                   one Service, with each endpoint
   kube-proxy services 10.96.0.10:53/udp          one frontend
-  kube-proxy services '*:30080'                  a node port
+  kube-proxy services 30080                      a node port
+  kube-proxy services -n shop --not-served       what is not served in a namespace
   kube-proxy services 10.244.1.7                 what leads to this pod
   kube-proxy services --stats shop/web           with its connections
   kube-proxy services -o json | jq '.services[] | select(.state != \"served\")'
 
-Exit codes: 0 fine; 1 a frontend is quarantined, or leads to what this proxy does not write, or a table is dormant; 2 could not look, or no such Service.";
+Exit codes: 0 fine; 1 a problem is printed, such as a Service that is left out, or a frontend leads to what this proxy does not write;
+2 could not look, or no such Service.";
 
 /// List the frontends of Services in the kernel's tables, and where they lead
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Services, addresses or frontends; without any, all
-    #[arg(value_name = "NAMESPACE/NAME[:PORT] | IP | IP:PORT[/PROTO]")]
+    /// Services, namespaces, addresses, frontends or node ports; without any, all
+    #[arg(value_name = "NAMESPACE/NAME[:PORT] | NAMESPACE | IP | IP:PORT[/PROTO] | NODE-PORT")]
     names: Vec<Wanted>,
+    /// Only the Services of this namespace; names may then be without it
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Only frontends that are not served
+    #[arg(long)]
+    not_served: bool,
     #[command(flatten)]
     output: FormatArgs,
     /// Also count the connections that the kernel tracks, and packets and bytes where it accounts them (net.netfilter.nf_conntrack_acct)
@@ -58,9 +65,8 @@ pub struct Args {
     /// Seconds between two looks with --watch
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
-    /// Where the health pages of the running proxy are, which name quarantined Services
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:10256")]
-    healthz_address: SocketAddr,
+    #[command(flatten)]
+    running: RunningArgs,
     /// Print only the names of all Services, for completion
     #[arg(long = "names", hide = true)]
     only_names: bool,
@@ -105,34 +111,53 @@ fn print_names(view: &View, out: &mut Output<'_>) -> Result<CommandOutcome> {
 /// What is listed.
 struct Listing {
     view: View,
-    /// What the running proxy says; `None` without one.
-    left_out: Option<LeftOut>,
+    /// What is wrong with the node and with what is listed.
+    problems: Vec<Problem>,
+    /// Whether a running proxy answered.
+    proxy_answers: bool,
     /// Whether all frontends are of one Service, which was asked for by its name.
     is_one_service: bool,
 }
 
 impl Listing {
     fn read(args: &Args) -> Result<Self> {
-        Self::of(View::read()?, running::left_out(args.healthz_address), &args.names)
+        Self::of(View::read()?, args.running.problems(), args)
     }
 
-    /// The frontends with one of the names.
+    /// The frontends that the arguments ask for.
     ///
     /// # Errors
     /// When nothing has one of the names.
-    fn of(mut view: View, left_out: Option<LeftOut>, wanted: &[Wanted]) -> Result<Self> {
-        if let Some(left_out) = &left_out {
-            mark_quarantined(&mut view.frontends, &left_out.quarantined_services);
-        }
-        for name in wanted {
-            if !view.frontends.iter().any(|frontend| has_name(frontend, name)) {
+    fn of(mut view: View, reported: Option<Vec<Problem>>, args: &Args) -> Result<Self> {
+        let proxy_answers = reported.is_some();
+        let mut problems: Vec<Problem> = view.dormant.iter().map(|family| Problem::dormant(*family)).collect();
+        problems.extend(reported.into_iter().flatten());
+        mark_quarantined(&mut view.frontends, &problems);
+        let wanted: Vec<Wanted> = args.names.iter().map(|name| name.in_namespace(args.namespace.as_deref())).collect();
+        for name in &wanted {
+            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, name));
+            if !is_known && !problems.iter().any(|problem| concerns(problem, name)) {
                 return Err(unknown(&view, name));
             }
         }
         if !wanted.is_empty() {
             view.frontends.retain(|frontend| wanted.iter().any(|name| has_name(frontend, name)));
+            let is_wanted = |problem: &Problem| wanted.iter().any(|name| concerns(problem, name));
+            problems.retain(|problem| is_of_node(problem) || is_wanted(problem));
         }
-        Ok(Self { view, left_out, is_one_service: matches!(wanted, [Wanted::Service(_) | Wanted::Frontend(_)]) })
+        if let Some(namespace) = &args.namespace {
+            view.frontends.retain(|frontend| frontend.service.as_deref().is_some_and(|name| is_in(name, namespace)));
+            problems.retain(|problem| problem.service.as_deref().is_none_or(|name| is_in(name, namespace)));
+        }
+        if args.not_served {
+            view.frontends.retain(|frontend| frontend.state != Some(State::Served));
+        }
+        let is_one_service = match &wanted[..] {
+            [Wanted::Service(name)] => !name.is_namespace(),
+            [Wanted::Frontend(_)] => true,
+            _ => false,
+        };
+        Ok(Self { view, problems, proxy_answers, is_one_service })
     }
 
     /// The positions of all frontends, in order of name.
@@ -142,7 +167,7 @@ impl Listing {
 
     fn outcome(&self) -> CommandOutcome {
         let is_wrong = |frontend: &FrontendView| matches!(frontend.state, None | Some(State::Quarantined));
-        if !self.view.dormant.is_empty() || self.view.frontends.iter().any(is_wrong) {
+        if !self.problems.is_empty() || self.view.frontends.iter().any(is_wrong) {
             CommandOutcome::Found
         } else {
             CommandOutcome::Fine
@@ -150,18 +175,40 @@ impl Listing {
     }
 }
 
-fn mark_quarantined(frontends: &mut [FrontendView], services: &[String]) {
+fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
+    let quarantined = problems.iter().filter(|problem| problem.kind == ProblemKind::Quarantined);
+    let quarantined: BTreeSet<&str> = quarantined.filter_map(|problem| problem.service.as_deref()).collect();
     for frontend in frontends {
         let service = frontend.service.as_deref().map(|service| split_port(service).0);
-        if services.iter().any(|quarantined| Some(quarantined.as_str()) == service) {
+        if service.is_some_and(|service| quarantined.contains(service)) {
             frontend.state = Some(State::Quarantined);
         }
+    }
+}
+
+/// Whether a problem is one of the whole node, whatever is listed.
+fn is_of_node(problem: &Problem) -> bool {
+    problem.service.is_none() && problem.kind != ProblemKind::LostFrontend && !problem.is_left_out()
+}
+
+/// Whether a problem is about what a name stands for.
+fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
+    match wanted {
+        Wanted::Service(name) if name.is_namespace() => {
+            problem.service.as_deref().is_some_and(|service| is_in(service, &name.service))
+        }
+        Wanted::Service(name) => problem.is_about(name),
+        Wanted::Address(ip) => problem.is_at(Some(*ip), None),
+        Wanted::Frontend(name) => problem.is_at(name.address, Some(name.port)),
     }
 }
 
 /// Whether a frontend has a name: its Service, its address, the address of an endpoint, or its own.
 fn has_name(view: &FrontendView, wanted: &Wanted) -> bool {
     match wanted {
+        Wanted::Service(name) if name.is_namespace() => {
+            view.service.as_deref().is_some_and(|service| is_in(service, &name.service))
+        }
         Wanted::Service(name) => view.service.as_deref().is_some_and(|service| name.names(service)),
         Wanted::Address(ip) => {
             view.frontend.destination == Destination::Address(*ip)
@@ -186,6 +233,15 @@ fn frontend_name(frontend: &Frontend) -> FrontendName {
 /// The largest number of frontends that a message has.
 const FEW: usize = 3;
 
+/// Says which node port a frontend with an address of the node may mean.
+fn node_port_hint(view: &View, port: u16) -> String {
+    let is_it = |known: &&FrontendView| {
+        known.frontend.port == port && matches!(known.frontend.destination, Destination::NodePort(_))
+    };
+    let found = view.frontends.iter().find(is_it).and_then(|known| known.service.as_deref());
+    found.map_or_else(String::new, |service| format!("; node port {port} is {service}: kube-proxy services {port}"))
+}
+
 /// The error for a name that nothing has.
 fn unknown(view: &View, wanted: &Wanted) -> anyhow::Error {
     match wanted {
@@ -200,7 +256,11 @@ fn unknown(view: &View, wanted: &Wanted) -> anyhow::Error {
             let near =
                 frontends.filter(|frontend| frontend.address.is_some() && frontend.address == wanted.address).take(FEW);
             let near: Vec<String> = near.map(|frontend| frontend.to_string()).collect();
-            let hint = if near.is_empty() { String::new() } else { format!("; its address has {}", near.join(", ")) };
+            let hint = match wanted.address {
+                Some(address) if view.node_addresses.contains(&address) => node_port_hint(view, wanted.port),
+                _ if near.is_empty() => String::new(),
+                _ => format!("; its address has {}", near.join(", ")),
+            };
             anyhow!("no Service has the frontend {wanted} in the tables of this node{hint}")
         }
     }

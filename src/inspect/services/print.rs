@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use super::stats::{Numbers, Stats};
 use super::{Args, Listing, frontend_name};
 use crate::output::{Cell, Column, Format, Output, Table, Tone};
+use crate::running::{Problem, ProblemKind};
 use crate::tables::{Affinity, FrontendView, Kind, Policy, State};
 use rules::model::{Destination, Family};
 
@@ -26,7 +27,11 @@ pub(super) fn print(
         Format::Json | Format::Yaml => out.value(args.output.format, &Document { listing, stats }),
         Format::Table | Format::Wide => {
             let is_wide = args.output.format == Format::Wide;
-            out.table(&table(listing, stats, positions, is_wide || listing.is_one_service))?;
+            if !positions.is_empty() {
+                out.table(&table(listing, stats, positions, is_wide))?;
+            } else if args.not_served {
+                out.text("Every frontend is served.\n")?;
+            }
             notes(listing, out)
         }
     }
@@ -35,17 +40,15 @@ pub(super) fn print(
 /// Sources that a cell shows when they are not asked for in full.
 const FEW_SOURCES: usize = 2;
 
-fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], with_endpoints: bool) -> Table {
-    let mut columns = vec![
-        Column::text("SERVICE"),
-        Column::text("FRONT"),
-        Column::text("KIND"),
-        Column::text("STATE"),
-        Column::text("POLICY"),
-        Column::text("AFFINITY"),
-        Column::text("SOURCES"),
-        Column::text("ENDPOINTS"),
-    ];
+fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide: bool) -> Table {
+    let with_endpoints = is_wide || listing.is_one_service;
+    let shown = Shown::of(listing, positions, is_wide);
+    let mut columns =
+        vec![Column::text("SERVICE"), Column::text("FRONTEND"), Column::text("KIND"), Column::text("STATE")];
+    let optional = [(shown.policy, "POLICY"), (shown.affinity, "AFFINITY"), (shown.sources, "SOURCES")];
+    columns.extend(optional.into_iter().filter(|(is, _)| *is).map(|(_, name)| Column::text(name)));
+    columns.push(Column::text("ENDPOINTS"));
+    let texts = columns.len();
     if let Some(stats) = stats {
         columns.extend(["OPEN", "UNANSWERED", "TRACKED", "COUNTED", "PACKETS", "BYTES"].map(Column::number));
         if stats.has_rates() {
@@ -59,28 +62,48 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], with_end
             Cell::from(frontend(view)),
             view.kind.map_or_else(unknown, |kind| Cell::from(kind_name(kind))),
             state(view.state),
-            view.policy.map_or_else(nothing, |policy| Cell::from(policy_name(policy))),
-            view.affinity.map_or_else(nothing, |affinity| Cell::from(affinity_text(affinity))),
-            sources(view, with_endpoints),
-            Cell::from(summary(view)),
         ];
+        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, |policy| Cell::from(policy_name(policy)))));
+        row.extend(shown.affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
+        row.extend(shown.sources.then(|| sources(view, with_endpoints)));
+        row.push(Cell::from(summary(view)));
         row.extend(
             stats.into_iter().flat_map(|stats| number_cells(stats.of_frontend(position, view), stats.has_rates())),
         );
         table.row(row);
         if with_endpoints {
-            endpoints(&mut table, position, view, stats);
+            endpoints(&mut table, texts, position, view, stats);
         }
     }
     table
 }
 
-/// A row for each endpoint of a frontend, under it.
-fn endpoints(table: &mut Table, position: usize, view: &FrontendView, stats: Option<&Stats>) {
+/// The columns that say something: those in which a frontend of the listing has more than the default.
+struct Shown {
+    policy: bool,
+    affinity: bool,
+    sources: bool,
+}
+
+impl Shown {
+    fn of(listing: &Listing, positions: &[usize], is_wide: bool) -> Self {
+        let any = |says: fn(&FrontendView) -> bool| {
+            is_wide || positions.iter().any(|position| says(&listing.view.frontends[*position]))
+        };
+        Self {
+            policy: any(|view| view.policy == Some(Policy::Local)),
+            affinity: any(|view| view.affinity.is_some()),
+            sources: any(|view| view.sources.is_some()),
+        }
+    }
+}
+
+/// A row for each endpoint of a frontend, under it and indented. `texts` is the number of columns before the numbers.
+fn endpoints(table: &mut Table, texts: usize, position: usize, view: &FrontendView, stats: Option<&Stats>) {
     for endpoint in &view.endpoints {
-        let text = if endpoint.local { format!("{} local", endpoint.address) } else { endpoint.address.to_string() };
-        let mut row = vec![Cell::from(""); 7];
-        row.push(Cell::from(text));
+        let mut row = vec![Cell::from(""); texts];
+        row[0] = Cell::from(format!("  {}", endpoint.address));
+        row[1] = Cell::from(if endpoint.local { "local" } else { "" });
         let numbers = |stats: &Stats| number_cells(stats.of_endpoint(position, endpoint), stats.has_rates());
         row.extend(stats.into_iter().flat_map(numbers));
         table.row(row);
@@ -177,22 +200,12 @@ fn summary(view: &FrontendView) -> String {
 
 /// What the table does not show.
 fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
-    for family in &listing.view.dormant {
-        out.text(format_args!("The {family} table is dormant: another program has switched its rules off\n"))?;
-    }
     for family in &listing.view.changing {
         out.text(format_args!("The {family} table changed while it was read: an endpoint may be missing or old\n"))?;
     }
-    if let Some(left_out) = &listing.left_out {
-        for (services, why) in [
-            (&left_out.quarantined_services, "the kernel refused them; the proxy's log says why"),
-            (&left_out.oversized_services, "they need more elements than --service-elements-limit"),
-        ] {
-            if !services.is_empty() {
-                let names = component::logging::escaped(&services.join(", "));
-                out.text(format_args!("Not as they should be: {names} ({why})\n"))?;
-            }
-        }
+    for problem in &listing.problems {
+        let text = out.styled(Tone::Bad, component::logging::escaped(&problem.text));
+        out.text(format_args!("{text}\n"))?;
     }
     match listing.view.unreadable {
         0 => Ok(()),
@@ -213,17 +226,22 @@ impl Serialize for Document<'_> {
         #[serde(rename_all = "camelCase")]
         struct Fields<'a> {
             services: Services<'a>,
-            quarantined_services: Option<&'a [String]>,
-            oversized_services: Option<&'a [String]>,
+            quarantined_services: Option<Vec<&'a str>>,
+            oversized_services: Option<Vec<&'a str>>,
+            problems: &'a [Problem],
             unreadable_objects: usize,
             dormant_families: Vec<String>,
             changing_families: Vec<String>,
         }
-        let left_out = self.listing.left_out.as_ref();
+        let names = |kind| {
+            let problems = self.listing.problems.iter().filter(move |problem| problem.kind == kind);
+            self.listing.proxy_answers.then(|| problems.filter_map(|problem| problem.service.as_deref()).collect())
+        };
         let fields = Fields {
             services: Services { listing: self.listing, stats: self.stats },
-            quarantined_services: left_out.map(|left_out| &*left_out.quarantined_services),
-            oversized_services: left_out.map(|left_out| &*left_out.oversized_services),
+            quarantined_services: names(ProblemKind::Quarantined),
+            oversized_services: names(ProblemKind::Oversized),
+            problems: &self.listing.problems,
             unreadable_objects: self.listing.view.unreadable,
             dormant_families: self.listing.view.dormant.iter().map(ToString::to_string).collect(),
             changing_families: self.listing.view.changing.iter().map(ToString::to_string).collect(),

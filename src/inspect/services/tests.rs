@@ -53,13 +53,13 @@ fn view() -> View {
 }
 
 fn listing(words: &[&str]) -> Result<Listing> {
-    Listing::of(view(), None, &args(words).names)
+    Listing::of(view(), None, &args(words))
 }
 
 fn printed(words: &[&str]) -> String {
     let mut bytes = Vec::new();
     let args = args(words);
-    let listing = Listing::of(view(), None, &args.names).unwrap();
+    let listing = Listing::of(view(), None, &args).unwrap();
     print::print(&args, &listing, None, &listing.positions(), &mut Output::to(&mut bytes, false)).unwrap();
     String::from_utf8(bytes).unwrap()
 }
@@ -90,17 +90,23 @@ fn a_name_that_nothing_has_is_an_error_with_near_names() {
 #[test]
 fn the_table_has_a_line_a_frontend_and_one_service_also_its_endpoints() {
     let all = "\
-SERVICE        FRONT                KIND          STATE    POLICY   AFFINITY           SOURCES                           ENDPOINTS
-shop/idle      10.96.0.11:80/TCP    ClusterIP     refused  Cluster  -                  any                               none
-shop/web:http  10.96.0.10:80/TCP    ClusterIP     served   Cluster  10800s, 3 clients  any                               2 (1 local)
-shop/web:http  198.51.100.1:80/TCP  LoadBalancer  served   Cluster  -                  10.0.0.0/8, 192.0.2.0/24, 1 more  2 (1 local)
-shop/web:http  *:30080/TCP          NodePort      served   Cluster  -                  any                               2 (1 local)
+SERVICE        FRONTEND             KIND          STATE    AFFINITY           SOURCES                           ENDPOINTS
+shop/idle      10.96.0.11:80/TCP    ClusterIP     refused  -                  any                               none
+shop/web:http  10.96.0.10:80/TCP    ClusterIP     served   10800s, 3 clients  any                               2 (1 local)
+shop/web:http  198.51.100.1:80/TCP  LoadBalancer  served   -                  10.0.0.0/8, 192.0.2.0/24, 1 more  2 (1 local)
+shop/web:http  *:30080/TCP          NodePort      served   -                  any                               2 (1 local)
 ";
     assert_eq!(printed(&[]), all);
-    let one = printed(&["198.51.100.1:80"]);
-    let lines: Vec<&str> = one.lines().map(|line| line.rsplit("  ").next().unwrap()).collect();
-    assert_eq!(lines, ["ENDPOINTS", "2 (1 local)", "10.244.1.10:8080 local", "10.244.2.10:8080"]);
-    assert!(one.contains("203.0.113.0/24"), "{one}");
+    let one = "\
+SERVICE             FRONTEND           KIND       STATE   AFFINITY           ENDPOINTS
+shop/web:http       10.96.0.10:80/TCP  ClusterIP  served  10800s, 3 clients  2 (1 local)
+  10.244.1.10:8080  local
+  10.244.2.10:8080
+";
+    assert_eq!(printed(&["10.96.0.10:80"]), one);
+    assert!(printed(&["198.51.100.1:80"]).contains("203.0.113.0/24"), "one Service has all its ranges");
+    let node_port = printed(&["30080"]);
+    assert!(node_port.lines().all(|line| line.len() <= 80), "{node_port}");
 }
 
 #[test]
@@ -132,29 +138,87 @@ fn json_has_the_documented_fields_in_any_case() {
     assert_eq!(yaml, document);
 }
 
+/// What a running proxy reports of three Services, and of the API server.
+fn problems() -> Vec<Problem> {
+    let of_service = |kind, service: &str, address: &str, text: &str| Problem {
+        kind,
+        service: Some(service.to_owned()),
+        addresses: vec![address.parse().unwrap()],
+        node_ports: Vec::new(),
+        text: text.to_owned(),
+    };
+    vec![
+        of_service(
+            ProblemKind::Quarantined,
+            "shop/web",
+            "10.96.0.10",
+            "shop/web is left out, because the kernel refuses it",
+        ),
+        of_service(ProblemKind::Oversized, "shop/big", "10.96.0.90", "shop/big is left out: 3,000,000 elements"),
+        of_service(
+            ProblemKind::LostFrontend,
+            "shop/collide",
+            "10.96.0.10",
+            "shop/collide does not get 10.96.0.10:80/TCP",
+        ),
+        Problem::of_node(ProblemKind::ApiServerLost, "The API server has not been heard".to_owned()),
+    ]
+}
+
 #[test]
-fn quarantined_services_are_told_apart_and_end_with_1() {
-    let left_out = LeftOut { quarantined_services: vec!["shop/web".to_owned()], oversized_services: Vec::new() };
-    let listing = Listing::of(view(), Some(left_out), &[]).unwrap();
+fn problems_that_the_proxy_reports_are_listed_for_what_was_asked_for_and_end_with_1() {
+    let listed = |words: &[&str]| {
+        let args = args(words);
+        let listing = Listing::of(view(), Some(problems()), &args).unwrap();
+        assert_eq!(listing.outcome(), CommandOutcome::Found);
+        let mut bytes = Vec::new();
+        print::print(&args, &listing, None, &listing.positions(), &mut Output::to(&mut bytes, false)).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let is_problem = |line: &&str| line.starts_with("shop/") && !line.contains("  ") || line.starts_with("The API");
+        text.lines().filter(is_problem).map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]), ["shop/web", "shop/big", "shop/collide", "The"]);
+    assert_eq!(listed(&["shop/big"]), ["shop/big", "The"]);
+    assert_eq!(listed(&["10.96.0.90"]), ["shop/big", "The"]);
+    assert_eq!(listed(&["10.96.0.90:1000"]), ["shop/big", "The"]);
+    assert_eq!(listed(&["shop/collide"]), ["shop/collide", "The"]);
+    assert_eq!(listed(&["10.96.0.10"]), ["shop/web", "shop/collide", "The"]);
+    assert_eq!(listed(&["-n", "other"]), ["The"]);
+}
+
+#[test]
+fn frontends_of_a_quarantined_service_have_that_state() {
+    let listing = Listing::of(view(), Some(problems()), &args(&[])).unwrap();
     let states: Vec<_> = listing.view.frontends.iter().map(|frontend| frontend.state).collect();
     let quarantined = Some(State::Quarantined);
     assert_eq!(states, [Some(State::Refused), quarantined, quarantined, quarantined]);
-    assert_eq!(listing.outcome(), CommandOutcome::Found);
-    let mut bytes = Vec::new();
-    print::print(&args(&[]), &listing, None, &listing.positions(), &mut Output::to(&mut bytes, false)).unwrap();
-    let text = String::from_utf8(bytes).unwrap();
-    assert!(
-        text.ends_with("Not as they should be: shop/web (the kernel refused them; the proxy's log says why)\n"),
-        "{text}"
-    );
-    assert_eq!(Listing::of(view(), None, &[]).unwrap().outcome(), CommandOutcome::Fine);
+    assert_eq!(Listing::of(view(), None, &args(&[])).unwrap().outcome(), CommandOutcome::Fine);
+}
+
+#[test]
+fn a_dormant_table_is_listed_without_a_running_proxy() {
+    let view = View { dormant: vec![Family::V4], ..view() };
+    let listing = Listing::of(view, None, &args(&["shop/idle"])).unwrap();
+    assert_eq!((listing.problems[0].kind, listing.outcome()), (ProblemKind::TableDormant, CommandOutcome::Found));
+}
+
+#[test]
+fn a_namespace_and_a_state_select_frontends() {
+    let count = |words: &[&str]| listing(words).unwrap().view.frontends.len();
+    assert_eq!((count(&["shop"]), count(&["-n", "shop"]), count(&["-n", "other"])), (4, 4, 0));
+    assert_eq!(count(&["-n", "shop", "idle"]), 1);
+    assert_eq!((count(&["--not-served"]), count(&["--not-served", "shop/web"])), (1, 0));
+    assert_eq!(count(&["30080"]), 1);
+    assert_eq!(printed(&["--not-served", "shop/web"]), "Every frontend is served.\n");
+    let error = listing(&["shpo"]).map(|_| ()).unwrap_err().to_string();
+    assert!(error.starts_with("no namespace shpo in the tables"), "{error}");
 }
 
 #[test]
 fn a_frontend_that_leads_elsewhere_ends_with_1() {
     let mut view = view();
     view.frontends[0].state = None;
-    assert_eq!(Listing::of(view, None, &[]).unwrap().outcome(), CommandOutcome::Found);
+    assert_eq!(Listing::of(view, None, &args(&[])).unwrap().outcome(), CommandOutcome::Found);
 }
 
 #[test]

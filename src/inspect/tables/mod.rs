@@ -175,13 +175,9 @@ impl View {
 /// Why the tables cannot be read, in words.
 fn explained(error: ReadError) -> anyhow::Error {
     match error {
-        ReadError::Socket(error) if error.kind() == std::io::ErrorKind::PermissionDenied => anyhow!(
-            "the kernel refuses to list its tables: this needs CAP_NET_ADMIN in the node's network namespace; run it as root on the \
-             node, or in the proxy's container with kubectl exec"
-        ),
         ReadError::Unstable => {
             anyhow!("the tables changed each time while they were read; try again when fewer Services change")
         }
-        other => anyhow!("cannot read the tables: {other}"),
+        other => crate::explain_rights(anyhow::Error::from(other).context("cannot read the tables")),
     }
 }

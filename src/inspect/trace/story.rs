@@ -81,13 +81,18 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     let is_masqueraded = |known: &Connection| known.reply.destination != known.original.source;
     let masquerade = endpoint.is_some() && known.as_ref().is_some_and(is_masqueraded);
     let mut telling = Telling { service, endpoint, verdict: None, reasons: Vec::new(), masquerade, steps: Vec::new() };
-    for (report, packet) in reports.iter().zip(&seen).filter(|(report, _)| report.table != *own) {
+    let of_others: Vec<_> = reports.iter().zip(&seen).filter(|(report, _)| report.table != *own).collect();
+    for (index, (report, packet)) in of_others.iter().enumerate() {
         let rule = match report.event {
             Event::Rule(handle) => book.rule(&report.table, &report.chain, handle),
             Event::Policy if report.verdict == Some(RuleVerdict::Drop) => None,
             Event::Return | Event::Policy => continue,
         };
-        telling.add(report, rule.as_ref(), packet.as_ref().unwrap_or(&first));
+        let goes_on = of_others.get(index + 1).is_some_and(|(next, _)| {
+            let leads_to = report.verdict.as_ref().and_then(RuleVerdict::chain);
+            next.table == report.table && leads_to == Some(&next.chain) && matches!(next.event, Event::Rule(_))
+        });
+        telling.add(report, rule.as_ref(), packet.as_ref().unwrap_or(&first), goes_on);
     }
     Some(telling.story(&first, reports))
 }
@@ -149,7 +154,7 @@ struct Telling {
 }
 
 impl Telling {
-    fn add(&mut self, report: &Traced, rule: Option<&RuleDump>, packet: &Packet) {
+    fn add(&mut self, report: &Traced, rule: Option<&RuleDump>, packet: &Packet, goes_on: bool) {
         let effects = self.effects(report, rule);
         for effect in &effects {
             match effect {
@@ -172,6 +177,8 @@ impl Telling {
             service: self.service.as_deref(),
             endpoints: None,
             is_example: false,
+            goes_on,
+            is_translated: self.endpoint.is_some(),
         });
         if told.is_reason {
             self.reasons.push(told.text.clone());

@@ -15,6 +15,7 @@ use cluster::source::{api, manifests};
 use component::config::{Config, DetectLocal};
 use component::supervise::Supervisor;
 use inspect::history::{ApiServer, Connection, EntryKind};
+use inspect::running::{Problem, ProblemKind};
 use rules::model::Event;
 
 /// A running source. When it is dropped, its thread ends, and so do the events.
@@ -66,6 +67,12 @@ pub(super) fn check(config: &Config) -> Result<()> {
     }
 }
 
+/// That the API server is lost, in words.
+fn not_heard_since(time: SystemTime) -> String {
+    let time = jiff::Timestamp::try_from(time).map_or_else(|_| "some time".to_owned(), |time| format!("{time:.0}"));
+    format!("The API server has not been heard since {time}: endpoints may be old")
+}
+
 /// Counts events of the connections to the API server, tells when it is lost and found, and has `/readyz` show what the source waits for.
 struct ApiObserver {
     metrics: Metrics,
@@ -85,6 +92,10 @@ impl ApiObserver {
             None => (lost.remove(kind) && lost.is_empty(), Connection::Found),
         };
         if is_news {
+            let lost = error
+                .is_some()
+                .then(|| Problem::of_node(ProblemKind::ApiServerLost, not_heard_since(SystemTime::now())));
+            self.health.api_server(lost);
             let server =
                 ApiServer { state, resource: kind.to_owned(), error: error.map(inspect::history::cut), lasted };
             self.changes.push(SystemTime::now(), None, EntryKind::ApiServer(server));

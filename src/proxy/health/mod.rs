@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tracing::info;
 
 use component::http::{self, ConnectionLimit, Limits};
+use inspect::running::Problem;
 use proxy::ProxyHealth;
 use rules::model::{Family, ObjectName};
 
@@ -164,6 +165,16 @@ impl Reporter {
     /// The Services that are left out of the rules because they are too large; the responses name them.
     pub(crate) fn oversized<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
         self.proxy.lock().oversized(services);
+    }
+
+    /// What the sync loop found wrong: Services that are left out, and frontends that Services do not get. Replaces what was reported before.
+    pub(crate) fn problems(&self, problems: Vec<Problem>) {
+        self.proxy.lock().problems(problems);
+    }
+
+    /// That the API server does not answer; `None` when it answers again.
+    pub(crate) fn api_server(&self, problem: Option<Problem>) {
+        self.proxy.lock().api_server(problem);
     }
 
     /// A sync succeeded, and these are the health checks now (K1). Servers that could not listen try again, also if nothing changed (K4).

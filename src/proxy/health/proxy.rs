@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 
 use super::{Observer, Page, Shared};
 use component::http::{self, Limits, Response, Server};
+use inspect::running::Problem;
 use rules::model::{Family, ObjectName};
 
 /// How Go prints a time that was never set.
@@ -31,6 +32,10 @@ pub(super) struct ProxyHealth {
     not_ready: Option<String>,
     quarantined: Vec<String>,
     oversized: Vec<String>,
+    /// What the sync loop found wrong.
+    problems: Vec<Problem>,
+    /// That the API server does not answer.
+    api_server: Option<Problem>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
     /// Why another program keeps this one from syncing.
@@ -57,6 +62,8 @@ impl ProxyHealth {
             not_ready,
             quarantined: Vec::new(),
             oversized: Vec::new(),
+            problems: Vec::new(),
+            api_server: None,
             busy_since: None,
             held_back: None,
         }
@@ -109,6 +116,16 @@ impl ProxyHealth {
     /// Names the Services that are left out because they are too large.
     pub(super) fn oversized<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         self.oversized = services.map(ToString::to_string).collect();
+    }
+
+    /// What the sync loop found wrong; the responses show it, and the proxy stays healthy.
+    pub(super) fn problems(&mut self, problems: Vec<Problem>) {
+        self.problems = problems;
+    }
+
+    /// That the API server does not answer, or `None` when it does.
+    pub(super) fn api_server(&mut self, problem: Option<Problem>) {
+        self.api_server = problem;
     }
 
     /// Whether every family keeps up, and the sync thread is not stuck (L3).
@@ -177,6 +194,7 @@ impl ProxyHealth {
             reason: None,
             quarantined_services: &self.quarantined,
             oversized_services: &self.oversized,
+            problems: self.api_server.iter().chain(&self.problems).collect(),
         }
     }
 }
@@ -195,13 +213,16 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<String, FamilyBody>,
-    /// Upstream does not have this field and the next two; each is left out when it is empty.
+    /// Upstream does not have this field and the next three; each is left out when it is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     quarantined_services: &'a [String],
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     oversized_services: &'a [String],
+    /// The sentences that the commands print.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<&'a Problem>,
 }
 
 impl Body<'_> {

@@ -73,6 +73,12 @@ impl Budget {
         self.over.keys()
     }
 
+    /// The Services that are over the limit, with their sizes, in order of name.
+    pub(super) fn all(&self) -> impl Iterator<Item = Oversized> {
+        let limit = self.limit;
+        self.over.iter().map(move |(service, size)| Oversized { service: service.clone(), size: *size, limit })
+    }
+
     /// The Services that went over the limit since the last call.
     pub(super) fn take_news(&mut self) -> Vec<Oversized> {
         std::mem::take(&mut self.news)

@@ -23,6 +23,7 @@ mod observers;
 mod other_proxy;
 mod pending;
 mod planned;
+mod problems;
 mod quarantine;
 mod rates;
 mod repairs;
@@ -60,6 +61,7 @@ use component::logging::once::Once;
 use component::logging::{duration, list};
 use conflicts::RecentReports;
 use inspect::history::Program;
+use inspect::running::Problem;
 use node::kernel::{Kernel, WriterLockState};
 use repairs::Repairs;
 use rules::model::{Event, Node};
@@ -91,6 +93,8 @@ pub struct Sync<K> {
     addresses: AddressChecks,
     no_addresses: Once<String>,
     repairs: Repairs,
+    /// The claims on frontends that lose, in words, with their number as of the last look.
+    lost_frontends: (Vec<Problem>, usize),
     /// Called with each Service that is left out.
     on_refused_service: Option<OnRefusedService>,
     /// Called with each Service that does not get a frontend.
@@ -147,6 +151,7 @@ impl<K: Kernel> Sync<K> {
             no_addresses: Once::default(),
             repairs: Repairs::new(),
             on_node: Some(on_node),
+            lost_frontends: (Vec::new(), 0),
             on_refused_service: None,
             on_lost_claims: None,
             recent_reports: RecentReports::default(),

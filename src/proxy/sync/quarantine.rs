@@ -118,6 +118,11 @@ impl Quarantine {
         self.left_out.keys()
     }
 
+    /// The Services that are left out, with the reasons, in order of name.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&ObjectName, &str)> {
+        self.left_out.iter().map(|(service, (_, reason))| (service, &**reason))
+    }
+
     /// The Services that were added since the last call, without those that were added for the same reason as before.
     pub(super) fn take_news(&mut self) -> Vec<RefusedService> {
         std::mem::take(&mut self.news)

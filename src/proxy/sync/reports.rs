@@ -8,6 +8,7 @@ use tracing::{debug, error, info, warn};
 
 use super::conflicts::LostReport;
 use super::no_local_endpoints::Counts;
+use super::problems;
 use super::repairs::Unlogged;
 use super::{LostFrontend, RefusedService, Report, Sync};
 use crate::metrics::Transactions;
@@ -27,6 +28,7 @@ impl<K: Kernel> Sync<K> {
         self.health.quarantined(self.engine.quarantined());
         self.metrics.oversized(self.engine.oversized().len());
         self.health.oversized(self.engine.oversized());
+        self.report_problems();
         for oversized in self.engine.take_oversized() {
             error!(err = %oversized, service = %oversized.service, "Service is left out until it is smaller");
             self.engine.journal.left_out(&oversized.service, CommitOutcome::Oversized, &oversized.to_string());
@@ -55,9 +57,20 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
+    /// Has the health pages say what is wrong now.
+    fn report_problems(&self) {
+        let problems = self.engine.left_out().into_iter().chain(self.lost_frontends.0.iter().cloned());
+        self.health.problems(problems.collect());
+    }
+
     pub(super) fn report_lost_claims(&mut self) {
-        self.metrics.lost_claims(self.engine.lost_claims());
+        let lost = self.engine.lost_claims();
+        self.metrics.lost_claims(lost);
         let report = self.engine.take_lost_claims();
+        if !report.frontends.is_empty() || lost != self.lost_frontends.1 {
+            self.lost_frontends = (problems::lost_frontends(&self.engine.state), lost);
+            self.report_problems();
+        }
         let LostReport { frontends, left_out } = self.recent_reports.limited(report, Instant::now());
         for LostFrontend { services, reason, .. } in frontends {
             match &services[..] {

@@ -112,13 +112,8 @@ impl Verification {
         // A difference that comes from a change under way is gone at the second look.
         let read =
             |table| self.connection.read_changing_table(&table).with_context(|| format!("cannot read table {table}"));
-        let dumps: Vec<Option<TableDump>> = self
-            .engine
-            .table_names()
-            .into_iter()
-            .map(read)
-            .collect::<Result<_>>()
-            .map_err(inspect::check::explain_rights)?;
+        let dumps: Vec<Option<TableDump>> =
+            self.engine.table_names().into_iter().map(read).collect::<Result<_>>().map_err(inspect::explain_rights)?;
         Ok(report::told(&self.engine.differences(dumps, None), Tense::Wrong))
     }
 

@@ -306,6 +306,16 @@ impl Claims {
         arisen.into_iter().filter_map(|(frontend, news)| self.contest(frontend, &news, most)).collect()
     }
 
+    /// All conflicts that stand, whenever they arose, in order of frontends; of each frontend the first `most`. Takes time in proportion to
+    /// the number of contested frontends and of external IPs.
+    pub(super) fn standing(&self, most: usize) -> Vec<Contest> {
+        let barred = self.external.iter().filter(|(_, is_barred)| **is_barred).map(|(frontend, _)| *frontend);
+        let mut frontends: Vec<Frontend> = self.losers.keys().copied().chain(barred).collect();
+        frontends.sort_unstable();
+        frontends.dedup();
+        frontends.into_iter().filter_map(|frontend| self.contest(frontend, &NewConflicts::All, most)).collect()
+    }
+
     fn contest(&self, frontend: Frontend, news: &NewConflicts, most: usize) -> Option<Contest> {
         let owner = self.owners.get(&frontend)?;
         let is_barred = self.is_barred(&frontend);

@@ -82,6 +82,22 @@ impl fmt::Display for Precedence {
     }
 }
 
+impl Conflict {
+    /// The conflict in few words: which Service does not get the frontend, and what has it.
+    #[must_use]
+    pub fn in_short(&self) -> String {
+        let Self { frontend, winner, loser, kind } = self;
+        match winner {
+            Winner::Service(owner, _) if owner == loser => {
+                format!("{loser} does not get {frontend} for two of its ports, the first of them has it")
+            }
+            Winner::Service(owner, _) => format!("{loser} does not get {frontend}, {owner} has it"),
+            Winner::ApiServer => format!("{loser} does not get {frontend} as {}, because {IS_API_SERVER}", kind.one()),
+            Winner::None => format!("{loser} does not get {frontend} as {}, because {IS_RESERVED}", kind.one()),
+        }
+    }
+}
+
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { frontend, winner, loser, kind } = self;

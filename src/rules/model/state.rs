@@ -158,6 +158,13 @@ impl State {
         self.claims.take_conflicts(most)
     }
 
+    /// The contested frontends at which conflicts stand, in order, each with at most `most` of these conflicts. Takes time in proportion to
+    /// the number of contested frontends and of external IPs.
+    #[must_use]
+    pub fn standing_conflicts(&self, most: usize) -> Vec<Contest> {
+        self.claims.standing(most)
+    }
+
     /// The number of claims on frontends that their Services do not get.
     #[must_use]
     pub const fn lost_claims(&self) -> usize {

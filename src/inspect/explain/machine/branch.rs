@@ -106,6 +106,15 @@ impl Step {
         self.rules.get(self.index).map(|head| &head.rule)
     }
 
+    /// Whether the rule sends the packet to this chain.
+    pub(crate) fn leads_to(&self, chain: &str) -> bool {
+        let verdicts = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Verdict(verdict) => verdict.chain(),
+            _ => None,
+        });
+        verdicts.into_iter().any(|target| **target == *chain)
+    }
+
     /// Whether both are the same rule with the same effects.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (&self.table, &self.chain, self.index, &self.effects, &self.packet)

@@ -28,6 +28,7 @@ use super::journal::Journal;
 use super::observers::Observers;
 use super::pending::{Counted, Pending};
 use super::planned;
+use super::problems;
 use super::quarantine::{Quarantine, RefusedService};
 use super::settings;
 use super::tables::{Owner, Tables, packets_pass};
@@ -35,6 +36,7 @@ use crate::localhost::Feed;
 use component::config::Config;
 use component::logging::once::Once;
 use inspect::history::TriggerKind;
+use inspect::running::Problem;
 use node::kernel::{ForeignWrites, Kernel};
 use rules::conntrack::Flow;
 use rules::model::{Change, Dirty, Event, Family, ObjectName, State};
@@ -304,6 +306,15 @@ impl<K: Kernel> Engine<K> {
     /// The Services that are left out because the kernel refuses them.
     pub fn quarantined(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.quarantine.names()
+    }
+
+    /// The Services that are left out now, in words.
+    pub(super) fn left_out(&self) -> Vec<Problem> {
+        let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
+        let quarantined = self.quarantine.all().map(|(name, reason)| (name, reason, has_rules(name)));
+        let mut problems = problems::quarantined(&self.state, quarantined);
+        problems.extend(problems::oversized(&self.state, self.budget.all()));
+        problems
     }
 
     /// The Services that went over the limit since the last call.

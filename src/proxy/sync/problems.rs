@@ -1,0 +1,130 @@
+//! What the health pages say is wrong: Services that are left out, and frontends that Services do not get.
+//!
+//! Takes the state, the Services over the limit and those in quarantine; gives a bounded list of sentences. Pure. The lists are in order of
+//! name; what does not fit into them is counted in a last sentence.
+
+use std::net::IpAddr;
+
+use super::budget::Oversized;
+use super::conflicts;
+use inspect::running::{Problem, ProblemKind};
+use rules::model::{Conflict, Destination, Family, ObjectName, State};
+
+/// Services that are left out and are named, of each reason.
+const LEFT_OUT: usize = 32;
+/// Claims that lose and are named.
+const LOST: usize = 64;
+
+/// The problem of each Service that is over the limit.
+pub(super) fn oversized(state: &State, services: impl Iterator<Item = Oversized>) -> Vec<Problem> {
+    let problem = |Oversized { service, size, limit }| {
+        let (size, limit) = (grouped(size), grouped(limit));
+        let text = format!("{service} is left out: {size} elements, the limit is {limit} (--service-elements-limit)");
+        of_service(state, ProblemKind::Oversized, &service, text)
+    };
+    limited(
+        ProblemKind::Oversized,
+        LEFT_OUT,
+        "Services are left out, because they are too large",
+        services.map(problem),
+    )
+}
+
+/// The problem of each Service that the kernel refuses, given with the kernel's reason and whether rules from before stay.
+pub(super) fn quarantined<'a>(
+    state: &State,
+    services: impl Iterator<Item = (&'a ObjectName, &'a str, bool)>,
+) -> Vec<Problem> {
+    let problem = |(service, reason, has_rules): (&ObjectName, &str, bool)| {
+        let left = if has_rules { "keeps the rules from before its last change" } else { "is left out" };
+        let text = format!("{service} {left}, because the kernel refuses its rules: {reason}");
+        of_service(state, ProblemKind::Quarantined, service, text)
+    };
+    let what = "Services are left out, because the kernel refuses their rules";
+    limited(ProblemKind::Quarantined, LEFT_OUT, what, services.map(problem))
+}
+
+/// The problem of each claim on a frontend that loses. Of the frontends those are chosen of which the log would speak.
+pub(super) fn lost_frontends(state: &State) -> Vec<Problem> {
+    let contests = state.standing_conflicts(conflicts::NAMED);
+    let report = conflicts::report(&contests);
+    let named: Vec<_> = report.frontends.iter().map(|lost| lost.frontend).collect();
+    let conflicts = contests.iter().flat_map(|contest| &contest.conflicts);
+    let is_named = |conflict: &&Conflict| named.binary_search(&conflict.frontend).is_ok();
+    let mut problems: Vec<Problem> = conflicts.filter(is_named).take(LOST).map(lost_frontend).collect();
+    let more = state.lost_claims().saturating_sub(problems.len());
+    if more > 0 && !problems.is_empty() {
+        let text = format!("{more} more claims on frontends are lost (kubeproxy_nft_lost_claims)");
+        problems.push(Problem::of_node(ProblemKind::LostFrontend, text));
+    }
+    problems
+}
+
+fn lost_frontend(conflict: &Conflict) -> Problem {
+    let (addresses, node_ports) = match conflict.frontend.destination {
+        Destination::Address(ip) => (vec![ip], Vec::new()),
+        Destination::NodePort(_) => (Vec::new(), vec![conflict.frontend.port]),
+    };
+    let service = Some(conflict.loser.to_string());
+    Problem { kind: ProblemKind::LostFrontend, service, addresses, node_ports, text: conflict.in_short() }
+}
+
+fn of_service(state: &State, kind: ProblemKind, name: &ObjectName, text: String) -> Problem {
+    let service = state.service(name);
+    let addresses = service.iter().flat_map(|service| {
+        let cluster_ips = Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family));
+        cluster_ips.chain(service.external_ips.iter().copied()).chain(service.load_balancer_ips.iter().copied())
+    });
+    let addresses: Vec<IpAddr> = addresses.take(LEFT_OUT).collect();
+    let node_ports = service.iter().flat_map(|service| &service.ports).filter_map(|port| port.node_port);
+    Problem { kind, service: Some(name.to_string()), addresses, node_ports: node_ports.take(LEFT_OUT).collect(), text }
+}
+
+/// The first `most` problems, and a sentence that counts the others.
+fn limited(kind: ProblemKind, most: usize, what: &str, mut problems: impl Iterator<Item = Problem>) -> Vec<Problem> {
+    let mut listed: Vec<Problem> = problems.by_ref().take(most).collect();
+    let more = problems.count();
+    if more > 0 {
+        listed.push(Problem::of_node(kind, format!("{more} more {what}")));
+    }
+    listed
+}
+
+/// A number with a comma between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let first = digits.len() % 3;
+    let (head, tail) = digits.split_at(first);
+    let groups = tail.as_bytes().chunks(3).map(String::from_utf8_lossy);
+    let head = (!head.is_empty()).then(|| head.into());
+    head.into_iter().chain(groups).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_a_comma_between_thousands() {
+        let grouped = [0, 999, 1_000, 100_101, 3_000_000].map(grouped);
+        assert_eq!(grouped, ["0", "999", "1,000", "100,101", "3,000,000"]);
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_cut_and_the_others_are_counted() {
+        let service = |n: u16| Oversized {
+            service: ObjectName::new("shop", format!("big-{n:03}")),
+            size: 3_000_000,
+            limit: 100_000,
+        };
+        let state = State::new("node");
+        let problems = oversized(&state, (0..40).map(service));
+        assert_eq!(problems.len(), LEFT_OUT + 1);
+        assert_eq!(problems[0].service.as_deref(), Some("shop/big-000"));
+        assert_eq!(
+            problems[0].text,
+            "shop/big-000 is left out: 3,000,000 elements, the limit is 100,000 (--service-elements-limit)"
+        );
+        assert_eq!(problems[LEFT_OUT].text, "8 more Services are left out, because they are too large");
+    }
+}
