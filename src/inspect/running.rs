@@ -2,7 +2,7 @@
 //!
 //! The running proxy lists [`Problem`]s on its health pages, each with a sentence; the commands ask for them and print these sentences, so
 //! that all say the same. A dormant table is a problem too, which the commands find themselves. No answer is no error, because the commands
-//! work without a proxy. An answer is waited for at most a second.
+//! work without a proxy; a proxy that is there and silent is a problem. An answer is waited for at most [`PATIENCE`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::names::{ServiceName, split_port};
 use rules::model::Family;
 
 /// How long the answer may take.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Something that is wrong, in words, and what it is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +50,8 @@ pub enum ProblemKind {
     NodeUnknown,
     /// Another program has switched a table off.
     TableDormant,
+    /// The running proxy takes connections and does not answer.
+    ProxySilent,
     /// One that this version does not know.
     #[serde(other)]
     Other,
@@ -104,8 +106,20 @@ impl RunningArgs {
             problems: Vec<Problem>,
         }
         // The page has the same body whatever its status is.
-        let (_, body) = Client::new(self.healthz_address, PATIENCE).ok()?.answer("/livez").ok()?;
-        serde_json::from_slice::<Page>(&body).ok().map(|page| page.problems)
+        match Client::new(self.healthz_address, PATIENCE).ok()?.answer("/livez") {
+            Ok((_, body)) => serde_json::from_slice::<Page>(&body).ok().map(|page| page.problems),
+            Err(error) if error.downcast_ref::<std::io::Error>().is_some() => None,
+            Err(error) => Some(vec![self.silent(&error)]),
+        }
+    }
+
+    /// The problem of a proxy that takes the connection and does not answer.
+    fn silent(self, error: &anyhow::Error) -> Problem {
+        let text = format!(
+            "The kube-proxy at {} gives {error}: it may be stopped or stuck, and what it leaves out is not known",
+            self.healthz_address
+        );
+        Problem::of_node(ProblemKind::ProxySilent, text)
     }
 }
 

@@ -107,7 +107,9 @@ pub(super) fn report(explanation: &mut Explanation, packet: &Packet, problems: &
                 }
             }
             ProblemKind::LostFrontend if is_at => explanation.warnings.push(problem.text.clone()),
-            ProblemKind::ApiServerLost | ProblemKind::NodeUnknown => explanation.warnings.push(problem.text.clone()),
+            ProblemKind::ApiServerLost | ProblemKind::NodeUnknown | ProblemKind::ProxySilent => {
+                explanation.warnings.push(problem.text.clone());
+            }
             _ => {}
         }
     }

@@ -377,11 +377,11 @@ fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
     let (packet, goes_on) = (seen.packet, seen.goes_on);
     let text = match leads_to {
         ChainKind::Services if goes_on => format!("new connection to {}: looked up among the Services", target(packet)),
-        ChainKind::Services => format!("new connection to {}: no Service has it", target(packet)),
+        ChainKind::Services => format!("new connection to {}: no Service with endpoints has it", target(packet)),
         ChainKind::NodePorts if goes_on => return Some(to_node_port(packet.destination)),
         ChainKind::NodePorts => {
             let text = to_node_port(packet.destination).text;
-            format!("{text}: no Service has node port {}/{}", packet.port, proto(packet))
+            format!("{text}: no Service with endpoints has node port {}/{}", packet.port, proto(packet))
         }
         ChainKind::Postrouting if goes_on => "new connection that leaves this host".to_owned(),
         ChainKind::Postrouting => "not marked, not masqueraded".to_owned(),
@@ -390,16 +390,19 @@ fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
         ChainKind::Input | ChainKind::Output | ChainKind::Forward | ChainKind::ServicesFilter if goes_on => {
             format!("new connection to {}: looked up among what has no endpoints", target(packet))
         }
-        ChainKind::Input | ChainKind::Output | ChainKind::Forward | ChainKind::ServicesFilter => {
+        ChainKind::ExternalServices if goes_on => "looked up among external addresses without endpoints".to_owned(),
+        ChainKind::Input
+        | ChainKind::Output
+        | ChainKind::Forward
+        | ChainKind::ServicesFilter
+        | ChainKind::ExternalServices => {
             let why = if seen.is_translated { "an endpoint serves it" } else { "no Service without endpoints has it" };
             format!("let through: {why}")
         }
         ChainKind::Fallback if goes_on => {
             format!("{} is not translated; looked up once more, in case its Service changed meanwhile", target(packet))
         }
-        ChainKind::Fallback => format!("{} is not translated: no Service has it", target(packet)),
-        ChainKind::ExternalServices if goes_on => "looked up among external addresses without endpoints".to_owned(),
-        ChainKind::ExternalServices => "no external address without endpoints".to_owned(),
+        ChainKind::Fallback => format!("{} is not translated: no Service with endpoints has it", target(packet)),
         ChainKind::Endpoint => format!("{}: {}", seen.service(), seen.one_of_the_endpoints()),
         chain if is_choice(chain) && matches!(seen.is_in(), Some(ChainKind::Sticky { masquerade: false, .. })) => {
             format!("{} does not remember {} (session affinity)", seen.service(), packet.source)

@@ -20,17 +20,21 @@ use nft::Connection;
 
 use super::CommandOutcome;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table};
+use super::running::{Problem, RunningArgs};
 use super::screen::{Input, Screen, end_by};
 use super::tables;
 use crate::traffic::{Frontends, Memory, Walk};
 use component::config::GoDuration;
 use component::logging::escaped;
 use node::kernel::{self, Kernel as _, Netfilter};
-use sample::{Named, Sample};
+use rules::model::Family;
+use sample::{Named, Row, Sample};
 use view::{Answer, Order, View};
 
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(100);
+/// How often the running proxy is asked at most.
+const ASKED_EVERY: Duration = Duration::from_secs(5);
 /// How many times longer than it took to read the tables the next reading waits.
 const READINGS_APART: u32 = 20;
 /// The sysctl that makes the kernel count packets and bytes of connections that begin.
@@ -43,7 +47,7 @@ Examples:
   kube-proxy top --once                      two looks, then a table
   kube-proxy top -o json --interval 5s       the same as JSON, with the rates of five seconds
 
-Keys: q quits, / filters, arrows select, n o u p b s sort, r reverses the order.
+Keys: ? shows all of them, q quits, / filters, arrows select, n o u p b s sort, r reverses the order.
 COUNTED is there while nftables.counters is on: connections since the counter was made, those included that the kernel forgot.
 Packets and bytes need the sysctl net.netfilter.nf_conntrack_acct=1, and count connections that began after it.
 Needs CAP_NET_ADMIN. Exit codes: 0 fine, 2 could not look.";
@@ -66,6 +70,8 @@ pub struct Args {
     /// The time between two looks, 100ms or more
     #[arg(long, default_value = "2s", value_name = "DURATION")]
     interval: GoDuration,
+    #[command(flatten)]
+    running: RunningArgs,
 }
 
 /// Runs the command.
@@ -78,9 +84,9 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let view = View::new(args.sort, &args.filter);
     let as_value = matches!(args.format.format, Format::Json | Format::Yaml);
     if !args.once && !as_value {
-        return watch(view, interval);
+        return watch(view, interval, args.running);
     }
-    let mut sampler = Sampler::start()?;
+    let mut sampler = Sampler::start(args.running)?;
     sampler.look()?;
     std::thread::sleep(interval);
     let sample = sampler.look()?;
@@ -94,17 +100,17 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 
 /// Prints the service ports, and with `wide` the endpoints below each.
 fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Result<()> {
-    let counters = sample.has_counters();
-    let headings: Vec<Column> = view::headings(counters).iter().copied().map(Column::number).collect();
+    let columns = view::columns(sample, usize::MAX);
+    let headings: Vec<Column> = columns.iter().map(|column| Column::number(column.heading)).collect();
+    let texts = |row: &Row| -> Vec<Cell> { columns.iter().map(|column| Cell::from(column.text(row))).collect() };
     let mut table = Table::new([&[Column::text("SERVICE")][..], &headings, &[Column::text("")]].concat());
     for row in view.rows(sample) {
-        let cells: Vec<Cell> = view::cells(&row, counters).into_iter().map(Cell::from).collect();
-        table.row([&[Cell::from(&row.name)][..], &cells].concat());
+        table.row([&[Cell::from(&row.name)][..], &texts(&row)].concat());
         let endpoints = if wide { sample.endpoints(&row.name) } else { Vec::new() };
         for endpoint in &endpoints {
-            let cells: Vec<Cell> = view::cells(&endpoint.row, counters).into_iter().map(Cell::from).collect();
             let remark = Cell::from(endpoint.remark(&endpoints).unwrap_or_default());
-            table.row([&[Cell::from(format!("  {}", endpoint.address))][..], &cells, &[remark]].concat());
+            let name = Cell::from(format!("  {}", endpoint.address));
+            table.row([&[name][..], &texts(&endpoint.row), &[remark]].concat());
         }
     }
     out.table(&table)?;
@@ -112,8 +118,8 @@ fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Resu
 }
 
 /// The screen, until a key or a signal ends it.
-fn watch(mut view: View, interval: Duration) -> Result<CommandOutcome> {
-    let mut sampler = Sampler::start()?;
+fn watch(mut view: View, interval: Duration, running: RunningArgs) -> Result<CommandOutcome> {
+    let mut sampler = Sampler::start(running)?;
     let mut sample = sampler.look()?;
     let screen = Screen::enter()?;
     let signal = loop {
@@ -165,14 +171,21 @@ struct Sampler {
     /// The tables are not read again before.
     read_after: Instant,
     before: Option<(Memory, Instant)>,
+    /// The tables that are dormant.
+    dormant: Vec<Family>,
+    /// What the running proxy reported, and when it was asked.
+    reported: Vec<String>,
+    asked: Option<Instant>,
+    running: RunningArgs,
 }
 
 impl Sampler {
-    fn start() -> Result<Self> {
+    fn start(running: RunningArgs) -> Result<Self> {
         let mut connection = Connection::open().context("cannot open a netlink socket")?;
         let generation = connection.generation()?;
-        let (names, frontends, read_after) = read()?;
-        Ok(Self { connection, names, frontends, generation, read_after, before: None })
+        let Tables { names, frontends, dormant, read_after } = read()?;
+        let (before, reported, asked) = (None, Vec::new(), None);
+        Ok(Self { connection, names, frontends, generation, read_after, before, dormant, reported, asked, running })
     }
 
     fn look(&mut self) -> Result<Sample> {
@@ -180,7 +193,8 @@ impl Sampler {
         let generation = self.connection.generation()?;
         let counts = self.names.iter().any(|named| named.counted.is_some());
         if (counts || generation != self.generation) && start >= self.read_after {
-            (self.names, self.frontends, self.read_after) = read()?;
+            let Tables { names, frontends, dormant, read_after } = read()?;
+            (self.names, self.frontends, self.dormant, self.read_after) = (names, frontends, dormant, read_after);
             self.generation = generation;
         }
         let at = Instant::now();
@@ -189,19 +203,41 @@ impl Sampler {
         let (look, memory) = walk.finish();
         let since = self.before.replace((memory, at)).map(|(_, before)| at.duration_since(before));
         let accounting = fs::read_to_string(ACCOUNTING).is_ok_and(|text| text.trim() == "1");
-        Ok(Sample::new(Arc::clone(&self.names), look, since, accounting, start.elapsed()))
+        let mut sample = Sample::new(Arc::clone(&self.names), look, since, accounting, start.elapsed());
+        sample.problems = self.problems(start);
+        Ok(sample)
+    }
+
+    /// What is wrong with the node. The running proxy is asked now and then.
+    fn problems(&mut self, now: Instant) -> Vec<String> {
+        if self.asked.is_none_or(|asked| now.duration_since(asked) >= ASKED_EVERY) {
+            let problems = self.running.problems().unwrap_or_default();
+            self.reported = problems.iter().map(|problem| escaped(&problem.text)).collect();
+            self.asked = Some(now);
+        }
+        let dormant = self.dormant.iter().map(|family| Problem::dormant(*family).text);
+        dormant.chain(self.reported.iter().cloned()).collect()
     }
 }
 
-/// The frontends of the tables with their names, and the time before which they need not be read again.
-fn read() -> Result<(Arc<[Named]>, Frontends, Instant)> {
+/// What is taken from the tables.
+struct Tables {
+    names: Arc<[Named]>,
+    frontends: Frontends,
+    dormant: Vec<Family>,
+    /// The tables need not be read again before.
+    read_after: Instant,
+}
+
+fn read() -> Result<Tables> {
     let start = Instant::now();
     let view = tables::View::read()?;
+    let dormant = view.dormant;
     let names: Arc<[Named]> = view.frontends.into_iter().map(Named::from).collect();
     let addresses = Netfilter::open().and_then(|mut kernel| kernel.addresses());
     let addresses = addresses.context("cannot list the addresses of this node")?;
     let frontends = Frontends::new(names.iter().map(|named| named.frontend), addresses);
-    Ok((names, frontends, Instant::now() + start.elapsed() * READINGS_APART))
+    Ok(Tables { names, frontends, dormant, read_after: Instant::now() + start.elapsed() * READINGS_APART })
 }
 
 impl From<tables::FrontendView> for Named {

@@ -41,6 +41,8 @@ pub(super) struct Sample {
     pub(super) accounting: bool,
     /// How long the look took.
     pub(super) took: Duration,
+    /// What is wrong with the node, in sentences.
+    pub(super) problems: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -75,7 +77,7 @@ impl Sample {
             sum.frontends.push(position);
         }
         let services = by_name.into_values().collect();
-        Self { frontends, look, services, since, accounting, took }
+        Self { frontends, look, services, since, accounting, took, problems: Vec::new() }
     }
 
     /// The numbers of all service ports, sorted by name.
@@ -160,6 +162,7 @@ impl Sample {
             accounting: self.accounting,
             one_in: self.look.one_in,
             services: services.collect(),
+            problems: self.problems.clone(),
         }
     }
 }
@@ -258,6 +261,7 @@ pub(super) struct Document {
     accounting: bool,
     one_in: u32,
     services: Vec<ServiceDocument>,
+    problems: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]

@@ -41,7 +41,23 @@ pub(super) struct View {
     selected: Option<Arc<str>>,
     /// The number of rows that the last frame had room for.
     page: usize,
+    /// The help is shown instead of the numbers.
+    help: bool,
 }
+
+/// The text behind the key `?`.
+const HELP: &str = "\
+q, Esc        quit
+/             filter by a part of the name; Enter keeps it, Esc clears it
+arrows, j, k  select the Service whose endpoints are shown
+n o u p b s   sort by NEW/S, OPEN, UNANSW, packets, bytes, name of the Service
+r             reverse the order
+
+NEW/S    new connections a second   OPEN     both sides have sent packets
+UNANSW   nothing has answered yet   COUNTED  since the rule's counter was made
+packets and bytes need sysctl -w net.netfilter.nf_conntrack_acct=1
+
+any key       back";
 
 /// What a key asks for beyond the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +68,53 @@ pub(super) enum Answer {
     Quit,
 }
 
-/// The last one only where the rules count.
-const SERVICE_HEADINGS: [&str; 8] = ["NEW/S", "OPEN", "UNANSW", "PACKETS", "BYTES", "PKT/S", "BYTES/S", "COUNTED"];
+/// A column of numbers: its heading, and the number of a row.
+#[derive(Clone, Copy)]
+pub(super) struct NumberColumn {
+    pub(super) heading: &'static str,
+    number: fn(&Row) -> Option<u64>,
+    /// Whether the number is of tenths.
+    is_tenths: bool,
+}
+
+impl NumberColumn {
+    const fn new(heading: &'static str, number: fn(&Row) -> Option<u64>) -> Self {
+        Self { heading, number, is_tenths: false }
+    }
+
+    /// The number as text, `-` when it is not known.
+    pub(super) fn text(self, row: &Row) -> String {
+        let form = if self.is_tenths { tenths } else { short };
+        (self.number)(row).map_or_else(|| "-".to_owned(), form)
+    }
+}
+
+const CONNECTIONS: [NumberColumn; 3] = [
+    NumberColumn { heading: "NEW/S", number: |row| row.new, is_tenths: true },
+    NumberColumn::new("OPEN", |row| Some(row.open)),
+    NumberColumn::new("UNANSW", |row| Some(row.unanswered)),
+];
+const RATES: [NumberColumn; 2] =
+    [NumberColumn::new("PKT/S", |row| row.packet_rate), NumberColumn::new("BYTES/S", |row| row.byte_rate)];
+const TOTALS: [NumberColumn; 2] =
+    [NumberColumn::new("PACKETS", |row| row.packets), NumberColumn::new("BYTES", |row| row.bytes)];
+const COUNTED: NumberColumn = NumberColumn::new("COUNTED", |row| row.counted);
+
+/// The columns that have numbers: packets and bytes only while the kernel accounts them, COUNTED only while the rules count. A screen
+/// that is too narrow for all has no totals.
+pub(super) fn columns(sample: &Sample, width: usize) -> Vec<NumberColumn> {
+    let mut columns = CONNECTIONS.to_vec();
+    let others = RATES.len() + usize::from(sample.has_counters());
+    if sample.accounting && NAME + NUMBER * (CONNECTIONS.len() + TOTALS.len() + others) <= width {
+        columns.extend(TOTALS);
+    }
+    if sample.accounting {
+        columns.extend(RATES);
+    }
+    columns.extend(sample.has_counters().then_some(COUNTED));
+    columns
+}
+
 /// The width of a column of numbers, the gap before it included.
 const NUMBER: usize = 9;
 /// The narrowest column of names.
@@ -88,6 +149,8 @@ impl View {
     pub(super) fn key(&mut self, key: Key, sample: &Sample) -> Answer {
         match key {
             Key::Interrupt => return Answer::Quit,
+            _ if self.help => self.help = false,
+            Key::Char('?' | 'h') if !self.typing => self.help = true,
             key if self.typing => self.typed(key),
             Key::Char('q') | Key::Escape => return Answer::Quit,
             Key::Char('/') => self.typing = true,
@@ -136,13 +199,25 @@ impl View {
 
     /// The lines of the screen: at most `height` of at most `width` characters.
     pub(super) fn frame(&mut self, sample: &Sample, interval: Duration, width: usize, height: usize) -> Vec<Line> {
+        let lines = if self.help {
+            HELP.lines().map(|line| Line::new(Tone::Plain, line)).collect()
+        } else {
+            self.numbers(sample, interval, width, height)
+        };
+        let mut lines: Vec<Line> = lines.into_iter().take(height.saturating_sub(1)).collect();
+        lines.resize(height.saturating_sub(1), Line::default());
+        lines.push(self.footer());
+        lines.into_iter().take(height).map(|line| line.cut(width)).collect()
+    }
+
+    fn numbers(&mut self, sample: &Sample, interval: Duration, width: usize, height: usize) -> Vec<Line> {
         let rows = self.rows(sample);
         let position = self.position(&rows);
         let endpoints = rows.get(position).map_or_else(Vec::new, |row| sample.endpoints(&row.name));
         let mut lines = vec![Line::new(Tone::Plain, title(sample, &rows, interval))];
         lines.extend(notes(sample).into_iter().map(|note| Line::new(Tone::Warning, note)));
-        let columns = headings(sample.has_counters()).len();
-        lines.push(Line::new(Tone::Strong, heading("SERVICE", width, columns)));
+        let columns = columns(sample, width);
+        lines.push(Line::new(Tone::Strong, heading("SERVICE", width, &columns)));
         // The endpoints get what they need, up to half of what is left; one line is the footer's.
         let left = height.saturating_sub(lines.len() + 1);
         let below = if left < 6 || rows.is_empty() { 0 } else { (endpoints.len() + 2).min(left / 2) };
@@ -150,19 +225,16 @@ impl View {
         let first = (position + 1).saturating_sub(self.page).max(position / self.page * self.page).min(position);
         for (at, row) in rows.iter().enumerate().skip(first).take(self.page) {
             let tone = if row.unanswered > row.open { Tone::Warning } else { Tone::Plain };
-            lines.push(Line::new(tone, numbers(&row.name, row, width, columns)).selected(at == position));
+            lines.push(Line::new(tone, numbers(&row.name, row, width, &columns)).selected(at == position));
         }
         if rows.is_empty() {
             lines.push(Line::new(Tone::Faint, "no Service matches the filter"));
         }
         if below > 0 {
             lines.resize(height - below - 1, Line::default());
-            lines.extend(endpoint_lines(&rows[position].name, &endpoints, (width, columns), below));
+            lines.extend(endpoint_lines(&rows[position].name, &endpoints, (width, &columns), below));
         }
-        lines.truncate(height.saturating_sub(1));
-        lines.resize(height.saturating_sub(1), Line::default());
-        lines.push(self.footer());
-        lines.into_iter().take(height).map(|line| line.cut(width)).collect()
+        lines
     }
 
     fn footer(&self) -> Line {
@@ -170,14 +242,14 @@ impl View {
             return Line::new(Tone::Strong, format!("Filter: {}_   (Enter keeps it, Esc clears it)", self.filter));
         }
         let filter = if self.filter.is_empty() { String::new() } else { format!("   filter: {}", self.filter) };
-        let keys = "q quit  / filter  r reverse  sort by: n new  o open  u unanswered  p packets  b bytes  s Service";
+        let keys = "q quit  ? help  / filter  sort: n new o open u unansw p packets b bytes s name";
         Line::new(Tone::Faint, format!("{keys}{filter}"))
     }
 }
 
 fn title(sample: &Sample, rows: &[Row], interval: Duration) -> String {
     format!(
-        "kube-proxy top: {} connections to {} service ports; a look every {:.1} s, the last took {} ms",
+        "kube-proxy top: {} connections to {} service ports, every {:.1} s ({} ms)",
         sample.connections(),
         rows.len(),
         interval.as_secs_f32(),
@@ -190,8 +262,9 @@ pub(super) fn notes(sample: &Sample) -> Vec<String> {
     let mut notes = Vec::new();
     if !sample.accounting {
         let remedy = "sysctl -w net.netfilter.nf_conntrack_acct=1";
-        notes.push(format!("Packets and bytes are not counted; for connections from then on: {remedy}"));
+        notes.push(format!("Packets and bytes are not counted: {remedy}"));
     }
+    notes.extend(sample.problems.iter().cloned());
     if sample.one_in() > 1 {
         notes.push(format!("Too many connections to compare each: rates come from one in {}", sample.one_in()));
     }
@@ -203,46 +276,25 @@ fn name_width(width: usize, columns: usize) -> usize {
     width.saturating_sub(NUMBER * columns).max(NAME)
 }
 
-fn heading(name: &str, width: usize, columns: usize) -> String {
-    let mut line = format!("{name:<0$}", name_width(width, columns));
-    SERVICE_HEADINGS[..columns].iter().for_each(|heading| line += &format!("{heading:>NUMBER$}"));
+fn heading(name: &str, width: usize, columns: &[NumberColumn]) -> String {
+    let mut line = format!("{name:<0$}", name_width(width, columns.len()));
+    columns.iter().for_each(|column| line += &format!("{:>NUMBER$}", column.heading));
     line
 }
 
-fn numbers(name: &str, row: &Row, width: usize, columns: usize) -> String {
-    let room = name_width(width, columns);
+fn numbers(name: &str, row: &Row, width: usize, columns: &[NumberColumn]) -> String {
+    let room = name_width(width, columns.len());
     let name =
         if name.chars().count() > room { name.chars().take(room - 1).chain(['~']).collect() } else { name.to_owned() };
     let mut line = format!("{name:<room$}");
-    cells(row, columns == SERVICE_HEADINGS.len()).iter().for_each(|cell| line += &format!("{cell:>NUMBER$}"));
+    columns.iter().for_each(|column| line += &format!("{:>NUMBER$}", column.text(row)));
     line
-}
-
-/// The numbers of a row, in the order of the headings.
-pub(super) fn cells(row: &Row, counters: bool) -> Vec<String> {
-    let or_dash = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), short);
-    let mut cells = vec![
-        row.new.map_or_else(|| "-".to_owned(), tenths),
-        short(row.open),
-        short(row.unanswered),
-        or_dash(row.packets),
-        or_dash(row.bytes),
-        or_dash(row.packet_rate),
-        or_dash(row.byte_rate),
-    ];
-    cells.extend(counters.then(|| or_dash(row.counted)));
-    cells
-}
-
-/// The headings of [`cells`].
-pub(super) fn headings(counters: bool) -> &'static [&'static str] {
-    &SERVICE_HEADINGS[..if counters { SERVICE_HEADINGS.len() } else { SERVICE_HEADINGS.len() - 1 }]
 }
 
 fn endpoint_lines(
     service: &str,
     endpoints: &[EndpointRow],
-    (width, columns): (usize, usize),
+    (width, columns): (usize, &[NumberColumn]),
     room: usize,
 ) -> Vec<Line> {
     let title = heading(&format!("ENDPOINT of {service}"), width, columns);
@@ -253,7 +305,7 @@ fn endpoint_lines(
         let tone = if remark.is_some() { Tone::Warning } else { Tone::Plain };
         let text = numbers(&endpoint.address.to_string(), &endpoint.row, width, columns);
         let remark = remark.map_or_else(String::new, |remark| format!("  {remark}"));
-        lines.push(Line::new(tone, mark(&text, &remark, name_width(width, columns))));
+        lines.push(Line::new(tone, mark(&text, &remark, name_width(width, columns.len()))));
     }
     if shown < endpoints.len() {
         lines.push(Line::new(Tone::Faint, format!("and {} more", endpoints.len() - shown)));
@@ -310,28 +362,51 @@ mod tests {
     #[test]
     fn the_screen_has_services_and_the_endpoints_of_the_selected_one() {
         let mut view = View::new(Order::New, "");
-        let frame = text(&view.frame(&shop(false), EVERY, 100, 14));
+        let frame = text(&view.frame(&shop(false), EVERY, 80, 24));
         let expected = "\
-kube-proxy top: 44 connections to 2 service ports; a look every 2.0 s, the last took 12 ms
-Packets and bytes are not counted; for connections from then on: sysctl -w net.netfilter.nf_conntrack_acct=1
-SERVICE                                  NEW/S     OPEN   UNANSW  PACKETS    BYTES    PKT/S  BYTES/S
->shop/web:http                             12.0       41        3        -        -        -        -
-shop/api                                   0.0        0        0        -        -        -        -
+kube-proxy top: 44 connections to 2 service ports, every 2.0 s (12 ms)
+Packets and bytes are not counted: sysctl -w net.netfilter.nf_conntrack_acct=1
+SERVICE                                                  NEW/S     OPEN   UNANSW
+>shop/web:http                                             12.0       41        3
+shop/api                                                   0.0        0        0
 
-
-ENDPOINT of shop/web:http                NEW/S     OPEN   UNANSW  PACKETS    BYTES    PKT/S  BYTES/S
-10.244.0.1:8080                           10.5       40        0        -        -        -        -
-10.244.0.2:8080  does not answer           1.5        0        3        -        -        -        -
-and 2 more
+ENDPOINT of shop/web:http                                NEW/S     OPEN   UNANSW
+10.244.0.1:8080                                           10.5       40        0
+10.244.0.2:8080  does not answer                           1.5        0        3
+10.244.0.3:8080  no traffic                                0.0        0        0
+10.244.0.7:8080  no longer in the table                    0.0        1        0
 ";
-        // The note is longer than the screen is wide, and is cut.
-        let cut: String =
-            expected.lines().map(|line| format!("{}\n", line.chars().take(101).collect::<String>())).collect();
-        assert!(frame.starts_with(&cut[..cut.find("Packets").unwrap()]), "{frame}");
-        for line in expected.lines().filter(|line| !line.starts_with("Packets") && !line.is_empty()) {
-            assert!(frame.contains(line), "{line}\nis not in\n{frame}");
-        }
-        assert_eq!(frame.lines().count(), 14);
+        let shown: String =
+            frame.lines().filter(|line| !line.is_empty()).take(9).map(|line| format!("{line}\n")).collect();
+        let wanted: String =
+            expected.lines().filter(|line| !line.is_empty()).take(9).map(|line| format!("{line}\n")).collect();
+        assert_eq!(shown, wanted, "{frame}");
+        assert_eq!(frame.lines().count(), 24);
+        assert!(
+            frame.ends_with("q quit  ? help  / filter  sort: n new o open u unansw p packets b bytes s name\n"),
+            "{frame}"
+        );
+    }
+
+    #[test]
+    fn columns_that_have_no_numbers_are_left_out_and_totals_where_there_is_no_room() {
+        let headings = |accounting, width| -> Vec<&str> {
+            columns(&shop(accounting), width).iter().map(|column| column.heading).collect()
+        };
+        assert_eq!(headings(false, 80), ["NEW/S", "OPEN", "UNANSW"]);
+        assert_eq!(headings(true, 80), ["NEW/S", "OPEN", "UNANSW", "PACKETS", "BYTES", "PKT/S", "BYTES/S"]);
+        assert_eq!(headings(true, 70), ["NEW/S", "OPEN", "UNANSW", "PKT/S", "BYTES/S"]);
+    }
+
+    #[test]
+    fn a_key_shows_the_help_and_any_key_takes_it_away() {
+        let (mut view, sample) = (View::new(Order::New, ""), shop(false));
+        view.key(Key::Char('?'), &sample);
+        let help = text(&view.frame(&sample, EVERY, 80, 24));
+        assert!(help.starts_with("q, Esc") && help.contains("UNANSW   nothing has answered yet"), "{help}");
+        assert!(HELP.lines().all(|line| line.len() <= 80));
+        assert_eq!(view.key(Key::Char('q'), &sample), Answer::Draw);
+        assert!(text(&view.frame(&sample, EVERY, 80, 24)).starts_with("kube-proxy top"));
     }
 
     #[test]

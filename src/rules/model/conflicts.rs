@@ -4,9 +4,10 @@
 //! by the number of Services that was asked for, however many claim it.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use super::frontends::FrontendKind;
-use super::names::{Frontend, ObjectName};
+use super::names::{Destination, Frontend, ObjectName};
 
 /// A claim of a Service on a frontend that it does not get.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +87,8 @@ impl Conflict {
     /// The conflict in few words: which Service does not get the frontend, and what has it.
     #[must_use]
     pub fn in_short(&self) -> String {
-        let Self { frontend, winner, loser, kind } = self;
+        let Self { winner, loser, kind, .. } = self;
+        let frontend = as_typed(&self.frontend);
         match winner {
             Winner::Service(owner, _) if owner == loser => {
                 format!("{loser} does not get {frontend} for two of its ports, the first of them has it")
@@ -95,6 +97,15 @@ impl Conflict {
             Winner::ApiServer => format!("{loser} does not get {frontend} as {}, because {IS_API_SERVER}", kind.one()),
             Winner::None => format!("{loser} does not get {frontend} as {}, because {IS_RESERVED}", kind.one()),
         }
+    }
+}
+
+/// A frontend as operators type it: `10.96.0.10:80/TCP`, `node port 30080/TCP`.
+fn as_typed(frontend: &Frontend) -> String {
+    let (port, protocol) = (frontend.port, frontend.protocol.api_name());
+    match frontend.destination {
+        Destination::Address(ip) => format!("{}/{protocol}", SocketAddr::new(ip, port)),
+        Destination::NodePort(_) => format!("node port {port}/{protocol}"),
     }
 }
 

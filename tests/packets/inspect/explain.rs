@@ -314,7 +314,7 @@ fn a_packet_that_the_kernel_discards_on_the_way_to_its_endpoint_is_dropped_and_t
     );
     assert!(why(&value).contains("to 10.244.2.10: its route is a blackhole"), "{value:#}");
     let value = json_of(&world.node, "10.244.1.99", "10.96.0.1:80");
-    assert_eq!(value["verdict"], "translated", "{value:#}");
+    assert_eq!(value["verdict"], "partly", "{value:#}");
     assert!(why(&value).contains("but 1 of these cannot be reached: this host does not send packets"), "{value:#}");
 }
 
@@ -359,7 +359,4 @@ fn what_it_cannot_look_at_is_an_error_with_a_remedy() {
         assert_eq!((code, out.as_str()), (Some(2), ""), "{args}");
         assert!(errors.contains(expected), "{args}: {errors}");
     }
-    let value = json_of(&world.node, "203.0.113.7", "10.96.0.1:80");
-    assert_eq!(value["verdict"], "passed");
-    assert!(value["reason"].as_str().is_some_and(|reason| reason.contains("no table kube-proxy")), "{value:#}");
 }

@@ -2,6 +2,7 @@
 
 mod explain;
 mod services;
+mod states;
 mod trace;
 
 use std::process::{Command, Output};

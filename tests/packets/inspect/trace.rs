@@ -1,5 +1,7 @@
 //! `kube-proxy trace`: what it says of real packets, and that its table is gone afterwards, whatever ends it.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -156,12 +158,13 @@ fn a_paragraph_names_the_service_the_endpoint_and_the_rules(layout: Layout) {
     // The client's port is another one each time.
     let (source, rest) = text.split_once(" -> ").expect("an arrow");
     assert!(source.strip_prefix("203.0.113.7:").is_some_and(|port| port.parse::<u16>().is_ok()), "{source}");
-    let expected = match layout {
-        Layout::Maps => include_str!("../../data/inspect/trace-maps.txt"),
-        Layout::Chains => include_str!("../../data/inspect/trace-chains.txt"),
-        Layout::ServiceChains => include_str!("../../data/inspect/trace-service-chains.txt"),
-    };
-    assert_eq!(format!("203.0.113.7:PORT -> {rest}"), expected, "{text}");
+    let told = format!("203.0.113.7:PORT -> {rest}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/inspect/trace-{}.txt", layout.name()));
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&path, &told).expect("the expected text can be written");
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(told, expected);
     let (_, wide) = one(&world, &world.client, flow, "wide");
     assert!(wide.contains("dnat") && wide.contains("ip kube-proxy KUBE-POSTROUTING: "), "{wide}");
 }

@@ -1,0 +1,188 @@
+//! The commands in states in which the tables do not show all: for each a packet is sent, and what the commands say is what it met.
+
+use serde_json::{Value, json};
+
+use super::{command, outcome};
+use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
+use crate::support::layout::{Layout, test_in_each_layout};
+use crate::support::netns::{Namespace, run};
+use crate::support::nft;
+use crate::support::objects::{node, service, service_cidr, slices};
+use crate::support::plan::Family;
+use crate::support::probe::{Flow, Outcome, Proto};
+use crate::support::proxy::{Proxy, binary, config_in};
+use crate::support::world::World;
+use rustix::process::Signal;
+
+const V4: Family = Family::V4;
+const PORTS: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
+
+fn web() -> Vec<Value> {
+    let web = service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).node_port(30080);
+    let mut objects = vec![node(), service_cidr(), web.json()];
+    objects.extend(slices("shop", "web", &[0, 1, 2], &PORTS));
+    objects
+}
+
+/// The exit code and the output of a command, standard error last.
+fn said(node: &Namespace, line: &str) -> (i32, String) {
+    let (code, stdout, stderr) = outcome(&mut command(node, &line.split(' ').collect::<Vec<_>>()));
+    (code.expect("it was not killed"), stdout + &stderr)
+}
+
+/// Asserts the exit code, and that the output has this text.
+fn assert_says(node: &Namespace, line: &str, code: i32, text: &str) {
+    let (found, output) = said(node, line);
+    assert!(found == code && output.contains(text), "{line}: {found}, {text:?} is not in {output}");
+}
+
+fn page(proxy: &Proxy, path: &str) -> Value {
+    let answer = proxy.get("127.0.0.1:10256", path);
+    let (_, text) = answer.split_once("\r\n\r\n").expect("a header and a body");
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"))
+}
+
+fn texts(page: &Value) -> Vec<&str> {
+    page["problems"].as_array().into_iter().flatten().filter_map(|problem| problem["text"].as_str()).collect()
+}
+
+test_in_each_layout!(a_service_that_is_too_large_is_said_to_be_left_out);
+fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
+    let world = World::new();
+    let mut config = config_in(layout);
+    config["nftables"]["serviceElementsLimit"] = json!(1000);
+    let mut big = service("shop", "big").cluster_ips(9);
+    for n in 0..1_100 {
+        big = big.port(&format!("p{n}"), Proto::Tcp, 1_000 + n);
+    }
+    let mut objects = web();
+    objects.push(big.json());
+    let proxy = Proxy::start(&world.node, &config, &objects);
+    assert_outcome(&world.shell, Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(9), 1_000), &Outcome::Dropped);
+
+    let why = "shop/big is left out: ";
+    for command in
+        ["services shop/big", "services 10.96.0.9", "services 10.96.0.9:1000", "services", "services -n shop"]
+    {
+        assert_says(&world.node, command, 1, why);
+    }
+    let question = "explain --from 10.244.1.99 --to 10.96.0.9:1000";
+    assert_says(&world.node, question, 1, "DROPPED: shop/big is left out: ");
+    assert_says(&world.node, "top --once --interval 100ms", 0, why);
+    let health = page(&proxy, "/healthz");
+    assert_eq!(health["oversizedServices"], json!(["shop/big"]));
+    assert!(
+        matches!(&texts(&health)[..], [text] if text.starts_with(why) && text.contains("the limit is 1,000 ")),
+        "{health}"
+    );
+    // Others are as they should be, and nothing is said of what they were not asked about.
+    assert_says(&world.node, "services shop/web", 0, "served");
+    assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, "TRANSLATED");
+}
+
+test_in_each_layout!(a_service_that_does_not_get_a_frontend_is_named_with_the_service_that_has_it);
+fn a_service_that_does_not_get_a_frontend_is_named_with_the_service_that_has_it(layout: Layout) {
+    let world = World::new();
+    let collide = service("shop", "collide").cluster_ips(8).port("http", Proto::Tcp, 80).external_ip(V4.cluster_ip(1));
+    let mut objects = web();
+    objects.push(collide.json());
+    let proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    let flow = Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(1), 80);
+    assert_reaches(&world.shell, flow, &endpoints(V4, &[0, 1, 2], 8080), Source::Kept, FEW);
+
+    let why = "shop/collide does not get 10.96.0.1:80/TCP, shop/web has it";
+    for command in ["services shop/collide", "services 10.96.0.1", "services"] {
+        assert_says(&world.node, command, 1, why);
+    }
+    assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, why);
+    assert_says(&world.node, "top --once --interval 100ms", 0, why);
+    assert_eq!(texts(&page(&proxy, "/livez")), [why]);
+    assert_says(&world.node, "services shop/web", 0, "served");
+}
+
+test_in_each_layout!(a_dormant_table_is_in_the_first_line_and_ends_with_1);
+fn a_dormant_table_is_in_the_first_line_and_ends_with_1(layout: Layout) {
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &web());
+    // A running proxy would put it right.
+    proxy.kill();
+    run(world.node.command("nft").arg("add table ip kube-proxy { flags dormant; }"));
+    let flow = Flow::new(Proto::Tcp, V4.client(), V4.node(), 30080);
+    let Outcome::Reached(_) = crate::support::probe::probe(&world.client, flow) else {
+        assert_says(
+            &world.node,
+            "explain --from 203.0.113.7 --to 192.0.2.2:30080",
+            1,
+            "PASSED: the table ip kube-proxy is dormant",
+        );
+        assert_says(&world.node, "services shop/web", 1, "The IPv4 table is dormant");
+        assert_says(&world.node, "top --once --interval 100ms", 0, "The IPv4 table is dormant");
+        // The other table works on.
+        assert_says(&world.node, "explain --from 2001:db8:113::7 --to [2001:db8::2]:30080", 0, "TRANSLATED");
+        return;
+    };
+    panic!("a dormant table served a packet");
+}
+
+test_in_each_layout!(a_node_port_on_an_address_that_takes_none_is_named_with_the_address_that_does);
+fn a_node_port_on_an_address_that_takes_none_is_named_with_the_address_that_does(layout: Layout) {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &web());
+    let second = V4.node_second();
+    let flow = |address| Flow::new(Proto::Tcp, V4.client(), address, 30080);
+    assert_reaches(&world.client, flow(V4.node()), &endpoints(V4, &[0, 1, 2], 8080), Source::Masqueraded, FEW);
+    assert_outcome(&world.client, flow(second), &Outcome::Reset);
+    let expected = format!(
+        "PASSED: node port 30080 is shop/web:http, but {second} accepts no node ports: only 192.0.2.2 does (nodePortAddresses)"
+    );
+    assert_says(&world.node, &format!("explain --from 203.0.113.7 --to {second}:30080"), 1, &expected);
+    assert_says(&world.node, "services 192.0.2.2:30080", 2, "node port 30080 is shop/web:http");
+    assert_says(&world.node, "services 30080", 0, "*:30080/TCP");
+}
+
+test_in_each_layout!(endpoints_of_which_some_cannot_be_reached_are_partly_reached);
+fn endpoints_of_which_some_cannot_be_reached_are_partly_reached(layout: Layout) {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &web());
+    nft::load(
+        &world.node,
+        "table inet myfw { chain forw { type filter hook forward priority 0; ip daddr 10.244.2.10 drop comment \"ask bob\"; }; }",
+    );
+    let flow = Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(1), 80);
+    let tally = crate::support::probe::probe_many(&world.shell, flow, FEW);
+    assert!(tally.contains_key(&Outcome::Dropped) && tally.len() > 1, "{tally:?}");
+    let (code, text) = said(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80");
+    let first = text.lines().nth(1).unwrap_or_default();
+    assert!(code == 1 && first.starts_with("PARTLY: shop/web:http sends it to one of 3 endpoints"), "{text}");
+    assert!(first.contains("table inet myfw, chain forw") && first.contains("ask bob"), "{text}");
+}
+
+test_in_each_layout!(a_proxy_that_is_stopped_is_named_as_a_problem);
+fn a_proxy_that_is_stopped_is_named_as_a_problem(layout: Layout) {
+    let world = World::new();
+    let proxy = Proxy::start(&world.node, &config_in(layout), &web());
+    proxy.signal(Signal::STOP);
+    // The kernel serves on.
+    let flow = Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(1), 80);
+    assert_reaches(&world.shell, flow, &endpoints(V4, &[0, 1, 2], 8080), Source::Kept, FEW);
+    assert_says(&world.node, "services shop/web", 1, "The kube-proxy at 127.0.0.1:10256 gives no answer within 3s");
+    assert_says(&world.node, "services shop/web", 1, "served");
+    proxy.signal(Signal::CONT);
+    assert_says(&world.node, "services shop/web", 0, "served");
+}
+
+#[test]
+fn without_a_table_or_the_capability_explain_says_so_as_services_does() {
+    let world = World::new();
+    let question = ["explain", "--from", "203.0.113.7", "--to", "10.96.0.1:80"];
+    let (code, stdout, stderr) = outcome(&mut command(&world.node, &question));
+    assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    assert!(stderr.contains("no table ip kube-proxy in this network namespace"), "{stderr}");
+    for words in [&question[..], &["services"]] {
+        let mut powerless = world.node.command("setpriv");
+        powerless.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(binary()).args(words);
+        let (code, stdout, stderr) = outcome(&mut powerless);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+        assert!(stderr.contains("this needs CAP_NET_ADMIN in the node's network namespace"), "{stderr}");
+    }
+}
