@@ -1,15 +1,15 @@
-//! Finds the UDP flows whose endpoint no longer serves.
+//! Finds the UDP conntrack entries (flows) whose endpoint no longer serves.
 //!
-//! Takes the [`State`], the Services that changed and the flows that the kernel tracks, gives the flows to delete. Pure; the kernel
-//! module lists and deletes. UDP has no end of a connection: without this, the packets of a client that keeps sending would go to a
-//! removed endpoint for as long as it sends. TCP and SCTP flows are never deleted (J9).
+//! Takes the [`State`], the Services that changed and the flows that the kernel tracks; returns the flows to delete. Pure: the kernel
+//! module lists and deletes flows. A UDP connection has no end: if its flow stayed, the packets of a client that keeps sending would go
+//! to a removed endpoint for as long as the client sends. TCP and SCTP flows are never deleted (J9).
 //!
-//! Only the Services that changed are examined, and the frontends that are gone: a flow of another Service was right when that Service
-//! changed last, and its endpoints are still the same.
+//! Only Services that changed and removed frontends are examined: the flows of any other Service were checked when that Service last
+//! changed, and its endpoints are still the same.
 //!
-//! Two differences from upstream. Flows of a service port without serving endpoints are deleted as well, so that the client gets a
-//! refusal and not silence (upstream has a bug there, J4). A flow to the number of a node port is deleted only if it goes to an address
-//! of this node; upstream deletes flows of other programs to that port (J6).
+//! Two differences from upstream kube-proxy. Flows of a service port without serving endpoints are deleted as well, so that the client
+//! gets a refusal and not silence (upstream has a bug there, J4). A flow to the number of a node port is deleted only if it goes to an
+//! address of this node; upstream deletes flows of other programs to that port (J6).
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -27,18 +27,18 @@ pub struct Flow {
     pub client: IpAddr,
     /// The destination of the client's packets.
     pub original_destination: SocketAddr,
-    /// The source of the answers: the endpoint, or the destination itself when it was never translated (J7).
+    /// The source of the replies: the endpoint, or the original destination if the flow was never translated (J7).
     pub reply_source: SocketAddr,
-    /// What the kernel module needs to delete the flow.
+    /// The data that the kernel module needs to delete the flow; opaque here.
     pub handle: Vec<u8>,
 }
 
-/// Frontends that were taken away since flows were examined last, and the endpoints that they had.
+/// Frontends that were removed since flows were last examined, and the endpoints that they had.
 #[derive(Debug, Default)]
 pub struct Gone {
     /// UDP frontends that no Service has any more.
     pub frontends: HashSet<Frontend>,
-    /// Their endpoints, as far as the state does not know them any more.
+    /// Endpoints of these frontends that the [`State`] no longer has.
     pub endpoints: HashSet<SocketAddr>,
 }
 
@@ -48,8 +48,8 @@ impl Gone {
         self.endpoints.extend(serving_udp(slice));
     }
 
-    /// Whether a flow went to one of these frontends and was translated to one of these endpoints. What other programs translate, and what
-    /// nothing translated, is theirs.
+    /// Whether a flow went to one of `frontends` and was translated to one of `endpoints`. All other flows are left alone: another program
+    /// translated them, or none did.
     fn has(&self, flow: &Flow, node_addresses: &[IpAddr]) -> bool {
         let to = flow.original_destination;
         let frontend = |destination| Frontend { destination, protocol: Protocol::Udp, port: to.port() };
@@ -59,10 +59,10 @@ impl Gone {
     }
 }
 
-/// The flows to delete: those to an address and port of one of the Services whose endpoint does not serve that port, or whose client is
-/// not among the sources that may connect; and those to a frontend that is gone.
+/// Returns the flows to delete: each flow to a frontend of one of `services` if its endpoint does not serve that port or if its client is
+/// not in the allowed source ranges, and each flow to a frontend and endpoint in `gone`.
 ///
-/// `node_addresses` are the addresses of this node. The endpoints of `services` are added to those of `gone`.
+/// `node_addresses` are the addresses of this node. The function adds the endpoints of `services` to `gone`.
 pub fn stale<'a>(
     state: &State,
     services: impl IntoIterator<Item = &'a ObjectName>,
@@ -84,11 +84,11 @@ pub fn stale<'a>(
     flows.into_iter().filter(is_stale).collect()
 }
 
-/// Where flows to a frontend may go, and whose they may be.
+/// The endpoints and the clients that flows to one frontend may have.
 #[derive(Clone)]
 struct Target {
     serving: Arc<HashSet<SocketAddr>>,
-    /// The sources that may connect (D17); `None` for every source.
+    /// The client addresses that may connect (D17); `None` if all may.
     sources: Option<Arc<Ranges>>,
 }
 
@@ -99,7 +99,7 @@ impl Target {
     }
 }
 
-/// The frontends of the Services that changed.
+/// The frontends of the Services that changed, each with its [`Target`].
 #[derive(Default)]
 struct Targets {
     addresses: HashMap<SocketAddr, Target>,
@@ -132,7 +132,7 @@ impl Targets {
         }
     }
 
-    /// Looks for the destination among the addresses (J5), then among the node ports (J6).
+    /// Looks up the destination of a flow among the Service addresses (J5), then among the node ports (J6).
     fn of(&self, flow: &Flow, node_addresses: &[IpAddr]) -> Option<&Target> {
         let to = flow.original_destination;
         let node_port = || {
@@ -143,7 +143,7 @@ impl Targets {
     }
 }
 
-/// The endpoints of a service port that serve, ready or not, terminating or not (J3).
+/// The endpoints of a service port with condition `serving`, whatever `ready` and `terminating` are (J3).
 fn serving(slices: &[PortSlice<'_>]) -> HashSet<SocketAddr> {
     let mut endpoints = HashSet::new();
     for PortSlice { slice, port, .. } in slices {
@@ -153,7 +153,7 @@ fn serving(slices: &[PortSlice<'_>]) -> HashSet<SocketAddr> {
     endpoints
 }
 
-/// The UDP endpoints of a slice that serve.
+/// The UDP endpoints of a slice that have condition `serving`.
 fn serving_udp(slice: &EndpointSlice) -> impl Iterator<Item = SocketAddr> {
     let ports = slice.ports.iter().filter(|port| port.protocol == Protocol::Udp);
     let serving = || slice.endpoints.iter().filter(|endpoint| endpoint.conditions.serving);
@@ -192,7 +192,7 @@ mod tests {
         !stale(state, [&name("shop/dns")], &mut Gone::default(), &node, vec![flow]).is_empty()
     }
 
-    // Clients that source ranges exclude lose their flows to load balancer IPs, and to these only (J11).
+    // Clients that source ranges exclude lose their flows to load balancer IPs, but not those to other frontends (J11).
     #[test]
     fn flows_of_clients_out_of_the_source_ranges_are_deleted_on_load_balancer_ips() {
         let mut state = dns(&["10.244.0.1"]);
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    // A flow to a frontend that is gone is deleted if it went to one of its endpoints (J10).
+    // A flow to a removed frontend is deleted if it was translated to an endpoint of that frontend (J10).
     #[test]
     fn of_the_flows_to_a_frontend_that_is_gone_those_to_its_endpoints_are_deleted() {
         let mut state = dns(&["10.244.0.1"]);
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    // Every address of the Service counts (J5).
+    // Flows to every address of the Service are examined: cluster IP, external IP and load balancer IP (J5).
     #[test]
     fn a_flow_to_a_removed_endpoint_is_deleted_on_every_address() {
         let state = dns(&["10.244.0.1"]);
@@ -246,7 +246,7 @@ mod tests {
         assert!(!deleted(&state, flow("10.96.0.11:53", "10.244.0.9:5353")), "not an address of the Service");
     }
 
-    // An endpoint may answer a flow if it serves; readiness and termination do not matter (J3).
+    // A flow stays as long as its endpoint has condition `serving`; `ready` and `terminating` do not matter (J3).
     #[test]
     fn an_endpoint_that_serves_keeps_its_flows_even_when_it_terminates() {
         let state = dns(&["10.244.0.1 terminating", "10.244.0.2 unready"]);
@@ -268,13 +268,13 @@ mod tests {
         assert!(!deleted(&state, flow("203.0.113.5:30053", "203.0.113.5:30053")), "a flow of another host");
     }
 
-    // A flow that was never translated is older than the rules, and is deleted as one to a wrong endpoint (J7).
+    // A flow to a Service that was never translated is older than the rules. It is deleted like a flow to a wrong endpoint (J7).
     #[test]
     fn a_flow_that_was_never_translated_is_deleted() {
         assert!(deleted(&dns(&["10.244.0.1"]), flow("10.96.0.10:53", "10.96.0.10:53")));
     }
 
-    // A Service with UDP endpoints is examined (B15).
+    // `has_udp_endpoints` is true if a slice of the Service has a UDP port; only then are the Service's flows examined (B15).
     #[test]
     fn a_service_has_udp_endpoints_by_its_slices() {
         let state = dns(&["10.244.0.1"]);

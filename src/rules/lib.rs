@@ -1,13 +1,13 @@
-//! What stands in the tables of a node for a state of the cluster, and what to change when that state changes.
+//! Computes the nftables objects that a node needs for a state of the cluster, and the commands that update them when that state changes.
 //!
 //! ```text
 //! events ──► model ──► endpoints ───► ruleset ──────► table ──► diff ──► commands for the kernel
-//!            State     endpoints of   one folder a    records, old and new
-//!                      each frontend     layout
+//!            State     endpoints of   the objects     compares the objects of
+//!                      each frontend  of a table      before and now
 //! ```
 //!
-//! Takes [`model::Event`]s, and gives commands of nf_tables as values. Pure: no I/O, no clock, no async, no root. Knows neither the
-//! types of Kubernetes nor how anything reaches the kernel.
+//! Takes [`model::Event`]s and returns nf_tables commands as values. Pure: no I/O, no clock, no async, no root. Depends neither on the
+//! Kubernetes API types nor on how commands are sent to the kernel.
 //!
 //! ```
 //! # use rules::diff::{Collect, Records};
