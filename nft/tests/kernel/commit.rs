@@ -3,10 +3,14 @@
 use nft::{Ruleset, TableContent};
 
 use crate::fixtures::all_tables as tables;
-use crate::support::{assert_committed, assert_same_text, commands, commit, connect, in_namespace, nft};
+use crate::support::{assert_committed, assert_same_text, commands, commit, connect, in_namespace, loadable, nft};
 
 fn commit_all() {
-    commit(&tables().iter().flat_map(commands).collect::<Vec<_>>());
+    commit_tables(&tables());
+}
+
+fn commit_tables(tables: &[TableContent]) {
+    commit(&tables.iter().flat_map(commands).collect::<Vec<_>>());
 }
 
 #[test]
@@ -31,11 +35,12 @@ fn nft_lists_committed_tables_in_the_same_words() {
 #[test]
 fn nft_loads_its_listing_of_committed_tables() {
     in_namespace(|| {
-        commit_all();
+        let tables = loadable(tables());
+        commit_tables(&tables);
         let listing = nft(&["list", "ruleset"], "");
         nft(&["flush", "ruleset"], "");
         nft(&["-f", "-"], &listing);
-        assert_same_text(&Ruleset { tables: tables() }.to_string(), &nft(&["--stateless", "list", "ruleset"], ""));
+        assert_same_text(&Ruleset { tables }.to_string(), &nft(&["--stateless", "list", "ruleset"], ""));
     });
 }
 
@@ -47,11 +52,12 @@ fn script(content: &TableContent) -> Vec<String> {
 #[test]
 fn nft_makes_the_same_tables_of_the_text_of_the_commands() {
     in_namespace(|| {
-        let lines: Vec<String> = tables().iter().flat_map(script).collect();
+        let tables = loadable(tables());
+        let lines: Vec<String> = tables.iter().flat_map(script).collect();
         nft(&["-f", "-"], &lines.join("\n"));
         let by_text = nft(&["--stateless", "list", "ruleset"], "");
         nft(&["flush", "ruleset"], "");
-        commit_all();
+        commit_tables(&tables);
         assert_same_text(&nft(&["--stateless", "list", "ruleset"], ""), &by_text);
     });
 }

@@ -9,7 +9,7 @@ use nft::{
 };
 
 use crate::fixtures::statement_tables as tables;
-use crate::support::{in_namespace, nft as run_nft, sorted};
+use crate::support::{in_namespace, loadable, nft as run_nft, sorted};
 
 const GET_TABLE: u16 = 1;
 const GET_CHAIN: u16 = 4;
@@ -160,8 +160,9 @@ fn assert_sets(content: &TableContent) {
 #[test]
 fn everything_loaded_is_dumped_as_it_was() {
     in_namespace(|| {
-        load(&Ruleset { tables: tables() }.to_string());
-        for content in tables() {
+        let tables = loadable(tables());
+        load(&Ruleset { tables: tables.clone() }.to_string());
+        for content in tables {
             let name = &content.table.name;
             assert_eq!(dump_tables(name.family), std::slice::from_ref(&content.table));
             let chains: Vec<Chain> = content.chains.iter().map(|(chain, _)| chain.clone()).collect();

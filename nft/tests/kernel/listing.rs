@@ -7,7 +7,7 @@ use nft::statement::CtBit;
 use nft::{Chain, Command, Field, Operand, Rule, Ruleset, Statement, TableContent};
 
 use crate::fixtures::{chain, statement_tables};
-use crate::support::{assert_same_text, commands, in_namespace, nft};
+use crate::support::{assert_same_text, commands, in_namespace, loadable, nft};
 
 /// The tables of the fixture, with rules for which nft sends other expressions than this crate but prints the same words.
 fn tables() -> Vec<TableContent> {
@@ -57,7 +57,7 @@ fn lines(commands: impl IntoIterator<Item = Command>) -> String {
 #[test]
 fn a_listing_is_what_nft_lists() {
     in_namespace(|| {
-        let ours = Ruleset { tables: tables() }.to_string();
+        let ours = Ruleset { tables: loadable(tables()) }.to_string();
         assert_same_text(&ours, &load_and_list(&ours));
     });
 }
@@ -65,19 +65,20 @@ fn a_listing_is_what_nft_lists() {
 #[test]
 fn commands_make_the_same_ruleset() {
     in_namespace(|| {
-        let ours = Ruleset { tables: tables() }.to_string();
-        assert_same_text(&ours, &load_and_list(&lines(tables().iter().flat_map(commands))));
+        let tables = loadable(tables());
+        let ours = Ruleset { tables: tables.clone() }.to_string();
+        assert_same_text(&ours, &load_and_list(&lines(tables.iter().flat_map(commands))));
     });
 }
 
 #[test]
 fn deleting_commands_leave_empty_tables() {
     in_namespace(|| {
-        let commands =
-            tables().iter().flat_map(commands).chain(tables().iter().flat_map(deletions)).collect::<Vec<_>>();
-        let empty = tables().into_iter().map(|content| TableContent::new(content.table)).collect();
+        let tables = loadable(tables());
+        let commands = tables.iter().flat_map(commands).chain(tables.iter().flat_map(deletions)).collect::<Vec<_>>();
+        let empty = tables.iter().cloned().map(|content| TableContent::new(content.table)).collect();
         assert_same_text(&Ruleset { tables: empty }.to_string(), &load_and_list(&lines(commands)));
-        let tables = tables().into_iter().map(|content| Command::DeleteTable(content.table.name));
+        let tables = tables.into_iter().map(|content| Command::DeleteTable(content.table.name));
         assert_eq!(load_and_list(&lines(tables)), "");
     });
 }
