@@ -57,6 +57,15 @@ pub enum ProblemKind {
     Other,
 }
 
+/// What to do when the API server has no Node of the proxy's name.
+pub const NODE_REMEDY: &str = "give the name of this node with --hostname-override or hostnameOverride";
+
+/// That the API server has no Node of this name, in words.
+#[must_use]
+pub fn no_such_node(name: &str) -> String {
+    format!("there is no Node {name}: node ports listen nowhere by default, and no endpoint is local")
+}
+
 impl Problem {
     /// A problem of the whole node.
     #[must_use]

@@ -166,15 +166,30 @@ fn assert_same_list<T: PartialEq + std::fmt::Debug>(sent: &[T], kept: &[T], what
     assert_eq!(sent.len(), kept.len(), "{what}");
 }
 
+/// The line with the priority of a chain as a number: nft 1.1.3 has names for more hooks than nft 1.0.6.
+fn with_numeric_priority(line: &str) -> String {
+    const NAMES: [(&str, i32); 6] =
+        [("raw", -300), ("mangle", -150), ("dstnat", -100), ("filter", 0), ("security", 50), ("srcnat", 100)];
+    let priority = || {
+        let (before, rest) = line.split_once(" priority ")?;
+        let (text, after) = rest.split_once(';')?;
+        let mut words = text.split(' ');
+        let name = words.next()?;
+        let base = NAMES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)?;
+        let offset: i32 = words.collect::<String>().parse().unwrap_or(0);
+        Some(format!("{before} priority {};{after}", base + offset))
+    };
+    priority().unwrap_or_else(|| line.to_owned())
+}
+
 /// The lines of a listing, with one line for each element of a set, sorted, because the kernel lists them in an order of its own.
 fn normal(listing: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = listing.lines();
     while let Some(line) = rest.next() {
         let Some(elements) = line.trim_start().strip_prefix("elements = { ") else {
-            // nft 1.1.7 counts the elements of a set, nft 1.1.3 has this name for the hook output too, and 1.0.6 has not.
-            let line = line.split("\t# count ").next().unwrap_or(line);
-            lines.push(line.replace("hook output priority dstnat;", "hook output priority -100;"));
+            // nft 1.1.7 counts the elements of a set.
+            lines.push(with_numeric_priority(line.split("\t# count ").next().unwrap_or(line)));
             continue;
         };
         let mut text = elements.to_owned();

@@ -8,6 +8,7 @@ use nft::{ChainType, Hook, HookedChain};
 
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::{Line, Verdict};
+use crate::running::{NODE_REMEDY, no_such_node};
 use cluster::source::api::{Access, Allowed, ServerReport};
 use node::kernel::LOCK;
 use node::kernel::leftovers::{FAST_PATH, Left};
@@ -301,13 +302,7 @@ fn permissions(look: &ServerReport, node_name: &str) -> Vec<Line> {
     const AREA: &str = "permissions";
     let mut lines: Vec<Line> = look.access.iter().map(permission).collect();
     if look.has_node == Some(false) {
-        lines.push(warning(
-            AREA,
-            format_args!(
-                "there is no Node {node_name}: node ports listen nowhere by default, and no endpoint is local"
-            ),
-            "give the name of this node with --hostname-override or hostnameOverride",
-        ));
+        lines.push(warning(AREA, no_such_node(node_name), NODE_REMEDY));
     }
     lines
 }

@@ -95,6 +95,8 @@ pub struct Sync<K> {
     repairs: Repairs,
     /// The claims on frontends that lose, in words, with their number as of the last look.
     lost_frontends: (Vec<Problem>, usize),
+    /// Whether it was logged that there is no Node of this name.
+    node_is_missing: bool,
     /// Called with each Service that is left out.
     on_refused_service: Option<OnRefusedService>,
     /// Called with each Service that does not get a frontend.
@@ -152,6 +154,7 @@ impl<K: Kernel> Sync<K> {
             repairs: Repairs::new(),
             on_node: Some(on_node),
             lost_frontends: (Vec::new(), 0),
+            node_is_missing: false,
             on_refused_service: None,
             on_lost_claims: None,
             recent_reports: RecentReports::default(),
@@ -449,7 +452,7 @@ impl<K: Kernel> Sync<K> {
         match result {
             Ok(report) => {
                 self.families_synced();
-                self.health.ready();
+                self.report_ready();
                 self.cleanup.synced(Instant::now());
                 self.health.services(self.engine.observers.health_checks.snapshot());
                 self.report(&report, took);

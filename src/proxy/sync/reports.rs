@@ -14,6 +14,7 @@ use super::{LostFrontend, RefusedService, Report, Sync};
 use crate::metrics::Transactions;
 use component::logging::{duration, list};
 use inspect::history::CommitOutcome;
+use inspect::running::{NODE_REMEDY, no_such_node};
 use node::kernel::Kernel;
 use rules::ruleset::reading;
 
@@ -55,6 +56,21 @@ impl<K: Kernel> Sync<K> {
             );
             self.on_other_proxy.iter().for_each(|report| report());
         }
+    }
+
+    /// Reports that syncs succeed. While the API server has no Node of this name the proxy is not ready, so that a rolling update with a
+    /// wrong name stops at the first node.
+    pub(super) fn report_ready(&mut self) {
+        let Some(node) = self.engine.missing_node() else {
+            self.node_is_missing = false;
+            return self.health.ready();
+        };
+        let reason = no_such_node(node);
+        if !self.node_is_missing {
+            error!(node, err = reason, remedy = NODE_REMEDY, "The Node does not exist; not ready until it does");
+        }
+        self.health.not_ready(format!("{reason}; {NODE_REMEDY}"));
+        self.node_is_missing = true;
     }
 
     /// Has the health pages say what is wrong now.

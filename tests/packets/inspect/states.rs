@@ -46,6 +46,7 @@ fn texts(page: &Value) -> Vec<&str> {
     page["problems"].as_array().into_iter().flatten().filter_map(|problem| problem["text"].as_str()).collect()
 }
 
+// What the tables do not show is said by all commands and by the health pages in the same words (Q10).
 test_in_each_layout!(a_service_that_is_too_large_is_said_to_be_left_out);
 fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     let world = World::new();

@@ -229,9 +229,18 @@ fn the_api_server_that_is_lost_and_found_is_told() {
     let is = |state: &'static str| move |entry: &Value| entry["kind"] == "apiServer" && entry["state"] == state;
     let lost = wait_for(&cluster.node, "lost", is("lost"));
     assert!(lost["error"].as_str().is_some_and(|error| error.contains("127.0.0.1")), "{lost}");
+    // Every command that looks at the node says so, and not what it knows from before alone (Q10).
+    let said = |words: &[&str]| {
+        let output = cluster.node.command(binary()).args(words).output().expect("the binary can be run");
+        String::from_utf8_lossy(&output.stdout).contains("The API server has not been heard since 20")
+    };
+    let question: &[&str] = &["explain", "--from", "203.0.113.7", "--to", "10.96.0.1:80"];
+    let commands: [&[&str]; 3] = [&["services"], &["top", "--once", "--interval", "100ms"], question];
+    commands.iter().for_each(|words| assert!(said(words), "{words:?}"));
     cluster.server.open();
     let found = wait_for(&cluster.node, "found", is("found"));
     assert!(found["lastedSeconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{found}");
+    commands.iter().for_each(|words| assert!(!said(words), "{words:?}"));
     let all = entries(&cluster.node, &[]).iter().filter(|entry| entry["kind"] == "apiServer").count();
     assert_eq!(all, 2, "once, not for each kind of objects");
 }

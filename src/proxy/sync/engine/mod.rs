@@ -36,7 +36,7 @@ use crate::localhost::Feed;
 use component::config::Config;
 use component::logging::once::Once;
 use inspect::history::TriggerKind;
-use inspect::running::Problem;
+use inspect::running::{Problem, ProblemKind, no_such_node};
 use node::kernel::{ForeignWrites, Kernel};
 use rules::conntrack::Flow;
 use rules::model::{Change, Dirty, Event, Family, ObjectName, State};
@@ -314,7 +314,14 @@ impl<K: Kernel> Engine<K> {
         let quarantined = self.quarantine.all().map(|(name, reason)| (name, reason, has_rules(name)));
         let mut problems = problems::quarantined(&self.state, quarantined);
         problems.extend(problems::oversized(&self.state, self.budget.all()));
+        problems.extend(self.missing_node().map(|name| Problem::of_node(ProblemKind::NodeUnknown, no_such_node(name))));
         problems
+    }
+
+    /// The name of this node, if the API server has no such Node. A folder of manifests need not have one.
+    pub(super) fn missing_node(&self) -> Option<&str> {
+        let is_missing = self.config.manifests.is_none() && self.state.is_complete() && self.state.node().is_none();
+        is_missing.then_some(&*self.config.node_name)
     }
 
     /// The Services that went over the limit since the last call.
