@@ -319,23 +319,23 @@ fn unsafe_code_is_in_few_places_of_the_nft_crate() {
 /// The modules of the crate `nft`, from the lowest to the highest, each with the modules that it may name. Those are lower, so there is no
 /// circle.
 const NFT: &[(&str, &[&str])] = &[
+    ("wire", &[]),
     ("memory", &[]),
     ("signals", &[]),
-    ("wire", &[]),
-    ("socket", &[]),
+    ("socket", &["wire"]),
     ("table", &[]),
-    ("data", &[]),
+    ("data", &["wire"]),
     ("datatype", &[]),
     ("jhash", &[]),
     ("xtables", &["table"]),
     ("expr", &["data", "table"]),
-    ("field", &["datatype", "expr"]),
+    ("field", &["datatype", "expr", "wire"]),
     ("statement", &["data", "expr", "field", "table"]),
     ("object", &["data", "datatype", "expr", "field", "statement", "table"]),
     ("raise", &["data", "expr", "field", "object", "statement", "table"]),
-    ("packed", &["data", "object"]),
+    ("packed", &["data", "object", "wire"]),
     ("command", &["object", "packed", "table"]),
-    ("userdata", &["datatype", "expr", "field", "object"]),
+    ("userdata", &["datatype", "expr", "field", "object", "wire"]),
     (
         "text",
         &[

@@ -1,14 +1,17 @@
 //! kubeadm's ConfigMap and command line, unchanged but for the place of the kubeconfig.
 
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, base};
+use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::{Format, test_in_each_format};
 use crate::support::nft;
 use crate::support::plan::NODE;
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Proxy, binary};
 
 /// `config.conf` of kubeadm's ConfigMap.
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/component/config/testdata/kubeadm.yaml");
@@ -29,4 +32,36 @@ fn kubeadms_config_map_and_command_line_start_unchanged(format: Format) {
     let mode = proxy.get("127.0.0.1:10249", "/proxyMode");
     assert!(mode.ends_with("\r\n\r\nnftables"), "{mode}");
     assert_eq!(proxy.stop().code(), Some(0));
+}
+
+// Without its Node the proxy says so and is not ready, so that a rolling update with a wrong name stops at the first node (Q10).
+#[test]
+fn a_proxy_whose_node_does_not_exist_says_so_and_is_not_ready_until_it_does() {
+    let cluster = Cluster::new(Format::Protobuf);
+    cluster.server.delete(Resource::Node, "", NODE);
+    let mut proxy = cluster.prepared();
+    // It waits half a minute for the Node before it starts without one.
+    proxy.spawn();
+    let wait_for = |what: &str| {
+        let end = Instant::now() + Duration::from_secs(90);
+        loop {
+            let page = proxy.try_get("127.0.0.1:10256", "/readyz").unwrap_or_default();
+            if page.contains(what) {
+                return page;
+            }
+            assert!(Instant::now() < end, "{what} is not in {page}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let words = format!("there is no Node {NODE}: node ports listen nowhere by default, and no endpoint is local");
+    let page = wait_for(&words);
+    assert!(page.starts_with("HTTP/1.1 503 ") && page.contains("--hostname-override"), "{page}");
+    assert!(proxy.get("127.0.0.1:10256", "/livez").starts_with("HTTP/1.1 200 "), "a restart would not help");
+    let output = cluster.node.command(binary()).arg("services").output().expect("the binary can be run");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(&words), "{output:?}");
+    assert!(proxy.log().contains("The Node does not exist; not ready until it does"), "{}", proxy.log());
+    cluster.server.apply(&base());
+    wait_for("HTTP/1.1 200 ");
+    cluster.wait_until_serves("web", true);
 }
