@@ -1,16 +1,16 @@
-//! `kube-proxy explain`: what becomes of a packet, by the rules that are in the kernel now: of the first one of a connection, or with the
-//! source port of a connection that the kernel tracks, of the next one.
+//! `kube-proxy explain`: predicts what the rules in the kernel do with a packet: with the first packet of a connection, or, if `--from`
+//! has the source port of a tracked connection, with the next packet of that connection.
 //!
 //! ```text
 //! --from, --to ─► packet ─► path ─► machine ─► branches ─► verdict ─► words, JSON
 //!                            ▲        ▲
-//!                     routes │        │ rules, elements        kernel: reads what the walk meets
+//!                     routes │        │ rules, elements        kernel: reads what the packet meets
 //! ```
 //!
-//! Takes addresses; gives an [`Explanation`]. The rules are interpreted as the kernel lists them, those of other programs too: nothing
-//! here knows what the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and `words`
-//! are pure; `kernel` reads. Invariant: what cannot be evaluated is never guessed. It leaves the verdict as it is only when the packet
-//! fares the same either way.
+//! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
+//! know which rules the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and
+//! `words` are pure; `kernel` reads. Invariant: when a rule cannot be evaluated, nothing is guessed. Both outcomes are followed, and the
+//! verdict is `unknown` unless they agree.
 
 pub(crate) mod kernel;
 mod localhost;
@@ -80,7 +80,7 @@ pub struct Args {
 pub(crate) struct Source {
     /// The address.
     pub(crate) address: IpAddr,
-    /// The port; `None` for any.
+    /// The port; `None` if the user gave none.
     pub(crate) port: Option<u16>,
 }
 
@@ -137,7 +137,7 @@ impl FromStr for Target {
 /// Explains a packet.
 ///
 /// # Errors
-/// When the rules, routes or interfaces cannot be read, or the arguments do not fit together or this host.
+/// When the rules, routes or interfaces cannot be read, or the arguments contradict each other or do not fit this host.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (packet, explanation) = answer(args)?;
     match args.format.format {
@@ -150,18 +150,17 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     })
 }
 
-/// The explanation of a packet in the network namespace of the calling thread, as `explain` gives it: `from`, `to` and `iface` are written
-/// as its arguments are.
+/// Explains a packet in the network namespace of the calling thread. `from`, `to` and `iface` have the syntax of the command's arguments.
 ///
 /// # Errors
-/// As those of the command.
+/// As for [`run`].
 pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation> {
     let (from, to) = (from.parse().map_err(Error::msg)?, to.parse().map_err(Error::msg)?);
     let args = Args { from, to, iface: iface.map(str::to_owned), format: FormatArgs::default() };
     answer(&args).map(|(_, explanation)| explanation)
 }
 
-/// How often the rules are read again when they changed meanwhile.
+/// How often the rules are read again when they change during the evaluation.
 const TRIES: usize = 5;
 
 fn answer(args: &Args) -> Result<(Packet, Explanation)> {
@@ -201,8 +200,8 @@ fn answer(args: &Args) -> Result<(Packet, Explanation)> {
     }
 }
 
-/// The connection that the packet belongs to, when its source port is known and the kernel tracks it already. One that has ended gives way
-/// to the packet, which begins a new one.
+/// The tracked connection that the packet belongs to, if its source port is given. `None` when that connection has ended: the packet then
+/// begins a new one.
 fn known(packet: &Packet) -> Result<Option<Known>> {
     let Some(port) = packet.source_port.filter(|_| packet.has_ports()) else { return Ok(None) };
     let ends = Ends { source: SocketAddr::new(packet.source, port), destination: packet.target() };
@@ -294,20 +293,20 @@ fn userspace(explanation: &mut Explanation, packet: &Packet, service: Option<Str
     explanation.service = Some(service);
 }
 
-/// The service port that has the packet's frontend, by the maps of either layout.
+/// The service port whose address, protocol and port the packet goes to, from the maps of either table layout (`maps` or `chains`).
 pub(crate) fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
     const MAPS: [&str; 4] = [set::SERVICES, set::NO_ENDPOINTS, set::CHAINS_SERVICES, set::NO_ENDPOINTS_EXTERNAL];
     let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
     named(&key, &MAPS, table, live)
 }
 
-/// The service port that has the packet's node port, by the maps of either layout.
+/// The service port whose node port the packet goes to, from the maps of either table layout (`maps` or `chains`).
 pub(crate) fn owner_of_node_port(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
     const MAPS: [&str; 3] = [set::NODEPORTS, set::NO_ENDPOINTS_NODEPORTS, set::CHAINS_NODEPORTS];
     named(&Data::from(packet.protocol).then(packet.port), &MAPS, table, live)
 }
 
-/// The service port that the first of these maps has for a key.
+/// The service port in the comment of the element with this key, from the first map that has such an element.
 fn named(key: &Data, maps: &[&str], table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
     let key = [key.as_slice(), &[0; 64]].concat();
     for map in maps {
@@ -321,9 +320,9 @@ fn named(key: &Data, maps: &[&str], table: &TableName, live: &mut Live<'_>) -> R
     Ok(None)
 }
 
-/// Warns of tables that may stop or change the packet and are not evaluated.
+/// Warns of tables that may stop or change the packet, but whose rules are not evaluated.
 fn beyond(tables: &[nft::decode::TableHead], family: Family) -> Vec<String> {
-    /// `NFPROTO_NETDEV`, `NFPROTO_BRIDGE`.
+    /// Families whose hooks come earlier, with their numbers (`NFPROTO_NETDEV`, `NFPROTO_BRIDGE`).
     const EARLIER: [(u8, &str); 2] = [(5, "netdev"), (7, "bridge")];
     let earlier = EARLIER.into_iter().flat_map(|(number, name)| {
         let of_family = tables.iter().filter(move |table| table.family == number && !table.dormant);
@@ -335,7 +334,7 @@ fn beyond(tables: &[nft::decode::TableHead], family: Family) -> Vec<String> {
         })
     });
     let file = if family == Family::Ip6 { "ip6_tables_names" } else { "ip_tables_names" };
-    // Without the module of iptables there is no such file.
+    // The file does not exist if the module of iptables-legacy is not loaded.
     let legacy = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
     let legacy = legacy.lines().map(|table| {
         format!("table {table} of iptables-legacy may stop or change the packet, and its rules are not evaluated")

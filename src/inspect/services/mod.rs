@@ -1,8 +1,8 @@
-//! `kube-proxy services`: where each frontend of a Service leads right now, from the kernel's tables.
+//! `kube-proxy services`: shows where each frontend of a Service leads right now, from the kernel's tables.
 //!
-//! Takes names of Services or frontends, gives a line a frontend, or JSON. With `--stats` also the connections that the kernel tracks for each
-//! frontend and endpoint, with `--watch` again and again with rates. Needs no running proxy; if one runs, it tells which Services are
-//! quarantined.
+//! Takes names of Services or frontends; prints one line per frontend, or JSON. `--stats` adds the connections that the kernel tracks for
+//! each frontend and endpoint; `--watch` repeats the listing, with rates. Needs no running proxy; if one runs, its health page names the
+//! quarantined Services.
 
 mod print;
 mod stats;
@@ -102,12 +102,12 @@ fn print_names(view: &View, out: &mut Output<'_>) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Fine)
 }
 
-/// What is listed.
+/// The frontends to print.
 struct Listing {
     view: View,
-    /// What the running proxy says; `None` without one.
+    /// The Services that the running proxy has left out of the tables; `None` when no proxy runs.
     left_out: Option<LeftOut>,
-    /// Whether all frontends are of one Service, which was asked for by its name.
+    /// Whether the user named exactly one Service or frontend; then its endpoints are printed too.
     is_one_service: bool,
 }
 
@@ -116,10 +116,10 @@ impl Listing {
         Self::of(View::read()?, running::left_out(args.healthz_address), &args.names)
     }
 
-    /// The frontends with one of the names.
+    /// Keeps the frontends that have one of the names, or all if there are no names.
     ///
     /// # Errors
-    /// When nothing has one of the names.
+    /// When one of the names matches nothing.
     fn of(mut view: View, left_out: Option<LeftOut>, wanted: &[Wanted]) -> Result<Self> {
         if let Some(left_out) = &left_out {
             mark_quarantined(&mut view.frontends, &left_out.quarantined_services);
@@ -159,7 +159,7 @@ fn mark_quarantined(frontends: &mut [FrontendView], services: &[String]) {
     }
 }
 
-/// Whether a frontend has a name: its Service, its address, the address of an endpoint, or its own.
+/// Whether a name matches a frontend: by its Service, its address, the address of an endpoint, or its address and port.
 fn has_name(view: &FrontendView, wanted: &Wanted) -> bool {
     match wanted {
         Wanted::Service(name) => view.service.as_deref().is_some_and(|service| name.names(service)),
@@ -183,10 +183,10 @@ fn frontend_name(frontend: &Frontend) -> FrontendName {
     FrontendName { address, port: frontend.port, protocol: Some(frontend.protocol) }
 }
 
-/// The largest number of frontends that a message has.
+/// An error message names at most this many frontends.
 const FEW: usize = 3;
 
-/// The error for a name that nothing has.
+/// The error for a name that matches nothing.
 fn unknown(view: &View, wanted: &Wanted) -> anyhow::Error {
     match wanted {
         Wanted::Service(name) => {

@@ -32,7 +32,7 @@ pub(super) fn print(
     }
 }
 
-/// Sources that a cell shows when they are not asked for in full.
+/// The number of source ranges in a cell, unless all are to be shown.
 const FEW_SOURCES: usize = 2;
 
 fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], with_endpoints: bool) -> Table {
@@ -75,7 +75,7 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], with_end
     table
 }
 
-/// A row for each endpoint of a frontend, under it.
+/// Adds a row for each endpoint below the row of its frontend.
 fn endpoints(table: &mut Table, position: usize, view: &FrontendView, stats: Option<&Stats>) {
     for endpoint in &view.endpoints {
         let text = if endpoint.local { format!("{} local", endpoint.address) } else { endpoint.address.to_string() };
@@ -114,7 +114,7 @@ fn unknown() -> Cell {
     Cell::new(Tone::Warning, "unknown")
 }
 
-/// The frontend; a node port has no address, and may be one of both families.
+/// The frontend as text. A node port has no address that shows its family, so IPv6 is added.
 fn frontend(view: &FrontendView) -> String {
     let name = frontend_name(&view.frontend);
     match view.frontend.destination {
@@ -175,7 +175,7 @@ fn summary(view: &FrontendView) -> String {
     }
 }
 
-/// What the table does not show.
+/// Prints notes about what the table does not show, such as quarantined Services.
 fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
     for family in &listing.view.dormant {
         out.text(format_args!("The {family} table is dormant: another program has switched its rules off\n"))?;
@@ -232,7 +232,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// The frontends, one after the other, so that the document is never in memory as a whole.
+/// Serializes the frontends one after the other, so that the document is never in memory as a whole.
 struct Services<'a> {
     listing: &'a Listing,
     stats: Option<&'a Stats>,

@@ -17,11 +17,11 @@ use component::supervise::Supervisor;
 use inspect::history::{ApiServer, Connection, EntryKind};
 use rules::model::Event;
 
-/// A running source. When it is dropped, its thread ends, and so do the events.
+/// A running source. When it is dropped, its thread ends, and with it the stream of events.
 pub(super) enum Source {
-    /// A directory.
+    /// Reads a directory of manifests.
     Manifests { _handle: manifests::Handle },
-    /// An API server.
+    /// Watches an API server.
     Api { _handle: api::Handle },
 }
 
@@ -66,17 +66,18 @@ pub(super) fn check(config: &Config) -> Result<()> {
     }
 }
 
-/// Counts events of the connections to the API server, tells when it is lost and found, and has `/readyz` show what the source waits for.
+/// Counts requests and connections to the API server, notes in the history when the server is lost and found again, and has `/readyz` show
+/// what the source waits for.
 struct ApiObserver {
     metrics: Metrics,
     health: Reporter,
     changes: History,
-    /// The kinds that are not served at present.
+    /// The kinds of objects that the API server does not serve at present.
     lost: Mutex<BTreeSet<&'static str>>,
 }
 
 impl ApiObserver {
-    /// Tells that the server is lost with the first kind that fails, and found with the last one that works again.
+    /// Notes that the server is lost when the first kind fails, and found when the last failed kind works again.
     fn tell(&self, kind: &'static str, error: Option<String>, lasted: Option<Duration>) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let were_served = lost.is_empty();
